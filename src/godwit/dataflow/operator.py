@@ -1,0 +1,127 @@
+"""The contract between a keyed operator and the lane that runs it.
+
+An operator is pure: rows and prior state in, new state and output out.  It never sees key groups,
+epochs' files or executors, so the same operator runs on Spark, in the simulator and in a test.
+Everything is a column: one call handles all keys that a lane touches in an epoch.
+
+A lane does this with what arrives for one operator in one epoch::
+
+    raw rows ──combine──▶ partial states ──(exchange)──▶ merge_partials ─┐
+    raw rows ──(exchange)───────────────────────────────────────────────┼─▶ advance ─▶ new state, output
+    prior state from the local store ───────────────────────────────────┘
+
+``combine`` runs at the source side, before the exchange, and only for operators that are
+``mergeable`` and only where it pays; an operator must give the same result either way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from godwit.dataflow.groups import Groups
+    from godwit.state.schema import StateSchema
+
+__all__ = ["Advance", "KeyedOperator", "Step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one lane has for one operator in one epoch.
+
+    Attributes
+    ----------
+    groups
+        Grouping of the rows by key; ``groups.count`` is G, the number of distinct keys.
+    keys
+        G rows: the key of each group.
+    rows
+        The raw rows in arrival order (N rows, the operator's ``inputs`` columns), or, where
+        `partial`, one partial state per group (G rows, the operator's state columns).
+    partial
+        Whether `rows` holds partial states. Always false for operators that are not mergeable.
+    prior
+        G rows of state columns: the committed state of each key. Undefined where not `known`.
+    known
+        Shape ``(G,)``: whether the key has state.
+    """
+
+    groups: Groups
+    keys: pa.RecordBatch
+    rows: pa.RecordBatch
+    partial: bool
+    prior: pa.RecordBatch
+    known: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """What an operator made of a `Step`.
+
+    Attributes
+    ----------
+    state
+        G rows of state columns, aligned with ``step.keys``.
+    removed
+        Shape ``(G,)``: keys whose state is dropped; ``None`` where there are none.
+    output
+        Any number of rows of the operator's ``output`` schema.
+    """
+
+    state: pa.RecordBatch
+    removed: npt.NDArray[np.bool_] | None
+    output: pa.RecordBatch
+
+
+class KeyedOperator(ABC):
+    """One keyed operator. Instances are picklable and keep no state between calls.
+
+    Attributes
+    ----------
+    name
+        Unique within the flow.
+    inputs
+        Columns the operator reads besides the key columns.
+    schema
+        Key columns and state columns.
+    output
+        Columns of its output: the key columns, then the results.
+    mergeable
+        Whether ``combine`` and ``merge_partials`` may be used.
+    complete
+        Whether the output of an epoch is every key there is (complete mode) and not only the keys
+        that changed (update mode). The lane then calls ``finish`` on the whole state.
+    """
+
+    name: str
+    inputs: pa.Schema
+    schema: StateSchema
+    output: pa.Schema
+    mergeable: bool
+    complete: bool
+
+    @abstractmethod
+    def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Aggregate raw rows into one partial state per group (G rows of state columns)."""
+
+    @abstractmethod
+    def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
+        """Merge partial states (N rows, arrival order) into one per group (G rows)."""
+
+    @abstractmethod
+    def advance(self, step: Step) -> Advance:
+        """Process one epoch's input of one lane."""
+
+    @abstractmethod
+    def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
+        """Output rows for `keys` with `state`, row by row (mergeable operators only)."""
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, object]:
+        """Everything that must be the same for old state to fit: plain, comparable values."""

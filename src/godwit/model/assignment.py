@@ -1,0 +1,243 @@
+"""The assignment: which executor, and which of its lanes, owns each key group of a component.
+
+An assignment is total (every key group has exactly one place), immutable and versioned.  One epoch
+runs under one assignment, so there is never a row to misroute (paper 1 §3.2 reroutes instead).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from godwit.model.errors import InvalidPlanError
+
+__all__ = ["Assignment", "Move", "even_assignment"]
+
+IntArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Move:
+    """One key group changing executor.
+
+    Attributes
+    ----------
+    key_group
+        The key group that moves.
+    source, destination
+        Names of executors.
+    state_bytes
+        Size of the state that has to be at the destination, in bytes, as far as it is known.
+    """
+
+    key_group: int
+    source: str
+    destination: str
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assignment:
+    """Key group → (executor, lane) of one component.
+
+    Attributes
+    ----------
+    version
+        Grows by one with every change.
+    executors
+        Names of the executors, in the order that ``executor_of`` counts them.
+    lanes
+        Lanes (concurrent tasks) each executor runs; same length as ``executors``.
+    executor_of
+        Shape ``(num_key_groups,)``: index into ``executors``.
+    lane_of
+        Shape ``(num_key_groups,)``: lane within that executor, ``0 <= lane < lanes[executor]``.
+
+    Raises
+    ------
+    InvalidPlanError
+        If a key group has no place, or one that does not exist.
+    """
+
+    version: int
+    executors: tuple[str, ...]
+    lanes: tuple[int, ...]
+    executor_of: IntArray
+    lane_of: IntArray
+
+    def __post_init__(self) -> None:
+        if not self.executors:
+            raise InvalidPlanError("An assignment needs at least one executor.")
+        if len(set(self.executors)) != len(self.executors):
+            raise InvalidPlanError(f"An executor is named twice: {self.executors}.")
+        if len(self.lanes) != len(self.executors) or any(n < 1 for n in self.lanes):
+            raise InvalidPlanError(
+                f"Every executor needs a number of lanes of at least 1; got lanes {self.lanes} "
+                f"for executors {self.executors}."
+            )
+        if self.executor_of.shape != self.lane_of.shape or self.executor_of.ndim != 1:
+            raise InvalidPlanError(
+                f"executor_of and lane_of must be vectors of one length; got shapes "
+                f"{self.executor_of.shape} and {self.lane_of.shape}."
+            )
+        bad = (self.executor_of < 0) | (self.executor_of >= len(self.executors))
+        if not bad.any():
+            bad = (self.lane_of < 0) | (self.lane_of >= np.asarray(self.lanes)[self.executor_of])
+        if bad.any():
+            raise InvalidPlanError(
+                f"The assignment is not total: key groups {np.flatnonzero(bad)[:10].tolist()} "
+                f"have no place ({int(bad.sum())} of {len(bad)}).",
+                remedy="Give every key group an executor and a lane that exist.",
+            )
+        self.executor_of.setflags(write=False)
+        self.lane_of.setflags(write=False)
+
+    @property
+    def num_key_groups(self) -> int:
+        """Number of key groups."""
+        return len(self.executor_of)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both give every key group the same place, whatever their versions."""
+        return (
+            isinstance(other, Assignment)
+            and self.executors == other.executors
+            and self.lanes == other.lanes
+            and np.array_equal(self.executor_of, other.executor_of)
+            and np.array_equal(self.lane_of, other.lane_of)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def executor(self, key_group: int) -> str:
+        """Name of the executor that owns `key_group`."""
+        return self.executors[int(self.executor_of[key_group])]
+
+    def key_groups(self, executor: str, lane: int | None = None) -> IntArray:
+        """Key groups owned by `executor` (by one of its lanes, if given), ascending."""
+        owned = self.executor_of == self.executors.index(executor)
+        if lane is not None:
+            owned &= self.lane_of == lane
+        return np.flatnonzero(owned).astype(np.int32)
+
+    def places(self) -> Iterator[tuple[str, int]]:
+        """Every (executor, lane) there is, in order: the flat numbering of lanes."""
+        for executor, lanes in zip(self.executors, self.lanes, strict=True):
+            for lane in range(lanes):
+                yield executor, lane
+
+    def flat_lanes(self) -> IntArray:
+        """Flat lane number (position in `places`) of every key group."""
+        first = np.concatenate(([0], np.cumsum(self.lanes)[:-1]))
+        return (first[self.executor_of] + self.lane_of).astype(np.int32)
+
+    def moved(self, places: Mapping[int, str]) -> Assignment:
+        """Return the next version, with some key groups on other executors.
+
+        Each key group that moves takes the lane with the fewest key groups at its destination
+        (the lowest of them, where several have as few).
+
+        Parameters
+        ----------
+        places
+            Key group → name of its new executor.
+
+        Raises
+        ------
+        InvalidPlanError
+            If a key group or an executor does not exist.
+        """
+        executor_of, lane_of = self.executor_of.copy(), self.lane_of.copy()
+        for key_group, executor in sorted(places.items()):
+            if not 0 <= key_group < self.num_key_groups:
+                raise InvalidPlanError(
+                    f"Key group {key_group} does not exist.",
+                    remedy=f"Key groups are numbered 0 to {self.num_key_groups - 1}.",
+                )
+            if executor not in self.executors:
+                raise InvalidPlanError(
+                    f"Key group {key_group} is sent to executor {executor!r}, which does not exist.",
+                    remedy=f"Executors are {', '.join(self.executors)}.",
+                )
+            e = self.executors.index(executor)
+            if executor_of[key_group] == e:
+                continue
+            executor_of[key_group] = -1
+            held = np.bincount(lane_of[executor_of == e], minlength=self.lanes[e])
+            executor_of[key_group], lane_of[key_group] = e, int(held.argmin())
+        return replace(
+            self, version=self.version + 1, executor_of=executor_of, lane_of=lane_of
+        )
+
+    def on(self, executors: Sequence[str], lanes: Sequence[int]) -> Assignment:
+        """Return the same places under another list of executors.
+
+        Key groups of executors that are not listed have no place any more, so this is only for
+        lists that hold every executor that owns one; use `moved` first to empty the others.
+        """
+        position = {name: i for i, name in enumerate(executors)}
+        index = np.array([position.get(name, -1) for name in self.executors], np.int32)
+        return replace(
+            self,
+            version=self.version + 1,
+            executors=tuple(executors),
+            lanes=tuple(lanes),
+            executor_of=index[self.executor_of],
+            lane_of=self.lane_of.copy(),
+        )
+
+    def moves_to(self, target: Assignment) -> tuple[Move, ...]:
+        """Moves that lead from here to `target`, in order of key groups."""
+        return tuple(
+            Move(key_group=g, source=self.executor(g), destination=target.executor(g))
+            for g in range(self.num_key_groups)
+            if self.executor(g) != target.executor(g)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for records and for people."""
+        return {
+            "version": self.version,
+            "executors": list(self.executors),
+            "lanes": list(self.lanes),
+            "executor_of": self.executor_of.tolist(),
+            "lane_of": self.lane_of.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Assignment:
+        """Undo `to_dict`."""
+        return cls(
+            version=values["version"],
+            executors=tuple(values["executors"]),
+            lanes=tuple(values["lanes"]),
+            executor_of=np.asarray(values["executor_of"], np.int32),
+            lane_of=np.asarray(values["lane_of"], np.int32),
+        )
+
+
+def even_assignment(
+    num_key_groups: int, executors: Sequence[str], lanes: Sequence[int]
+) -> Assignment:
+    """Deal key groups out evenly over all lanes of all executors.
+
+    Examples
+    --------
+    >>> even_assignment(4, ["a", "b"], [1, 1]).key_groups("b").tolist()
+    [1, 3]
+    """
+    places = [(e, lane) for e, n in enumerate(lanes) for lane in range(n)]
+    # Round robin over executors before lanes, so that few key groups still use every executor.
+    places.sort(key=lambda place: (place[1], place[0]))
+    dealt = [places[g % len(places)] for g in range(num_key_groups)]
+    return Assignment(
+        version=0,
+        executors=tuple(executors),
+        lanes=tuple(lanes),
+        executor_of=np.array([e for e, _ in dealt], np.int32),
+        lane_of=np.array([lane for _, lane in dealt], np.int32),
+    )

@@ -1,0 +1,108 @@
+"""Every error Godwit raises on purpose.
+
+An error says what is wrong, where, and what to do about it.  Context travels as fields, not only
+as text, and survives pickling: most errors are born in a Python worker on an executor and are read
+on the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "ConcurrentRunError",
+    "CorruptCheckpointError",
+    "EpochFailedError",
+    "GodwitError",
+    "InvalidFlowError",
+    "InvalidPlanError",
+    "InvalidProblemError",
+    "MigrationError",
+    "SinkError",
+    "StateEncodingError",
+    "StorageFullError",
+    "UserFunctionError",
+]
+
+
+class GodwitError(Exception):
+    """Root of all errors raised by Godwit.
+
+    Parameters
+    ----------
+    message
+        What is wrong and where, in one sentence.
+    remedy
+        What the reader can do about it; appended to the text.
+    **context
+        Facts about the failure (operator, key group, path, ...), readable as ``error.context``.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "", **context: Any) -> None:
+        super().__init__(f"{message} {remedy}".rstrip())
+        self.message = message
+        self.remedy = remedy
+        self.context = context
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.remedy, self.context)
+
+
+def _rebuild(
+    cls: type[GodwitError], message: str, remedy: str, context: dict[str, Any]
+) -> GodwitError:
+    return cls(message, remedy=remedy, **context)
+
+
+class InvalidFlowError(GodwitError):
+    """The flow itself is wrong: an unknown column, a key of an unsupported type, a reused name."""
+
+
+class InvalidProblemError(GodwitError):
+    """A planner's input is wrong: a field is missing, negative, NaN or of the wrong size."""
+
+
+class InvalidPlanError(GodwitError):
+    """A plan or an assignment is not total, or names something that does not exist."""
+
+
+class CheckpointError(GodwitError):
+    """The checkpoint cannot be used."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """The checkpoint belongs to another flow, or the flow has changed since it was written."""
+
+
+class CorruptCheckpointError(CheckpointError):
+    """A file of the checkpoint is missing, truncated, or fails its checksum."""
+
+
+class ConcurrentRunError(CheckpointError):
+    """Another run has taken over this checkpoint."""
+
+
+class StorageFullError(GodwitError):
+    """There is no room left for the local store or the checkpoint."""
+
+
+class StateEncodingError(GodwitError):
+    """A state object cannot be written with the codec of its operator, or read back."""
+
+
+class UserFunctionError(GodwitError):
+    """A function of the user raised; nothing of its epoch was committed."""
+
+
+class EpochFailedError(GodwitError):
+    """An epoch could not be carried out; nothing of it was committed."""
+
+
+class SinkError(GodwitError):
+    """A sink could not be opened or written."""
+
+
+class MigrationError(GodwitError):
+    """A migration could not be carried out; the assignment is what it was."""
