@@ -8,13 +8,13 @@ is exactly-once when delivering an epoch for the second time changes nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
-
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["EpochOutput", "Sink", "SinkContext"]
@@ -63,10 +63,10 @@ class EpochOutput(Protocol):
         """Rows in all."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows on the driver, one batch at a time, in a fixed order."""
+        """Yield the rows on the driver, one batch at a time, in a fixed order."""
 
     def dataframe(self) -> DataFrame:
-        """The rows as a DataFrame, read by the executors."""
+        """Return the rows as a DataFrame, read by the executors."""
 
 
 class Sink(ABC):

@@ -1,0 +1,360 @@
+"""`godwit plan`: ask a planner what it would do, without doing it.
+
+One sub-command a planner, generated from the registry, so that a new planner appears here by
+itself; beside them `compare`, `precompute` (projected costs) and `schema`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.model.errors import GodwitError, InvalidProblemError
+from godwit.planning.json_format import plain, problem_from_json, solution_to_dict
+from godwit.planning.json_schema import EXAMPLE, PROBLEM_SCHEMA, SOLUTION_SCHEMA
+from godwit.planning.pmc import approximate_projected_cost, projected_cost, serially
+from godwit.planning.preview import PlanPreview, human_bytes, preview, table
+from godwit.planning.problem import Problem
+from godwit.planning.projected import ProjectedCost
+from godwit.planning.registry import PLANNERS, Planner, planner
+from godwit.planning.solution import Solution
+from godwit.planning.transitions import Transitions, estimate_transitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from godwit.planning.pmc import BlockMap
+
+__all__ = ["add_plan_command"]
+
+Subparsers = Any  # argparse keeps the type of what add_subparsers returns private
+
+
+def add_plan_command(subparsers: Subparsers) -> None:
+    """Add ``plan`` to the command line; the chosen function is left in ``args.run``.
+
+    ``args.run(args)`` prints, and returns the exit status: 0 for a plan within all limits, 3 for
+    one that breaks a limit, 2 for a problem that is wrong.
+    """
+    plan = subparsers.add_parser(
+        "plan",
+        help="what a planner would do with a problem",
+        description="Ask a planner what it would do. Methods:\n\n" + _methods(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    methods = plan.add_subparsers(dest="method", required=True, metavar="METHOD")
+    for entry in PLANNERS.values():
+        _add_method(methods, entry)
+    _add_compare(methods)
+    _add_precompute(methods)
+    schema = methods.add_parser("schema", help="print a JSON Schema, or the example")
+    schema.add_argument("what", choices=("problem", "solution", "example"))
+    schema.set_defaults(run=_run_schema)
+
+
+def _methods() -> str:
+    return table(
+        ("method", "kind", "paper", "minimises"),
+        [(p.name, p.kind, p.paper, p.minimises) for p in PLANNERS.values()],
+    )
+
+
+def _add_method(methods: Subparsers, entry: Planner) -> None:
+    parser = methods.add_parser(
+        entry.name,
+        help=entry.minimises.replace("%", "%%"),
+        description=(
+            f"{entry.name} ({entry.kind}; paper {entry.paper})\n\n"
+            f"minimises:    {entry.minimises}\n"
+            f"constraints:  {entry.constraints}\n"
+            f"cost:         {entry.cost}\n"
+            f"options:      {_options(entry)}"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("problem", type=Path, metavar="PROBLEM.json")
+    parser.add_argument("--json", action="store_true", help="print the solution as JSON")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the plan (.png, .svg, .pdf)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set an option; VALUE is JSON (overrides `options` in the problem)",
+    )
+    _add_prediction(parser)
+    if entry.name == "mtm":
+        parser.add_argument(
+            "--projected", type=Path, metavar="FILE", help="table made by `godwit plan precompute`"
+        )
+    parser.set_defaults(run=_guarded(_run_method))
+
+
+def _options(entry: Planner) -> str:
+    try:
+        options = entry.options()
+    except InvalidProblemError as error:
+        return str(error)
+    return ", ".join(f"{p.name}={p.default!r}" for p in options.values()) or "none"
+
+
+def _add_prediction(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bandwidth",
+        type=float,
+        default=125e6,
+        metavar="BYTES_PER_S",
+        help="of one executor's link, for the predicted pause (default: one gigabit)",
+    )
+
+
+def _add_compare(methods: Subparsers) -> None:
+    parser = methods.add_parser("compare", help="every applicable planner side by side")
+    parser.add_argument("problem", type=Path, metavar="PROBLEM.json")
+    parser.add_argument("--json", action="store_true", help="print the solutions as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the plans")
+    _add_prediction(parser)
+    parser.set_defaults(run=_guarded(_run_compare))
+
+
+def _add_precompute(methods: Subparsers) -> None:
+    parser = methods.add_parser(
+        "precompute",
+        help="projected migration costs for mtm (paper 1 §5.2)",
+        description=(
+            "Compute what the future costs from each partitioning. Exact where all partitionings "
+            "are at most --at-most; with --sample, over a sample (upper bounds)."
+        ),
+    )
+    parser.add_argument("problem", type=Path, metavar="PROBLEM.json")
+    parser.add_argument(
+        "--transitions",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help='JSON: {"sizes": [...], "probability": [[...]]} or {"log": [...]}',
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--gamma", type=float, default=0.8, help="discount factor (default 0.8)")
+    parser.add_argument("--at-most", type=int, default=20_000, metavar="N")
+    parser.add_argument("--sample", type=int, metavar="N", help="sample N partitionings")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--spark", action="store_true", help="compute on Spark")
+    parser.set_defaults(run=_guarded(_run_precompute))
+
+
+def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    def guarded(args: argparse.Namespace) -> int:
+        try:
+            return run(args)
+        except GodwitError as error:
+            print(f"godwit plan: {error}", file=sys.stderr)
+            return 2
+
+    return guarded
+
+
+def _run_method(args: argparse.Namespace) -> int:
+    problem, options = _read_problem(args.problem)
+    entry = planner(args.method)
+    chosen = options.get(args.method, {}) | _settings(args.set)
+    if getattr(args, "projected", None):
+        chosen["projected"] = ProjectedCost.from_bytes(_read(args.projected))
+    solution = entry(problem, **chosen)
+    shown = preview(solution, bandwidth_bytes_per_s=args.bandwidth) if _plans(solution) else None
+    if args.json:
+        print(json.dumps(solution_to_dict(solution), indent=2))
+    elif shown:
+        print(shown.to_text())
+    else:
+        print("\n".join(f"{name}: {value}" for name, value in plain(solution).items()))
+    if args.plot:
+        if shown is None:
+            raise InvalidProblemError(
+                f"--plot does not draw the answers of {args.method}.",
+                remedy="Use --json.",
+                field="plot",
+                value=str(args.plot),
+            )
+        _draw([shown], args.plot)
+    return 3 if str(getattr(solution, "status", "")) == "infeasible" else 0
+
+
+def _plans(solution: object) -> bool:
+    return isinstance(solution, Solution)
+
+
+def _run_compare(args: argparse.Namespace) -> int:
+    problem, options = _read_problem(args.problem)
+    if not isinstance(problem, Problem):
+        raise InvalidProblemError(
+            "compare takes problems of kind assignment.",
+            remedy="Ask one method.",
+            field="kind",
+            value=type(problem).__name__,
+        )
+    solutions, refused = [], []
+    for entry in PLANNERS.values():
+        if entry.asks != "assignment":
+            continue
+        reason = entry.refusal(problem)
+        if not reason:
+            try:
+                solutions.append(entry(problem, **options.get(entry.name, {})))
+            except InvalidProblemError as error:
+                reason = error.message
+        if reason:
+            refused.append((entry.name, reason))
+    shown = [preview(s, bandwidth_bytes_per_s=args.bandwidth) for s in solutions]
+    if args.json:
+        refusals = [{"method": name, "reason": reason} for name, reason in refused]
+        values = {"solutions": [solution_to_dict(s) for s in solutions], "refused": refusals}
+        print(json.dumps(values, indent=2))
+    else:
+        print(_comparison(solutions, shown))
+        for name, reason in refused:
+            print(f"not {name}: {reason}")
+    if args.plot:
+        _draw(shown, args.plot)
+    return 0
+
+
+def _comparison(solutions: Sequence[Solution], shown: Sequence[PlanPreview]) -> str:
+    return table(
+        ("method", "status", "load distance", "variance", "moves", "bytes", "collocated", "pause",
+         "time"),
+        [
+            (
+                s.method,
+                s.status.value,
+                f"{s.load_distance:.4g}",
+                f"{s.variance:.4g}",
+                str(s.num_moves),
+                human_bytes(s.moved_bytes),
+                f"{s.collocation_factor:.1%}",
+                f"{p.pause_s['live']:.3g} s",
+                f"{s.elapsed_s * 1e3:.3g} ms",
+            )
+            for s, p in zip(solutions, shown, strict=True)
+        ],
+    )  # fmt: skip
+
+
+def _run_precompute(args: argparse.Namespace) -> int:
+    problem, _ = _read_problem(args.problem)
+    transitions = _transitions(args.transitions)
+    block_map: BlockMap = serially
+    if args.spark:
+        from pyspark.sql import SparkSession  # noqa: PLC0415  Spark is slow to import
+
+        from godwit.spark.pmc import SparkBlockMap  # noqa: PLC0415  for the same reason
+
+        session = SparkSession.builder.appName("godwit plan precompute").getOrCreate()
+        block_map = SparkBlockMap(session.sparkContext)
+    if args.sample is None:
+        table_of_costs = projected_cost(
+            problem,
+            transitions,
+            gamma=args.gamma,
+            max_partitionings=args.at_most,
+            block_map=block_map,
+        )
+    else:
+        table_of_costs = approximate_projected_cost(
+            problem,
+            transitions,
+            gamma=args.gamma,
+            num_partitionings=args.sample,
+            rng=np.random.default_rng(args.seed),
+            block_map=block_map,
+        )
+    args.output.write_bytes(table_of_costs.to_bytes())
+    kind = "exact" if table_of_costs.exact else "sampled (upper bounds)"
+    error = table_of_costs.measured_error
+    print(
+        f"{kind}: {table_of_costs.num_partitionings} of {table_of_costs.partitionings_in_all} "
+        f"partitionings, {table_of_costs.sweeps} sweeps, {table_of_costs.elapsed_s:.3g} s"
+        + ("" if error is None else f", greatest relative error {error:.3g}")
+    )
+    return 0
+
+
+def _transitions(path: Path) -> Transitions:
+    values = _json(_read(path).decode("utf-8", "replace"), str(path))
+    if isinstance(values, dict) and set(values) == {"log"}:
+        return estimate_transitions(values["log"])
+    if isinstance(values, dict) and set(values) == {"sizes", "probability"}:
+        return Transitions(sizes=values["sizes"], probability=values["probability"])
+    raise InvalidProblemError(
+        f"transitions in {path} are wrong.",
+        remedy='Give {"sizes": [...], "probability": [[...]]} or {"log": [...]}.',
+        field="transitions",
+        value=values,
+    )
+
+
+def _run_schema(args: argparse.Namespace) -> int:
+    values = {"problem": PROBLEM_SCHEMA, "solution": SOLUTION_SCHEMA, "example": EXAMPLE}
+    print(json.dumps(values[args.what], indent=2))
+    return 0
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, Any]:
+    settings = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidProblemError(
+                f"--set {pair} is wrong.", remedy="Write NAME=VALUE.", field="set", value=pair
+            )
+        settings[name] = _json(value, f"--set {name}")
+    return settings
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidProblemError(
+            f"{where} is not JSON: {error}.", remedy="Correct it.", field=where, value=text[:40]
+        ) from None
+
+
+def _read_problem(path: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
+    return problem_from_json(_read(path).decode("utf-8", "replace"))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidProblemError(
+            f"{path} cannot be read: {error.strerror}.",
+            remedy="Give the path of a file that exists.",
+            field="path",
+            value=str(path),
+        ) from None
+
+
+def _draw(shown: Sequence[PlanPreview], path: Path) -> None:
+    from godwit.cli import plan_plot  # noqa: PLC0415  matplotlib is slow to import
+
+    figure = (
+        plan_plot.preview_figure(shown[0]) if len(shown) == 1 else plan_plot.compare_figure(shown)
+    )
+    try:
+        plan_plot.save(figure, path)
+    except (ValueError, OSError) as error:
+        raise InvalidProblemError(
+            f"--plot {path} cannot be written: {error}.",
+            remedy="Give a file ending in .png, .svg or .pdf in a directory that exists.",
+            field="plot",
+            value=str(path),
+        ) from None

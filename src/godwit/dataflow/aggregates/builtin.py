@@ -1,0 +1,257 @@
+"""The constructors of the built-in aggregates, by the names that users write: ``gw.sum`` and so on.
+
+Nulls are treated as in Spark SQL: aggregates of a column skip them (``first`` and ``last`` only if
+asked to), and an aggregate of nothing is null, except counts, which are 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from godwit.dataflow.aggregates.aggregate import Aggregate, BoundAggregate, column_type
+from godwit.dataflow.aggregates.collect_set import bind_collect_set
+from godwit.dataflow.aggregates.counts import bind_count
+from godwit.dataflow.aggregates.distinct import bind_approx_distinct
+from godwit.dataflow.aggregates.extremes import bind_extreme
+from godwit.dataflow.aggregates.moments import bind_moments
+from godwit.dataflow.aggregates.positions import bind_position
+from godwit.dataflow.aggregates.sums import bind_mean, bind_sum
+from godwit.dataflow.aggregates.top_k import bind_top_k
+from godwit.model.errors import InvalidFlowError
+
+__all__ = [
+    "approx_distinct",
+    "collect_set",
+    "count",
+    "first",
+    "last",
+    "max",
+    "mean",
+    "min",
+    "stddev",
+    "sum",
+    "top_k",
+    "variance",
+]
+
+Binder = Callable[..., BoundAggregate | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BuiltIn:
+    """A built-in aggregate of named columns.
+
+    ``binder`` gets a field per column and the options; it returns None for types it cannot take.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    binder: Binder
+    takes: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def bind(self, inputs: pa.Schema) -> BoundAggregate:
+        arguments = ", ".join(repr(column) for column in self.columns)
+        call = f"{self.name}({arguments})"
+        fields = [pa.field(name, column_type(inputs, name, call)) for name in self.columns]
+        bound = self.binder(*fields, **self.options)
+        if bound is None:
+            types = " and ".join(str(f.type) for f in fields)
+            raise InvalidFlowError(
+                f"{call} cannot take a column of type {types}.",
+                remedy=f"{self.name} takes {self.takes}; cast the column in a map before it.",
+                aggregate=call,
+                columns=list(self.columns),
+            )
+        return bound
+
+
+_NUMBERS = "integers (up to 64 bits, signed), floats and decimals"
+_ORDERED = "numbers, booleans, dates, timestamps, durations, strings and binary"
+
+
+def count(column: str | None = None) -> Aggregate:
+    """Count rows, or the values of a column that are not null.
+
+    Parameters
+    ----------
+    column
+        The column; all rows count if it is left out. The result is an int64.
+    """
+    columns = () if column is None else (column,)
+    return _BuiltIn(name="count", columns=columns, binder=bind_count)
+
+
+def sum(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
+    """Sum a column: integers exactly in int64, decimals exactly, floats as doubles.
+
+    Decimals of precision p have a sum of precision ``min(38, p + 10)``, as in Spark. A sum that its
+    type cannot hold fails the epoch, as in Spark's ANSI mode, instead of being wrong.
+    """
+    return _BuiltIn(name="sum", columns=(column,), binder=bind_sum, takes=_NUMBERS)
+
+
+def min(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
+    """Smallest value of a column; NaN is larger than any number, as in Spark."""
+    return _BuiltIn(
+        name="min",
+        columns=(column,),
+        binder=bind_extreme,
+        takes=_ORDERED,
+        options={"largest": False},
+    )
+
+
+def max(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
+    """Largest value of a column; NaN is larger than any number, as in Spark."""
+    return _BuiltIn(
+        name="max",
+        columns=(column,),
+        binder=bind_extreme,
+        takes=_ORDERED,
+        options={"largest": True},
+    )
+
+
+def mean(column: str) -> Aggregate:
+    """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark."""
+    return _BuiltIn(name="mean", columns=(column,), binder=bind_mean, takes=_NUMBERS)
+
+
+def variance(column: str, *, population: bool = False) -> Aggregate:
+    """Sample variance (``var_samp``), or with ``population`` the population's (``var_pop``).
+
+    The sample variance of one value is null. Numerically stable: deviations from the mean are
+    summed, and merged by Chan's formula.
+    """
+    return _BuiltIn(
+        name="variance",
+        columns=(column,),
+        binder=bind_moments,
+        takes=_NUMBERS,
+        options={"population": population, "root": False},
+    )
+
+
+def stddev(column: str, *, population: bool = False) -> Aggregate:
+    """Compute the standard deviation: the square root of `variance`."""
+    return _BuiltIn(
+        name="stddev",
+        columns=(column,),
+        binder=bind_moments,
+        takes=_NUMBERS,
+        options={"population": population, "root": True},
+    )
+
+
+def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+    """Value of the first row to arrive, null or not, or the first that is not null."""
+    return _BuiltIn(
+        name="first",
+        columns=(column,),
+        binder=bind_position,
+        takes=_ORDERED,
+        options={"last": False, "ignore_nulls": ignore_nulls},
+    )
+
+
+def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+    """Value of the last row to arrive, null or not, or the last that is not null."""
+    return _BuiltIn(
+        name="last",
+        columns=(column,),
+        binder=bind_position,
+        takes=_ORDERED,
+        options={"last": True, "ignore_nulls": ignore_nulls},
+    )
+
+
+def approx_distinct(column: str, *, error: float = 0.02) -> Aggregate:
+    """Estimate how many different values a column has (HyperLogLog).
+
+    Parameters
+    ----------
+    column
+        The column.
+    error
+        Relative standard deviation of the estimate, 0.0041 to 0.26. A key costs 4 bytes per
+        different value at first, and never more than the next power of two of
+        ``(1.04 / error) ** 2`` bytes: 4 KiB by default. Few values are counted almost exactly.
+    """
+    if not 0.0041 <= error <= 0.26:
+        raise InvalidFlowError(
+            f"approx_distinct({column!r}) has error={error!r}.",
+            remedy="Give a relative error between 0.0041 (64 KiB a key) and 0.26.",
+            aggregate="approx_distinct",
+        )
+    return _BuiltIn(
+        name="approx_distinct",
+        columns=(column,),
+        binder=bind_approx_distinct,
+        takes="numbers, booleans, dates, timestamps, durations, strings, binary and decimals",
+        options={"precision": math.ceil(2 * math.log2(1.04 / error))},
+    )
+
+
+def top_k(column: str, k: int, *, by: str | None = None) -> Aggregate:
+    """Collect the k rows with the largest values, largest first.
+
+    Parameters
+    ----------
+    column
+        Column whose values are collected.
+    k
+        How many, 1 to 10,000.
+    by
+        Column that decides which rows are largest; the collected column if left out.
+
+    Notes
+    -----
+    Among equal values the one that arrived first goes first. Rows in which the deciding column is
+    null do not count; NaN is larger than any number. The result is a list of values, or, with
+    ``by``, a list of structs of the two columns; empty if no row counted.
+    """
+    _check_size("top_k", column, "k", k)
+    columns = (column,) if by in (None, column) else (column, by)
+    return _BuiltIn(
+        name="top_k",
+        columns=tuple(c for c in columns if c is not None),
+        binder=bind_top_k,
+        takes=_ORDERED,
+        options={"k": k},
+    )
+
+
+def collect_set(column: str, limit: int = 100) -> Aggregate:
+    """Collect the different values of a column, in order of first arrival.
+
+    Parameters
+    ----------
+    column
+        The column; nulls are skipped.
+    limit
+        Most values to hold, 1 to 10,000. Once a key holds as many, values that are new are
+        ignored: the result is the first `limit` different values. It is exact if it is shorter.
+    """
+    _check_size("collect_set", column, "limit", limit)
+    return _BuiltIn(
+        name="collect_set",
+        columns=(column,),
+        binder=bind_collect_set,
+        takes=_ORDERED,
+        options={"limit": limit},
+    )
+
+
+def _check_size(name: str, column: str, option: str, size: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 10_000:
+        raise InvalidFlowError(
+            f"{name}({column!r}) has {option}={size!r}.",
+            remedy=f"Give {option} as a whole number between 1 and 10,000.",
+            aggregate=name,
+        )

@@ -1,0 +1,115 @@
+"""Arrow columns as NumPy arrays and back, without a copy where the layout allows it.
+
+Arrow keeps nulls in a bitmap beside the values; the functions here split a column into its values
+(undefined where null) and a mask (``None`` where nothing is null), which is what NumPy's scatter
+and gather operations want, and join the two again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = [
+    "BoolArray",
+    "blob_bytes",
+    "boundaries_of",
+    "column_of",
+    "mask_of",
+    "numpy_type",
+    "values_of",
+    "words_of",
+]
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def numpy_type(dtype: pa.DataType) -> np.dtype[Any] | None:
+    """NumPy type that holds values of `dtype` as Arrow lays them out; None where there is none.
+
+    Dates, times, timestamps and durations are the integers they are stored as.
+    """
+    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
+        primitive: np.dtype[Any] = np.dtype(dtype.to_pandas_dtype())
+        return primitive
+    if pa.types.is_boolean(dtype):
+        return np.dtype(np.bool_)
+    if pa.types.is_temporal(dtype) and not pa.types.is_interval(dtype):
+        return np.dtype(np.int32 if dtype.bit_width == 32 else np.int64)
+    return None
+
+
+def values_of(array: pa.Array) -> npt.NDArray[Any]:
+    """Values of a column of fixed width; undefined where null.
+
+    Returns
+    -------
+    ndarray
+        Shape ``(N,)``, of `numpy_type`; read-only except for booleans.
+    """
+    if pa.types.is_boolean(array.type):
+        bits = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+        first = array.offset
+        unpacked = np.unpackbits(bits, count=first + len(array), bitorder="little")
+        return unpacked[first:].view(np.bool_)
+    dtype = numpy_type(array.type)
+    if dtype is None:
+        msg = f"{array.type} is not a primitive type"
+        raise TypeError(msg)
+    return _view(array.buffers()[1], dtype, array.offset, len(array))
+
+
+def words_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """High (signed) and low words of a decimal128 column; undefined where null."""
+    words = _view(array.buffers()[1], np.dtype(np.uint64), 2 * array.offset, 2 * len(array))
+    return words[1::2].view(np.int64), words[::2]
+
+
+def mask_of(array: pa.Array) -> BoolArray | None:
+    """Whether each value is there, or None where all are."""
+    if array.null_count == 0:
+        return None
+    return values_of(array.is_valid())
+
+
+def boundaries_of(array: pa.Array) -> npt.NDArray[Any]:
+    """Offsets of a string or binary column into its `blob_bytes`: shape ``(N + 1,)``."""
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    if len(array) == 0:
+        return np.zeros(1, dtype)
+    return _view(array.buffers()[1], dtype, array.offset, len(array) + 1)
+
+
+def blob_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
+    """Bytes of a whole string or binary column, to be read through `boundaries_of`."""
+    return np.frombuffer(array.buffers()[2] or b"", np.uint8)
+
+
+def column_of(values: npt.NDArray[Any], mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
+    """Join values and mask into a column of a primitive type.
+
+    Parameters
+    ----------
+    values
+        Shape ``(N,)``; converted to the type's NumPy type if it is another.
+    mask
+        Shape ``(N,)``: whether each value is there; None where all are.
+    """
+    bitmap = None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))
+    if pa.types.is_boolean(dtype):
+        data = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
+    else:
+        data = np.ascontiguousarray(values, numpy_type(dtype))
+    return pa.Array.from_buffers(dtype, len(values), [bitmap, pa.py_buffer(data)])
+
+
+def _view(
+    buffer: pa.Buffer | None, dtype: np.dtype[Any], offset: int, count: int
+) -> npt.NDArray[Any]:
+    if buffer is None or count == 0:
+        return np.empty(count, dtype)
+    return np.frombuffer(buffer, dtype, count, offset * dtype.itemsize)

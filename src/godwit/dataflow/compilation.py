@@ -1,0 +1,261 @@
+"""Compiling: from the graph that the user drew to operators bound to the types of their columns.
+
+One pass over the operators in the order they were declared, which is upstream before downstream.
+Everything that can be wrong with columns is found here, before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from godwit.dataflow.compiled import (
+    CompiledFlow,
+    Component,
+    Input,
+    Output,
+    SourceInput,
+    UpstreamInput,
+)
+from godwit.dataflow.compute import ComputeOperator
+from godwit.dataflow.maps import ArrowMap, bind_map
+from godwit.dataflow.naming import check_column_names, did_you_mean, function_name, listing
+from godwit.dataflow.nodes import (
+    ComputeNode,
+    MapNode,
+    OperatorNode,
+    ProcessNode,
+    SourceNode,
+    StreamNode,
+    feed_of,
+    source_of,
+)
+from godwit.dataflow.process import ProcessOperator
+from godwit.dataflow.types import is_key_type, key_type_remedy, plain_schema
+from godwit.model.errors import GodwitError, InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from godwit.dataflow.flow import Flow
+    from godwit.dataflow.operator import KeyedOperator
+
+__all__ = ["Resolver", "compile_flow"]
+
+DataFrameMaps: TypeAlias = tuple[Callable[[Any], Any], ...]
+
+Resolver: TypeAlias = Callable[[str, DataFrameMaps], pa.Schema]
+"""``resolve(source name, maps)`` returns the Arrow schema of the source after its maps."""
+
+
+def compile_flow(flow: Flow, resolve: Resolver) -> CompiledFlow:
+    """Validate `flow` and bind its operators; see `Flow.compile`."""
+    _check_all_used(flow)
+    return _Compilation(flow, resolve).run()
+
+
+def _check_all_used(flow: Flow) -> None:
+    if not flow.sinks:
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} has no sink, so nobody would see its results.",
+            remedy='Add one, as in flow.sink("totals", stream, gw.sinks.parquet("out/")).',
+            flow=flow.name,
+        )
+    used: set[str] = set()
+    for sink in flow.sinks:
+        feed, _ = feed_of(sink.upstream)
+        while not isinstance(feed, SourceNode):
+            used.add(feed.name)
+            feed, _ = feed_of(feed.upstream)
+    idle = [node.name for node in flow.operators if node.name not in used]
+    if idle:
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} has operators without a path to a sink: {listing(idle)}.",
+            remedy="Give each of their streams to a sink or to an operator that has one, or do "
+            "not build them.",
+            flow=flow.name,
+            operators=idle,
+        )
+    read = {source_of(sink.upstream).name for sink in flow.sinks}
+    if unread := [name for name in flow.sources if name not in read]:
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} has sources that feed no sink: {listing(unread)}.",
+            remedy="Build a stream from each of them up to a sink, or leave them out.",
+            flow=flow.name,
+            sources=unread,
+        )
+
+
+class _Compilation:
+    """One run of the compiler, with what it has found so far."""
+
+    def __init__(self, flow: Flow, resolve: Resolver) -> None:
+        self.flow = flow
+        self.resolve = resolve
+        self.source_schemas: dict[tuple[str, DataFrameMaps], pa.Schema] = {}
+        self.operators: dict[str, KeyedOperator] = {}
+        self.levels: dict[str, int] = {}
+        self.maps: dict[MapNode, ArrowMap] = {}
+
+    def run(self) -> CompiledFlow:
+        inputs: dict[str, Input] = {}
+        for node in self.flow.operators:
+            inputs[node.name] = self.bind(node)
+        # Sorting is stable: within a level, operators stay in the order they were declared.
+        names = sorted(self.operators, key=self.levels.__getitem__)
+        return CompiledFlow(
+            name=self.flow.name,
+            num_key_groups=self.flow.num_key_groups,
+            sources=tuple(self.flow.sources),
+            components=tuple(
+                Component(name=name, operators=(self.operators[name],), level=self.levels[name])
+                for name in names
+            ),
+            inputs=tuple(inputs[name] for name in names),
+            outputs=tuple(self.outputs()),
+            actions={node.name: _action(node) for node in self.flow.operators},
+        )
+
+    def bind(self, node: OperatorNode) -> Input:
+        """Bind one operator; every operator upstream is bound already."""
+        schema, origin = self.columns(node.upstream)
+        where = f"Operator {node.name!r}"
+        keys = [_column(schema, key, f"{where} is keyed by", origin) for key in node.keys]
+        for field in keys:
+            if not is_key_type(field.type):
+                raise InvalidFlowError(
+                    f"{where} is keyed by column {field.name!r} of {origin}, whose type "
+                    f"{field.type} cannot be a key.",
+                    remedy=key_type_remedy(field.name, field.type),
+                    operator=node.name,
+                    column=field.name,
+                )
+        if isinstance(node, ComputeNode):
+            inputs = pa.schema(
+                {
+                    column: _column(schema, column, f"{where}, result {result!r}, reads", origin)
+                    for result, aggregate in node.aggregates.items()
+                    for column in aggregate.columns
+                }.values()
+            )
+        else:
+            inputs = pa.schema([field for field in schema if field.name not in node.keys])
+        self.operators[node.name] = _operator(node, pa.schema(keys), inputs)
+        exchanged = pa.schema([*keys, *(f for f in inputs if f.name not in node.keys)])
+        return self.input(node, exchanged)
+
+    def input(self, node: OperatorNode, exchanged: pa.Schema) -> Input:
+        feed, maps = feed_of(node.upstream)
+        if isinstance(feed, SourceNode):
+            self.levels[node.name] = 1
+            return SourceInput(
+                operator=node.name,
+                source=feed.name,
+                maps=tuple(m.function for m in maps),
+                keys=node.keys,
+                schema=exchanged,
+            )
+        self.levels[node.name] = self.levels[feed.name] + 1
+        return UpstreamInput(
+            operator=node.name,
+            upstream=feed.name,
+            maps=tuple(self.maps[m] for m in maps),
+            keys=node.keys,
+            schema=exchanged,
+        )
+
+    def outputs(self) -> Iterable[Output]:
+        for sink in self.flow.sinks:
+            schema, _ = self.columns(sink.upstream)
+            feed, maps = feed_of(sink.upstream)
+            assert not isinstance(feed, SourceNode)  # Flow.sink refuses such a stream
+            complete_key = set(feed.keys) <= set(schema.names)
+            yield Output(
+                name=sink.name,
+                operator=feed.name,
+                maps=tuple(self.maps[m] for m in maps),
+                schema=schema,
+                keys=feed.keys if complete_key else (),
+                sink=sink.sink,
+            )
+
+    def columns(self, node: StreamNode) -> tuple[pa.Schema, str]:
+        """Columns of a stream, and what to call the stream in a message."""
+        feed, maps = feed_of(node)
+        if isinstance(feed, SourceNode):
+            names = ", ".join(repr(function_name(m.function)) for m in maps)
+            origin = f"source {feed.name!r}" + (f" (after its maps {names})" if maps else "")
+            return self.source_columns(feed, tuple(m.function for m in maps), origin), origin
+        origin = f"operator {feed.name!r}"
+        schema = plain_schema(self.operators[feed.name].output)
+        for m in maps:
+            if m not in self.maps:
+                self.maps[m] = bind_map(
+                    m.function, operator=feed.name, inputs=schema, schema=m.schema
+                )
+            schema = self.maps[m].schema
+            origin = f"map {self.maps[m].name!r} after operator {feed.name!r}"
+        return schema, origin
+
+    def source_columns(self, feed: SourceNode, maps: DataFrameMaps, origin: str) -> pa.Schema:
+        if (feed.name, maps) in self.source_schemas:
+            return self.source_schemas[feed.name, maps]
+        try:
+            schema = self.resolve(feed.name, maps)
+        except GodwitError:
+            raise
+        except Exception as error:
+            raise InvalidFlowError(
+                f"The columns of {origin} cannot be found: {type(error).__name__}: {error}.",
+                remedy="Correct the maps: each gets a DataFrame and returns one."
+                if maps
+                else "Check the DataFrame that the source was given.",
+                source=feed.name,
+            ) from error
+        check_column_names(schema.names, origin[0].upper() + origin[1:])
+        return self.source_schemas.setdefault((feed.name, maps), plain_schema(schema))
+
+
+def _action(node: OperatorNode) -> str:
+    if isinstance(node, ProcessNode):
+        return (
+            f"process with {function_name(node.function)}, state {function_name(node.state_type)}"
+        )
+    results = (
+        f"{result} = {getattr(aggregate, 'name', type(aggregate).__name__)}"
+        f"({', '.join(aggregate.columns)})"
+        for result, aggregate in node.aggregates.items()
+    )
+    return f"compute {', '.join(results)}"
+
+
+def _operator(node: OperatorNode, keys: pa.Schema, inputs: pa.Schema) -> KeyedOperator:
+    if isinstance(node, ComputeNode):
+        return ComputeOperator(
+            name=node.name,
+            keys=keys,
+            inputs=inputs,
+            aggregates=dict(node.aggregates),
+            complete=node.complete,
+        )
+    return ProcessOperator(
+        name=node.name,
+        keys=keys,
+        inputs=inputs,
+        function=node.function,
+        state_type=node.state_type,
+        output=node.output,
+        codec=node.codec,
+    )
+
+
+def _column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:
+    if name not in schema.names:
+        raise InvalidFlowError(
+            f"{subject} column {name!r}, which {origin} does not have.",
+            remedy=f"{did_you_mean(name, schema.names)}Its columns are {listing(schema.names)}.",
+            column=name,
+        )
+    return schema.field(name)

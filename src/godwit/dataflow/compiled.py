@@ -1,0 +1,249 @@
+"""A flow that can run: every column has a type, every operator is bound, every mistake was found.
+
+The invariant: operators and their inputs form a DAG whose levels grow along every edge, so an
+epoch that runs the components level by level has each operator's rows before it needs them; and
+every operator has a path to a sink.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from godwit.dataflow.naming import did_you_mean, listing
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from godwit.dataflow.maps import ArrowMap
+    from godwit.dataflow.operator import KeyedOperator
+
+__all__ = [
+    "CompiledFlow",
+    "Component",
+    "Input",
+    "Output",
+    "SourceInput",
+    "UpstreamInput",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceInput:
+    """What feeds an operator from a source, through an exchange.
+
+    Attributes
+    ----------
+    operator
+        Operator that is fed.
+    source
+        Name of the source.
+    maps
+        Functions DataFrame to DataFrame, in order.
+    keys
+        Key columns of the operator, in the order they are hashed.
+    schema
+        Columns that must come through the exchange: the key columns, then the others that the
+        operator reads.
+    """
+
+    operator: str
+    source: str
+    maps: tuple[Callable[[DataFrame], DataFrame], ...]
+    keys: tuple[str, ...]
+    schema: pa.Schema
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns in `schema`."""
+        return tuple(self.schema.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamInput:
+    """What feeds an operator from another one, through an exchange.
+
+    Attributes
+    ----------
+    operator
+        Operator that is fed.
+    upstream
+        Operator that feeds it.
+    maps
+        Maps over Arrow tables, in order; they run in the lanes of `upstream`. The same map on the
+        way to several operators and sinks is one object, so it has to run only once.
+    keys, schema
+        As in `SourceInput`.
+    """
+
+    operator: str
+    upstream: str
+    maps: tuple[ArrowMap, ...]
+    keys: tuple[str, ...]
+    schema: pa.Schema
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns in `schema`."""
+        return tuple(self.schema.names)
+
+
+Input: TypeAlias = SourceInput | UpstreamInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a sink gets.
+
+    Attributes
+    ----------
+    name
+        The sink's name.
+    operator
+        Operator that makes the rows.
+    maps
+        Maps over Arrow tables, in order; they run in the lanes of `operator`.
+    schema
+        Columns of the rows.
+    keys
+        The operator's key columns, if all of them are in `schema` still; else empty, since a part
+        of a key does not tell rows apart.
+    sink
+        The sink, as the user gave it.
+    """
+
+    name: str
+    operator: str
+    maps: tuple[ArrowMap, ...]
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    sink: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Component:
+    """Operators that share one partitioning, and hence one exchange and one assignment.
+
+    Attributes
+    ----------
+    name
+        Unique within the flow.
+    operators
+        At present exactly one.
+    level
+        1 if sources feed it, else 1 more than the highest level that feeds it.
+    """
+
+    name: str
+    operators: tuple[KeyedOperator, ...]
+    level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CompiledFlow:
+    """A validated flow; `Flow.compile` makes it.
+
+    Attributes
+    ----------
+    name
+        The flow's name.
+    num_key_groups
+        Key groups of every component.
+    sources
+        Names of the sources, in the order they were declared.
+    components
+        In the order of their levels, and in the order they were declared within a level.
+    inputs
+        One for each operator, in the order of `components`.
+    outputs
+        One for each sink, in the order they were declared.
+    actions
+        Operator's name → what it does, in words.
+    """
+
+    name: str
+    num_key_groups: int
+    sources: tuple[str, ...]
+    components: tuple[Component, ...]
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    actions: Mapping[str, str]
+
+    @property
+    def operators(self) -> tuple[KeyedOperator, ...]:
+        """Every operator, in the order of `components`."""
+        return tuple(operator for c in self.components for operator in c.operators)
+
+    @property
+    def levels(self) -> int:
+        """Number of levels."""
+        return max(component.level for component in self.components)
+
+    def operator(self, name: str) -> KeyedOperator:
+        """Return the operator of that name.
+
+        Raises
+        ------
+        InvalidFlowError
+            If there is none; offers the names that come closest.
+        """
+        for operator in self.operators:
+            if operator.name == name:
+                return operator
+        names = [operator.name for operator in self.operators]
+        raise InvalidFlowError(
+            f"Flow {self.name!r} has no operator {name!r}.",
+            remedy=f"{did_you_mean(name, names)}Its operators are {listing(names)}.",
+            flow=self.name,
+            operator=name,
+        )
+
+    def component_of(self, operator: str) -> Component:
+        """Return the component that holds the operator of that name."""
+        found = self.operator(operator)
+        return next(c for c in self.components if found in c.operators)
+
+    def input_of(self, operator: str) -> Input:
+        """Return what feeds the operator of that name."""
+        found = self.operator(operator).name
+        return next(given for given in self.inputs if given.operator == found)
+
+    def fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
+        """Return the inputs that take the output of the operator of that name."""
+        found = self.operator(operator).name
+        return tuple(
+            given
+            for given in self.inputs
+            if isinstance(given, UpstreamInput) and given.upstream == found
+        )
+
+    def outputs_of(self, operator: str) -> tuple[Output, ...]:
+        """Return the sinks that take the output of the operator of that name."""
+        found = self.operator(operator).name
+        return tuple(output for output in self.outputs if output.operator == found)
+
+    def identity(self) -> Mapping[str, object]:
+        """Everything that a checkpoint must agree with, as plain values.
+
+        Returns
+        -------
+        Mapping
+            ``name``, ``num_key_groups``, and ``operators``: name → fingerprint, by name. Sinks,
+            maps and the order of declarations are not in it: they may change between runs.
+        """
+        fingerprints = {operator.name: operator.fingerprint() for operator in self.operators}
+        return {
+            "name": self.name,
+            "num_key_groups": self.num_key_groups,
+            "operators": dict(sorted(fingerprints.items())),
+        }
+
+    def explain(self) -> str:
+        """Say how the flow runs, for people: see `godwit.dataflow.explain`."""
+        from godwit.dataflow.explain import explain  # noqa: PLC0415 - explain reads these values
+
+        return explain(self)

@@ -1,0 +1,137 @@
+"""How a flow runs, said to the person who wrote it.
+
+The text follows an epoch: level by level, and within an operator from what it reads, through the
+exchange, to what it emits and who gets that.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from godwit.dataflow.compiled import SourceInput
+from godwit.dataflow.naming import function_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from godwit.dataflow.compiled import CompiledFlow, Input, Output
+    from godwit.dataflow.maps import ArrowMap
+    from godwit.dataflow.operator import KeyedOperator
+
+__all__ = ["explain"]
+
+_WIDTH = 100
+_LABEL = 10
+_INDENT = "    "
+
+
+def explain(flow: CompiledFlow) -> str:
+    """Describe `flow`: levels, operators, keys, exchanges, key groups and sinks.
+
+    Returns
+    -------
+    str
+        Lines of at most 100 characters, as far as names allow; the same flow gives the same text.
+    """
+    lines = [
+        *_wrap(
+            f"Flow {flow.name!r}: {_count(len(flow.sources), 'source')}, "
+            f"{_count(len(flow.operators), 'keyed operator')} on {_count(flow.levels, 'level')}, "
+            f"{_count(len(flow.outputs), 'sink')}"
+        ),
+        *_wrap(
+            f"The keys of every operator fall into {_count(flow.num_key_groups, 'key group')}; "
+            "an exchange sends each row to the lane that owns its key group.",
+        ),
+    ]
+    for level in range(1, flow.levels + 1):
+        lines += ["", f"Level {level}: fed by {'sources' if level == 1 else 'operators'}"]
+        for component in flow.components:
+            if component.level == level:
+                for operator in component.operators:
+                    lines += ["", f"  {operator.name}", *_operator_lines(flow, operator)]
+    if flow.levels > 1:
+        lines += [
+            "",
+            *_wrap("An epoch runs all levels as one chain of stages and is committed once."),
+        ]
+    return "\n".join(lines)
+
+
+def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str]:
+    given = flow.input_of(operator.name)
+    yield from _labelled("does", [flow.actions[operator.name]])
+    yield from _labelled("reads", [_reads(given)])
+    yield from _labelled("key", [_columns(operator.schema.keys)])
+    yield from _labelled("exchange", [_exchange(given, operator)])
+    yield from _labelled("state", [_columns(operator.schema.values)])
+    yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
+    consumers = [_sink(output) for output in flow.outputs_of(operator.name)]
+    consumers += [
+        f"operator {fed.operator!r}{_arrow_maps(fed.maps)}" for fed in flow.fed_by(operator.name)
+    ]
+    yield from _labelled("feeds", consumers)
+
+
+def _reads(given: Input) -> str:
+    if isinstance(given, SourceInput):
+        maps = f", after {_maps(given.maps, 'in Catalyst')}" if given.maps else ""
+        return f"source {given.source!r}{maps}"
+    return f"operator {given.upstream!r}{_arrow_maps(given.maps)}"
+
+
+def _exchange(given: Input, operator: KeyedOperator) -> str:
+    side = "source side" if isinstance(given, SourceInput) else "lanes that emit them"
+    if operator.mergeable:
+        return f"one partial state per key: the {side} may combine rows before they are sent"
+    return f"every row, uncombined and in arrival order: {', '.join(given.columns)}"
+
+
+def _emits(operator: KeyedOperator) -> str:
+    if operator.complete:
+        return "all keys, in every epoch"
+    if operator.mergeable:
+        return "keys that changed in the epoch"
+    return "what the function returns"
+
+
+def _sink(output: Output) -> str:
+    return f"sink {output.name!r} ({type(output.sink).__name__}){_arrow_maps(output.maps)}"
+
+
+def _arrow_maps(maps: Sequence[ArrowMap]) -> str:
+    return f", after {_maps([m.function for m in maps], 'in the lane')}" if maps else ""
+
+
+def _maps(functions: Sequence[Callable[..., object]], where: str) -> str:
+    names = [function_name(function) for function in functions]
+    named = "" if "<lambda>" in names else f" ({', '.join(names)})"
+    return f"{_count(len(names), 'map')} {where}{named}"
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _labelled(label: str, values: Sequence[str]) -> Iterator[str]:
+    for i, value in enumerate(values):
+        head = _INDENT + (label if i == 0 else "").ljust(_LABEL)
+        yield from _wrap(value, head=head)
+
+
+def _wrap(text: str, head: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

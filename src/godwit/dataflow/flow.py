@@ -1,0 +1,223 @@
+"""A flow: sources, the streams that come from them, and the sinks they end in.
+
+Building a flow runs nothing and needs no Spark session beyond the DataFrames it is given.
+`Flow.compile` turns it into values that can run; what runs it is registered in
+`godwit.dataflow.runtime`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from godwit.dataflow.compilation import Resolver, compile_flow
+from godwit.dataflow.naming import check_name, check_unique, type_name
+from godwit.dataflow.nodes import OperatorNode, SinkNode, SourceNode, feed_of
+from godwit.dataflow.runtime import registered
+from godwit.dataflow.stream import Stream
+from godwit.model.errors import InvalidFlowError
+from godwit.model.key_groups import DEFAULT_NUM_KEY_GROUPS, MAX_NUM_KEY_GROUPS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+    from godwit.dataflow.compiled import CompiledFlow
+
+__all__ = ["Flow"]
+
+
+class Flow:
+    """A stateful stream program: a DAG of sources, keyed operators and sinks.
+
+    Parameters
+    ----------
+    name
+        A checkpoint belongs to the flow of one name.
+    num_key_groups
+        How many key groups every operator's keys fall into, 1 to 32768; fixed at first launch. It
+        bounds how many lanes can work at once, and how finely load can be balanced.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the name or the number of key groups will not do.
+
+    Examples
+    --------
+    >>> flow = Flow("delays")
+    >>> flights = flow.source("flights", spark.readStream.parquet("in/"))  # doctest: +SKIP
+    >>> total = flights.key_by("tailnum").compute(total=sum("arr_delay"))  # doctest: +SKIP
+    >>> flow.sink("totals", total, parquet("out/"))  # doctest: +SKIP
+    """
+
+    __slots__ = ("_operators", "_sinks", "_sources", "name", "num_key_groups")
+
+    def __init__(self, name: str, num_key_groups: int = DEFAULT_NUM_KEY_GROUPS) -> None:
+        self.name = check_name("flow", name)
+        if (
+            not isinstance(num_key_groups, int)
+            or isinstance(num_key_groups, bool)
+            or not 1 <= num_key_groups <= MAX_NUM_KEY_GROUPS
+        ):
+            raise InvalidFlowError(
+                f"Flow {name!r} has num_key_groups={num_key_groups!r}.",
+                remedy=f"Give a whole number from 1 to {MAX_NUM_KEY_GROUPS}; a few times the "
+                f"cores that will ever run it is enough ({DEFAULT_NUM_KEY_GROUPS} by default).",
+                flow=name,
+            )
+        self.num_key_groups = num_key_groups
+        self._sources: dict[str, SourceNode] = {}
+        self._operators: dict[str, OperatorNode] = {}
+        self._sinks: dict[str, SinkNode] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<Flow {self.name!r}: sources {list(self._sources)}, operators "
+            f"{list(self._operators)}, sinks {list(self._sinks)}>"
+        )
+
+    @property
+    def sources(self) -> Mapping[str, DataFrame]:
+        """Name of a source → its DataFrame, in the order they were declared."""
+        return MappingProxyType({name: node.dataframe for name, node in self._sources.items()})
+
+    @property
+    def operators(self) -> tuple[OperatorNode, ...]:
+        """Keyed operators, in the order they were declared: upstream before downstream."""
+        return tuple(self._operators.values())
+
+    @property
+    def sinks(self) -> tuple[SinkNode, ...]:
+        """Sinks, in the order they were declared."""
+        return tuple(self._sinks.values())
+
+    def source(self, name: str, dataframe: DataFrame) -> Stream:
+        """Take rows from a streaming DataFrame.
+
+        Parameters
+        ----------
+        name
+            Unique among the flow's sources.
+        dataframe
+            What ``spark.readStream...load()`` returns, transformed or not.
+
+        Raises
+        ------
+        InvalidFlowError
+            If the name is taken, or this is not a streaming DataFrame.
+        """
+        check_unique("source", check_name("source", name), self._sources, self.name)
+        streaming = getattr(dataframe, "isStreaming", None)
+        if not isinstance(streaming, bool):
+            raise InvalidFlowError(
+                f"Source {name!r} was given a value of type {type_name(dataframe)}, not a "
+                "DataFrame.",
+                remedy="Give it a streaming DataFrame, from spark.readStream.",
+                source=name,
+            )
+        if not streaming:
+            raise InvalidFlowError(
+                f"Source {name!r} was given a DataFrame that is not streaming.",
+                remedy="Read it with spark.readStream in place of spark.read.",
+                source=name,
+            )
+        node = self._sources[name] = SourceNode(name=name, dataframe=dataframe)
+        return Stream(self, node)
+
+    def sink(self, name: str, stream: Stream, sink: Any) -> None:
+        """Send a stream to a sink.
+
+        Parameters
+        ----------
+        name
+            Unique among the flow's sinks.
+        stream
+            Output of a keyed operator, mapped or not.
+        sink
+            What gets every committed epoch, such as ``gw.sinks.parquet("out/")``.
+
+        Raises
+        ------
+        InvalidFlowError
+            If the name is taken, the stream belongs to another flow or has no keyed operator, or
+            this is not a sink.
+        """
+        check_unique("sink", check_name("sink", name), self._sinks, self.name)
+        if not isinstance(stream, Stream):
+            raise InvalidFlowError(
+                f"Sink {name!r} was given a value of type {type_name(stream)}, not a stream.",
+                remedy="Give it a stream from compute or process, as in "
+                f"flow.sink({name!r}, stream, sink).",
+                sink=name,
+            )
+        if stream.flow is not self:
+            raise InvalidFlowError(
+                f"Sink {name!r} of flow {self.name!r} was given a stream of another flow, "
+                f"{stream.flow.name!r}.",
+                remedy=f"Build the stream from a source of flow {self.name!r}; a stream cannot "
+                "leave the flow that made it.",
+                sink=name,
+            )
+        feed, _ = feed_of(stream.node)
+        if isinstance(feed, SourceNode):
+            raise InvalidFlowError(
+                f"Sink {name!r} was given a stream of source {feed.name!r} that no keyed operator "
+                "has worked on.",
+                remedy="Put key_by(...).compute(...) or key_by(...).process(...) before it, or "
+                "write stateless streams with Spark's own writeStream.",
+                sink=name,
+            )
+        if isinstance(sink, type) or not (
+            callable(getattr(sink, "open", None)) and callable(getattr(sink, "deliver", None))
+        ):
+            raise InvalidFlowError(
+                f"Sink {name!r} was given {type_name(sink)}, which is not a sink.",
+                remedy='Give an instance of a sink, such as gw.sinks.parquet("out/").',
+                sink=name,
+            )
+        self._sinks[name] = SinkNode(name=name, upstream=stream.node, sink=sink)
+
+    def compile(self, resolve: Resolver) -> CompiledFlow:
+        """Give every column a type and bind every operator.
+
+        Parameters
+        ----------
+        resolve
+            ``resolve(source name, maps)`` returns the Arrow schema of that source after its maps.
+
+        Raises
+        ------
+        InvalidFlowError
+            Says what is wrong with the flow, where, and what to do about it.
+        """
+        return compile_flow(self, resolve)
+
+    def explain(self, resolve: Resolver | None = None) -> None:
+        """Print how the flow would run; the text is ``compile(...).explain()``.
+
+        Parameters
+        ----------
+        resolve
+            As in `compile`; left out, the registered runtime looks the schemas up.
+        """
+        text = registered().explain(self) if resolve is None else self.compile(resolve).explain()
+        sys.stdout.write(text + "\n")
+
+    def start(self, **options: Any) -> Any:
+        """Start the flow on the registered runtime, with that runtime's options.
+
+        Returns
+        -------
+        Any
+            The running query.
+        """
+        return registered().start(self, **options)
+
+    def _operate(self, node: OperatorNode) -> Stream:
+        """Add a keyed operator; streams call this."""
+        check_unique("operator", check_name("operator", node.name), self._operators, self.name)
+        self._operators[node.name] = node
+        return Stream(self, node)

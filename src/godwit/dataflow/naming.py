@@ -1,0 +1,167 @@
+"""Names of sources, operators, sinks and columns: what may be one, and what to say if it is not.
+
+An operator's state is found again by the operator's name, so a default name depends only on what
+the operator does, never on the order in which the program builds its operators.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from typing import TYPE_CHECKING
+
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+__all__ = [
+    "MAX_NAME_LENGTH",
+    "RESERVED_PREFIX",
+    "check_column_names",
+    "check_name",
+    "check_unique",
+    "default_name",
+    "did_you_mean",
+    "function_name",
+    "listing",
+    "type_name",
+]
+
+RESERVED_PREFIX = "__godwit"
+"""Columns that the runtime adds to a stream begin with this."""
+
+MAX_NAME_LENGTH = 120
+"""Names become parts of file names, which have 255 bytes on common file systems."""
+
+_NAME = re.compile(r"\w[\w.\-]*")
+
+
+def type_name(value: object) -> str:
+    """Name of the type of `value`, or of `value` if it is a type, for messages."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def listing(names: Collection[str], limit: int = 20) -> str:
+    """Join names for a message, and say how many are left out.
+
+    Examples
+    --------
+    >>> listing(["a", "b", "c"], limit=2)
+    "'a', 'b' and 1 more"
+    """
+    shown = ", ".join(repr(name) for name in list(names)[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return a question that offers the known names closest to `name`, or an empty text.
+
+    Examples
+    --------
+    >>> did_you_mean("tailnumber", ["tailnum", "year"])
+    "Did you mean 'tailnum'? "
+    """
+    by_case = {candidate.casefold(): candidate for candidate in reversed(known)}
+    close = difflib.get_close_matches(name.casefold(), list(by_case), n=3, cutoff=0.6)
+    if not close:
+        return ""
+    return f"Did you mean {' or '.join(repr(by_case[match]) for match in close)}? "
+
+
+def check_name(kind: str, name: object) -> str:
+    """Return `name` if a flow, source, operator or sink may have it.
+
+    Raises
+    ------
+    InvalidFlowError
+        If it is not text, is empty or too long, or would not do as a part of a file name.
+    """
+    if not isinstance(name, str):
+        raise InvalidFlowError(
+            f"The name of a {kind} must be text, but a value of type {type_name(name)} was given.",
+            remedy=f"Give the {kind} a name such as 'flights'.",
+        )
+    if not _NAME.fullmatch(name) or name.startswith(RESERVED_PREFIX):
+        raise InvalidFlowError(
+            f"{name!r} cannot be the name of a {kind}.",
+            remedy="Use letters, digits, '_', '-' and '.', beginning with a letter, a digit or "
+            f"'_', but not with {RESERVED_PREFIX!r}.",
+            name=name,
+        )
+    if len(name.encode()) > MAX_NAME_LENGTH:
+        raise InvalidFlowError(
+            f"The name {name[:40]!r}... of a {kind} has {len(name.encode())} bytes.",
+            remedy=f"Give the {kind} a name (name=) of at most {MAX_NAME_LENGTH} bytes.",
+            name=name,
+        )
+    return name
+
+
+def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> None:
+    """Refuse a second source, operator or sink of one name.
+
+    Raises
+    ------
+    InvalidFlowError
+        If `name` is in `taken`.
+    """
+    if name in taken:
+        raise InvalidFlowError(
+            f"Flow {flow!r} has a {kind} named {name!r} already.",
+            remedy=f"Give one of the two another name; the {kind}s are {listing(taken)}.",
+            flow=flow,
+            name=name,
+        )
+
+
+def check_column_names(names: Iterable[str], where: str) -> None:
+    """Refuse column names that are reserved, and names that come twice.
+
+    Raises
+    ------
+    InvalidFlowError
+        Names the column, and `where` it is.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name.startswith(RESERVED_PREFIX):
+            raise InvalidFlowError(
+                f"{where} has a column {name!r}; names that begin with {RESERVED_PREFIX!r} are "
+                "reserved.",
+                remedy="Give the column another name.",
+                column=name,
+            )
+        if name in seen:
+            raise InvalidFlowError(
+                f"{where} has two columns named {name!r}.",
+                remedy="Drop one of them, or give it another name.",
+                column=name,
+            )
+        seen.add(name)
+
+
+def function_name(function: Callable[..., object]) -> str:
+    """Name of a user's function for messages and default names.
+
+    Examples
+    --------
+    >>> function_name(functools.partial(sorted, reverse=True))
+    'sorted'
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def default_name(source: str, action: str, keys: Iterable[str]) -> str:
+    """Name an operator after the source it descends from, what it does, and its key.
+
+    Examples
+    --------
+    >>> default_name("flights", "total", ["tailnum", "year"])
+    'flights_total_by_tailnum_year'
+    """
+    text = "_".join([source, action, "by", *keys])
+    return re.sub(r"[^\w.\-]+", "_", text)

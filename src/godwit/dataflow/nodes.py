@@ -1,0 +1,124 @@
+"""The graph that a user's calls draw, before anything is known about columns.
+
+Every node knows what it reads and nothing knows its readers, so a stream can be used any number
+of times.  Each node reads exactly one other, hence the way from any node back to its source is a
+chain.  Nodes are compared by identity: two calls make two nodes, however alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from godwit.dataflow.aggregates import Aggregate
+
+__all__ = [
+    "Codec",
+    "ComputeNode",
+    "MapNode",
+    "OperatorNode",
+    "ProcessNode",
+    "SinkNode",
+    "SourceNode",
+    "StreamNode",
+    "feed_of",
+    "source_of",
+]
+
+Codec: TypeAlias = Literal["msgpack", "pickle"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SourceNode:
+    """A streaming DataFrame under a name."""
+
+    name: str
+    dataframe: DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MapNode:
+    """A function over the rows of `upstream`.
+
+    Attributes
+    ----------
+    function
+        DataFrame to DataFrame where no keyed operator comes before it, else Arrow table to Arrow
+        table.
+    schema
+        Columns of the result, as far as the user gave them.
+    """
+
+    upstream: StreamNode
+    function: Callable[[Any], Any]
+    schema: pa.Schema | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComputeNode:
+    """Aggregates per key.
+
+    Attributes
+    ----------
+    aggregates
+        Name of the result → aggregate.
+    complete
+        Whether every epoch emits all keys, or those that changed.
+    """
+
+    name: str
+    upstream: StreamNode
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, Aggregate]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProcessNode:
+    """A function of the user over the rows of one key and that key's state."""
+
+    name: str
+    upstream: StreamNode
+    keys: tuple[str, ...]
+    function: Callable[..., Any]
+    state_type: Any
+    output: pa.Schema
+    codec: Codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SinkNode:
+    """A place for results."""
+
+    name: str
+    upstream: StreamNode
+    sink: Any
+
+
+OperatorNode: TypeAlias = ComputeNode | ProcessNode
+StreamNode: TypeAlias = SourceNode | MapNode | OperatorNode
+
+
+def feed_of(node: StreamNode) -> tuple[SourceNode | OperatorNode, tuple[MapNode, ...]]:
+    """Source or operator that `node` takes its rows from, and the maps from there to `node`.
+
+    `node` itself counts: the feed of an operator's stream is that operator, without maps.
+    """
+    maps: list[MapNode] = []
+    while isinstance(node, MapNode):
+        maps.append(node)
+        node = node.upstream
+    return node, tuple(reversed(maps))
+
+
+def source_of(node: StreamNode) -> SourceNode:
+    """Source that the rows of `node` descend from."""
+    while not isinstance(node, SourceNode):
+        node = node.upstream
+    return node

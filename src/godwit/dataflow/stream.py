@@ -1,0 +1,327 @@
+"""Streams: what a user chains calls on.
+
+A stream is an immutable value: each call returns a new one and changes nothing, so one stream may
+feed any number of operators and sinks.  Mistakes that need no knowledge of columns are found
+here, in the line that makes them; the others when the flow is compiled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from godwit.dataflow.naming import (
+    check_column_names,
+    default_name,
+    did_you_mean,
+    function_name,
+    listing,
+    type_name,
+)
+from godwit.dataflow.nodes import (
+    Codec,
+    ComputeNode,
+    MapNode,
+    ProcessNode,
+    SourceNode,
+    StreamNode,
+    feed_of,
+    source_of,
+)
+from godwit.dataflow.types import SchemaLike, to_schema
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.dataflow.aggregates import Aggregate
+    from godwit.dataflow.flow import Flow
+
+__all__ = ["KeyedStream", "Stream"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Stream:
+    """Rows that flow: from a source, out of a map, or out of a keyed operator.
+
+    `Flow.source` makes the first one; nobody calls this class.
+    """
+
+    flow: Flow
+    node: StreamNode
+
+    def __repr__(self) -> str:
+        return f"<Stream of flow {self.flow.name!r}: {_describe(self.node)}>"
+
+    def map(self, function: Callable[[Any], Any], *, schema: SchemaLike | None = None) -> Stream:
+        """Transform the rows.
+
+        Parameters
+        ----------
+        function
+            Before a keyed operator: DataFrame to DataFrame, over the rows of one epoch; any Spark
+            SQL that needs no state of its own. After one: Arrow table to Arrow table, over the
+            rows that one lane emits in one epoch, in that lane.
+        schema
+            Columns that an Arrow function returns (see `godwit.dataflow.types.to_schema`). If left
+            out, the function is called on a table without rows to find them.
+
+        Raises
+        ------
+        InvalidFlowError
+            If `function` cannot be called, or a schema is given for a function over DataFrames.
+
+        Examples
+        --------
+        >>> flights.map(lambda df: df.where("arr_delay is not null"))  # doctest: +SKIP
+        """
+        feed, _ = feed_of(self.node)
+        where = f"map on {_describe(feed)}"
+        _check_function(function, where, "map(lambda df: df.where(...))")
+        if schema is not None and isinstance(feed, SourceNode):
+            raise InvalidFlowError(
+                f"{where} was given a schema, but Spark knows the columns of a DataFrame.",
+                remedy="Leave schema= out; it is for maps after a keyed operator.",
+            )
+        columns = None
+        if schema is not None:
+            columns = to_schema(schema, where=f"The schema of {where}")
+        return Stream(self.flow, MapNode(upstream=self.node, function=function, schema=columns))
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Say which columns make the key of the next operator.
+
+        Nulls are values like any other: rows whose key is null have one key.
+
+        Raises
+        ------
+        InvalidFlowError
+            If there is no column, one is not text, or one comes twice.
+        """
+        where = f"key_by on {_describe(self.node)}"
+        if not columns:
+            raise InvalidFlowError(
+                f"{where} names no column.", remedy='Name at least one, as in key_by("symbol").'
+            )
+        for column in columns:
+            if not isinstance(column, str):
+                raise InvalidFlowError(
+                    f"{where} was given a value of type {type_name(column)}.",
+                    remedy='Name columns by text, as in key_by("origin", "dest"); compute a key '
+                    "that is no column yet in a map before.",
+                )
+        if repeated := [column for column in columns if columns.count(column) > 1]:
+            raise InvalidFlowError(
+                f"{where} names column {repeated[0]!r} twice.",
+                remedy="Name each column once.",
+                column=repeated[0],
+            )
+        return KeyedStream(self.flow, self.node, columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KeyedStream:
+    """A stream whose rows have a key; `Stream.key_by` makes it."""
+
+    flow: Flow
+    node: StreamNode
+    keys: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"<KeyedStream of flow {self.flow.name!r}: {_describe(self.node)} "
+            f"by {', '.join(self.keys)}>"
+        )
+
+    def compute(
+        self,
+        *,
+        name: str | None = None,
+        output: Literal["update", "complete"] = "update",
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """Aggregate all rows of each key so far.
+
+        Parameters
+        ----------
+        name
+            The operator's name, by which its state is found again. Default: the source, the
+            results and the key, such as ``flights_total_by_tailnum``.
+        output
+            ``"update"``: an epoch emits the keys that it changed. ``"complete"``: every epoch
+            emits all keys, which costs time in proportion to them.
+        **aggregates
+            Name of a result column → aggregate, as in ``total=gw.sum("arr_delay")``.
+
+        Returns
+        -------
+        Stream
+            The key columns, then one column per aggregate.
+
+        Raises
+        ------
+        InvalidFlowError
+            If there is no aggregate, one is something else, a result has the name of a key column
+            or a reserved one, or the operator's name is taken.
+        """
+        self._check_not_results(name=name, output=output)
+        if not aggregates:
+            raise InvalidFlowError(
+                f"compute by {listing(self.keys)} on {_describe(self.node)} has no aggregates.",
+                remedy="Name a result, as in compute(flights=gw.count()).",
+            )
+        action = "_".join(aggregates)
+        if len(aggregates) > 3:
+            action = "_".join([*list(aggregates)[:2], f"{len(aggregates) - 2}_more"])
+        name = self._operator_name(name, action)
+        if output not in ("update", "complete"):
+            raise InvalidFlowError(
+                f"Operator {name!r} has output={output!r}.",
+                remedy=f"{did_you_mean(str(output), ['update', 'complete'])}Give 'update' (keys "
+                "that changed) or 'complete' (all keys).",
+                operator=name,
+            )
+        check_column_names(aggregates, f"Operator {name!r}")
+        for result, aggregate in aggregates.items():
+            if result in self.keys:
+                raise InvalidFlowError(
+                    f"Operator {name!r} has a result {result!r}, which is the name of a key "
+                    "column too.",
+                    remedy="Give the result another name; key columns are in the output anyway.",
+                    operator=name,
+                    column=result,
+                )
+            _check_aggregate(aggregate, result, name)
+        return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
+            ComputeNode(
+                name=name,
+                upstream=self.node,
+                keys=self.keys,
+                aggregates=dict(aggregates),
+                complete=output == "complete",
+            )
+        )
+
+    def process(
+        self,
+        function: Callable[..., Any],
+        *,
+        state: Any = None,
+        output: SchemaLike | None = None,
+        name: str | None = None,
+        codec: Codec = "msgpack",
+    ) -> Stream:
+        """Run a function of your own over the rows of each key, in arrival order.
+
+        Parameters
+        ----------
+        function
+            Called as ``function(key, rows, state)`` once per epoch for every key that has rows;
+            returns the rows to emit, or ``None``. See `godwit.dataflow.process`.
+        state
+            Type of the state of one key; a new key starts with ``state()``.
+        output
+            Columns of the rows that it emits (see `godwit.dataflow.types.to_schema`).
+        name
+            The operator's name, by which its state is found again. Default: the source, the
+            function and the key, such as ``orders_clear_market_by_symbol``.
+        codec
+            How state is written: ``"msgpack"``, or ``"pickle"`` for what that cannot hold. Reading
+            pickled state runs code, so only open such a checkpoint if you trust it.
+
+        Raises
+        ------
+        InvalidFlowError
+            If the function cannot be called, state or output are left out, the codec is not known,
+            or the operator's name is taken.
+        """
+        where = f"process by {listing(self.keys)} on {_describe(self.node)}"
+        _check_function(function, where, "process(clear_market, state=..., output=...)")
+        action = function_name(function)
+        name = self._operator_name(name, "process" if action == "<lambda>" else action)
+        if not callable(state):
+            raise InvalidFlowError(
+                f"Operator {name!r} has no type of state, but {state!r}."
+                if state is not None
+                else f"Operator {name!r} has no type of state.",
+                remedy="Give a class that can be made without arguments, as in state=OrderBook or "
+                "state=dict.",
+                operator=name,
+            )
+        if output is None:
+            raise InvalidFlowError(
+                f"Operator {name!r} has no output columns.",
+                remedy='Say what the function emits, as in output="symbol string, price double".',
+                operator=name,
+            )
+        if codec not in ("msgpack", "pickle"):
+            raise InvalidFlowError(
+                f"Operator {name!r} has codec={codec!r}.",
+                remedy=f"{did_you_mean(str(codec), ['msgpack', 'pickle'])}Give 'msgpack' or, for "
+                "state that it cannot hold, 'pickle'.",
+                operator=name,
+            )
+        return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
+            ProcessNode(
+                name=name,
+                upstream=self.node,
+                keys=self.keys,
+                function=function,
+                state_type=state,
+                output=to_schema(output, where=f"The output of operator {name!r}"),
+                codec=codec,
+            )
+        )
+
+    def _operator_name(self, name: str | None, action: str) -> str:
+        if name is not None:
+            return name
+        return default_name(source_of(self.node).name, action, self.keys)
+
+    def _check_not_results(self, **options: object) -> None:
+        for option, value in options.items():
+            if value is not None and not isinstance(value, str):
+                given = "an aggregate" if hasattr(value, "bind") else type_name(value)
+                raise InvalidFlowError(
+                    f"compute by {listing(self.keys)} on {_describe(self.node)} was given "
+                    f"{given} for {option}=.",
+                    remedy=f"{option}= is an option of compute and takes text; a result cannot be "
+                    f"called {option!r}, so choose another name for it.",
+                )
+
+
+def _describe(node: StreamNode) -> str:
+    feed, maps = feed_of(node)
+    kind = "source" if isinstance(feed, SourceNode) else "operator"
+    after = f" after {len(maps)} map{'s' if len(maps) > 1 else ''}" if maps else ""
+    return f"{kind} {feed.name!r}{after}"
+
+
+def _check_function(function: object, where: str, example: str) -> None:
+    if not callable(function):
+        raise InvalidFlowError(
+            f"{where} was given a value of type {type_name(function)}, which cannot be called.",
+            remedy=f"Give it a function, as in {example}.",
+        )
+
+
+def _check_aggregate(aggregate: Any, result: str, operator: str) -> None:
+    if isinstance(aggregate, type) or not (
+        hasattr(aggregate, "columns") and hasattr(aggregate, "bind")
+    ):
+        raise InvalidFlowError(
+            f"Operator {operator!r} has a result {result!r} that is no aggregate, but "
+            f"{type_name(aggregate)}.",
+            remedy=f'Give an aggregate, as in compute({result}=gw.sum("column")).',
+            operator=operator,
+            column=result,
+        )
+    for column in aggregate.columns:
+        if not isinstance(column, str):
+            raise InvalidFlowError(
+                f"Operator {operator!r}, result {result!r}, was given a value of type "
+                f"{type_name(column)} in place of a column's name.",
+                remedy=f'Name columns by text, as in compute({result}=gw.sum("column")).',
+                operator=operator,
+                column=result,
+            )

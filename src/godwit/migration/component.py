@@ -1,0 +1,429 @@
+"""The transitions of one component: how its key groups change executor.
+
+A key group is in one of these states::
+
+    runs at A ──a plan──▶ queued ──room──▶ warming at B ──report──▶ warm ──boundary──▶ runs at B
+        ▲                   └── withdrawn ◀──┘   ▲                   │ lags too far
+        │                                        └─── next round ────┘
+        │ A dies
+        ▼
+    suspended at C ──room──▶ warming at C ──report──▶ warm ──boundary──▶ runs at C
+
+Invariants, after every fact:
+
+- the next assignment is total and names only executors that are there, or epochs are held;
+- a key group that is not suspended has a copy at its executor that lags by ``max_lag`` at most, or
+  is in ``load``, or has run there since;
+- planned moves switch only at a boundary, that is while no epoch runs; only the loss of an
+  executor changes the next assignment during an epoch, and the running epoch keeps its own;
+- what is in flight respects the bounds.
+
+Source: Ding et al. §3.2, rebuilt for epochs: where the paper reroutes misrouted rows, here an epoch
+has one assignment; where the paper's destination fetches state after the switch, here the copy is
+warmed before it, and the wait buffer is left for losses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from godwit.migration.commands import (
+    DropCopies,
+    EndMigration,
+    LoadKeyGroups,
+    MigrationOutcome,
+    ResumeKeyGroups,
+    StartWarming,
+    SuspendKeyGroups,
+    SwitchAssignment,
+)
+from godwit.migration.placement import arrange
+from godwit.migration.schedule import admit
+from godwit.migration.strategy import UNBOUNDED, Bounds, Strategy
+from godwit.migration.views import ComponentView, EpochPlan, Transfer
+from godwit.model.assignment import Assignment, Move
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from godwit.migration.inputs import EpochCommitted, MigrationRequested
+    from godwit.migration.run import Run, RunningEpoch
+
+__all__ = ["Component", "Migration"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Migration:
+    """A migration under way.
+
+    Attributes
+    ----------
+    moves
+        Key group → move not yet in flight, in the order in which they are to be made.
+    opened
+        Whether the target's lanes and executors are in force (since the first boundary).
+    settles_after
+        The migration may end once a later epoch than this is committed: one that started under the
+        last assignment.
+    """
+
+    request: MigrationRequested
+    moves: dict[int, Move]
+    opened: bool = False
+    settles_after: int = -2
+    moved: int = 0
+    withdrawn: int = 0
+    reason: str = ""
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy asked for."""
+        return self.request.strategy
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds asked for; none where the stream stands still."""
+        return UNBOUNDED if self.strategy.holds_epochs else self.request.bounds
+
+
+@dataclass(slots=True, kw_only=True)
+class Component:
+    """The protocol's own record of one component.
+
+    Attributes
+    ----------
+    assignment
+        Of the next epoch.
+    lanes
+        Executor → lanes this component is to have there, where somebody said so.
+    suspended
+        Key group that does not run → last epoch whose rows it has processed.
+    waiting
+        Key groups with rows in a wait buffer.
+    load
+        Key groups that were ordered to be loaded and have not run since.
+    transfers
+        Key group → its transfer.
+    copies
+        Executor → key group → version of the copy there, as last reported.
+    retired
+        Executor → key groups that left it and whose copies go at the next commit; until then they
+        are the way back if the new place dies.
+    state_bytes
+        Key group → bytes of state, as last reported.
+    orphaned
+        Whether there has been no executor at all: then every key group is lost, even if one comes
+        back under the same name.
+    """
+
+    name: str
+    assignment: Assignment
+    lanes: dict[str, int]
+    waiting: set[int] = field(default_factory=set)
+    state_bytes: dict[int, int] = field(default_factory=dict)
+    suspended: dict[int, int] = field(default_factory=dict)
+    load: set[int] = field(default_factory=set)
+    transfers: dict[int, Transfer] = field(default_factory=dict)
+    copies: dict[str, dict[int, int]] = field(default_factory=dict)
+    retired: dict[str, set[int]] = field(default_factory=dict)
+    orphaned: bool = False
+    migration: Migration | None = None
+
+    # What can be asked.
+
+    def lag(self, run: Run, key_group: int, executor: str) -> int:
+        """Epochs that the copy at `executor` will miss when the next epoch starts.
+
+        No copy is the copy of an empty table, at version -1: while a stream is young, every
+        executor is nearly up to date.
+        """
+        version = self.suspended.get(key_group, run.horizon)
+        return max(version - self.copies.get(executor, {}).get(key_group, -1), 0)
+
+    def plan(self) -> EpochPlan:
+        """Return the plan of the next epoch."""
+        return EpochPlan(
+            assignment=self.assignment,
+            suspended=frozenset(self.suspended),
+            load=frozenset(self.load),
+            consume=frozenset(self.waiting - self.suspended.keys()),
+        )
+
+    def view(self) -> ComponentView:
+        """Return what others may see."""
+        migration = self.migration
+        return ComponentView(
+            assignment=self.assignment,
+            suspended=frozenset(self.suspended),
+            waiting=frozenset(self.waiting),
+            load=frozenset(self.load),
+            transfers=tuple(self.transfers[g] for g in sorted(self.transfers)),
+            moves=tuple(migration.moves.values()) if migration else (),
+            migration=migration.request.id if migration else None,
+            strategy=migration.strategy if migration else None,
+        )
+
+    def reason_to_hold(self) -> str | None:
+        """Why no epoch may start, as far as this component is concerned."""
+        migration = self.migration
+        if migration is None or not migration.strategy.holds_epochs:
+            return None
+        if not migration.moves and not any(t.planned for t in self.transfers.values()):
+            return None
+        return f"migration {migration.request.id} of {self.name} moves everything first"
+
+    # At the end of an epoch.
+
+    def committed(self, run: Run, running: RunningEpoch, fact: EpochCommitted) -> None:
+        """Take note of what an epoch did; `run` still has the commit before it."""
+        plan = running.plans[self.name]
+        waited = set(fact.waited.get(self.name, ()))
+        for executor, versions in fact.held.get(self.name, {}).items():
+            if executor in run.executors and executor not in running.lost:
+                self.copies.setdefault(executor, {}).update(versions)
+        self.state_bytes.update(fact.state_bytes.get(self.name, {}))
+        for g in self.suspended.keys() - plan.suspended - waited:
+            self.suspended[g] = fact.epoch  # its executor died during the epoch, and yet it ran
+        strays = waited - plan.suspended - self.suspended.keys()
+        for g in strays:  # its lane found no state where there should have been some
+            self.copies.get(plan.assignment.executor(g), {}).pop(g, None)
+            self.suspended[g] = run.committed
+        run.order(SuspendKeyGroups, self.name, strays)
+        self.waiting = (self.waiting - (plan.consume - waited)) | waited
+        self.load -= strays | {
+            g for g in plan.load if plan.assignment.executor(g) not in running.lost
+        }
+        for executor, key_groups in sorted(self.retired.items()):
+            self.drop(run, executor, key_groups)
+        self.retired.clear()
+
+    def expire(self, run: Run) -> None:
+        """Try again what failed or fell silent, and give up what did so too often."""
+        for g, transfer in sorted(self.transfers.items()):
+            if transfer.warm or transfer.due > run.ticks:
+                continue
+            if transfer.tries + 1 < run.policy.max_attempts:
+                self.transfers[g] = replace(transfer, attempt=None, tries=transfer.tries + 1)
+            elif transfer.planned:
+                self.withdraw(run, f"warming at {transfer.destination} failed", only=g)
+            else:
+                del self.transfers[g], self.suspended[g]
+                self.load.add(g)
+                run.order(ResumeKeyGroups, self.name, [g])
+                run.order(LoadKeyGroups, self.name, [g])
+
+    # Transfers and switches.
+
+    def start_transfers(self, run: Run) -> None:
+        """Order warming for what there is room for: what is suspended first, then what is planned.
+
+        Planned moves wait while anything is suspended: rows wait there, and nobody waits here.
+        """
+        cold = [g for g in self.suspended if g not in self.transfers]
+        cold.sort(key=lambda g: (g not in self.waiting, g))
+        recoveries = []
+        for g in cold:
+            here, size = self.assignment.executor(g), self.state_bytes.get(g, 0)
+            recoveries.append(Move(key_group=g, source=here, destination=here, state_bytes=size))
+        self._admit(run, recoveries, run.policy.recovery, planned=False)
+        migration = self.migration
+        if migration is not None and migration.strategy.warms and not self.suspended:
+            # To stop the world is to flush first: the epoch that runs must end.
+            flushed = run.running is None or not migration.strategy.holds_epochs
+            moves = migration.moves.values() if flushed else ()
+            self._admit(run, moves, migration.bounds, planned=True)
+
+        unordered: dict[str, list[int]] = {}
+        for g, transfer in self.transfers.items():
+            if transfer.attempt is None and not transfer.warm:
+                unordered.setdefault(transfer.destination, []).append(g)
+        for executor, key_groups in sorted(unordered.items()):
+            attempt = run.next_attempt()
+            for g in key_groups:
+                due = run.ticks + (run.policy.patience << self.transfers[g].tries)
+                self.transfers[g] = replace(self.transfers[g], attempt=attempt, due=due)
+            run.orders.append(
+                StartWarming(
+                    component=self.name,
+                    executor=executor,
+                    key_groups=tuple(sorted(key_groups)),
+                    attempt=attempt,
+                )
+            )
+
+    def _admit(self, run: Run, moves: Iterable[Move], bounds: Bounds, *, planned: bool) -> None:
+        flying = [t for t in self.transfers.values() if t.planned == planned]
+        admitted = admit(
+            moves,
+            bounds,
+            in_flight=len(flying),
+            in_flight_bytes=sum(t.state_bytes for t in flying),
+        )
+        for move in admitted:
+            if planned and self.migration is not None:
+                del self.migration.moves[move.key_group]
+            self.transfers[move.key_group] = Transfer(
+                key_group=move.key_group,
+                destination=move.destination,
+                state_bytes=move.state_bytes,
+                planned=planned,
+                warm=self.lag(run, move.key_group, move.destination) <= bounds.max_lag,
+            )
+
+    def switch(self, run: Run) -> None:
+        """At a boundary: move what is ready, and open a migration that has just begun."""
+        migration = self.migration
+        ready, load = self._ready(run), set[int]()
+        places = {g: self.transfers[g].destination for g in ready}
+        limits = {g: self._bounds(run, self.transfers[g]).max_lag for g in ready}
+        for g in ready:
+            transfer = self.transfers.pop(g)
+            if self.lag(run, g, transfer.destination) > limits[g]:
+                load.add(g)
+            if transfer.planned and migration is not None:
+                migration.moved += 1
+        if migration is not None and not migration.strategy.warms:
+            for g, move in migration.moves.items():
+                self.transfers.pop(g, None)
+                places[g] = move.destination
+                if self.lag(run, g, move.destination) > migration.bounds.max_lag:
+                    load.add(g)
+            migration.moved += len(migration.moves)
+            migration.moves.clear()
+        opening = migration is not None and not migration.opened
+        if not places and not opening:
+            return
+        if migration is not None and opening:
+            migration.opened = True
+            target = migration.request.target
+            self.lanes.update(zip(target.executors, target.lanes, strict=True))
+        for g, destination in places.items():
+            source = self.assignment.executor(g)
+            if source != destination:
+                self.retired.setdefault(source, set()).add(g)
+                self.retired.get(destination, set()).discard(g)
+        self.switch_to(run, self.arranged(run, places, align=opening))
+        resumed = places.keys() & self.suspended.keys()
+        for g in resumed:
+            del self.suspended[g]
+        self.load = (self.load - places.keys()) | load
+        run.order(LoadKeyGroups, self.name, load)
+        run.order(ResumeKeyGroups, self.name, resumed)
+
+    def _ready(self, run: Run) -> list[int]:
+        """Transfers that may switch now; those that have fallen behind begin another round."""
+        ready = []
+        for g, transfer in sorted(self.transfers.items()):
+            bounds = self._bounds(run, transfer)
+            if not transfer.warm:
+                continue
+            fresh = self.lag(run, g, transfer.destination) <= bounds.max_lag
+            if fresh or transfer.rounds >= bounds.max_rounds:
+                ready.append(g)
+            else:
+                self.transfers[g] = replace(
+                    transfer, attempt=None, warm=False, rounds=transfer.rounds + 1, tries=0
+                )
+        planned = {g for g, transfer in self.transfers.items() if transfer.planned}
+        migration = self.migration
+        if migration is None or not migration.strategy.holds_epochs:
+            return ready
+        complete = not migration.moves and planned <= set(ready)
+        return ready if complete else [g for g in ready if g not in planned]
+
+    def _bounds(self, run: Run, transfer: Transfer) -> Bounds:
+        if transfer.planned and self.migration is not None:
+            return self.migration.bounds
+        return run.policy.recovery
+
+    def finish(self, run: Run) -> None:
+        """At a boundary: end a migration that has nothing left to do or to wait for."""
+        migration = self.migration
+        if migration is None or migration.moves or run.committed <= migration.settles_after:
+            return
+        if not any(transfer.planned for transfer in self.transfers.values()):
+            nothing_left = migration.withdrawn and not migration.moved
+            self.end_migration(
+                run, MigrationOutcome.CANCELLED if nothing_left else MigrationOutcome.FINISHED
+            )
+
+    def end_migration(self, run: Run, outcome: MigrationOutcome) -> None:
+        """Tell that the migration under way is over."""
+        migration, self.migration = self.migration, None
+        if migration is not None:
+            run.orders.append(
+                EndMigration(
+                    id=migration.request.id,
+                    component=self.name,
+                    outcome=outcome,
+                    moved=migration.moved,
+                    withdrawn=migration.withdrawn,
+                    reason=migration.reason,
+                )
+            )
+
+    def withdraw(
+        self, run: Run, reason: str, *, onto: str | None = None, only: int | None = None
+    ) -> None:
+        """Give up planned moves that have not switched: all, those onto one place, or one."""
+        migration = self.migration
+        if migration is None:
+            return
+        before = migration.withdrawn
+        for g, move in list(migration.moves.items()):
+            if onto in (None, move.destination) and only in (None, g):
+                del migration.moves[g]
+                migration.withdrawn += 1
+        unused: dict[str, list[int]] = {}
+        for g, transfer in sorted(self.transfers.items()):
+            wanted = onto in (None, transfer.destination) and only in (None, g)
+            if transfer.planned and wanted:
+                del self.transfers[g]
+                unused.setdefault(transfer.destination, []).append(g)
+                migration.withdrawn += 1
+        if migration.withdrawn > before:
+            migration.reason = reason
+        for executor, key_groups in sorted(unused.items()):
+            self.drop(run, executor, key_groups)
+
+    # The assignment and the copies.
+
+    def arranged(self, run: Run, places: Mapping[int, str], *, align: bool = False) -> Assignment:
+        """Return the next assignment with some key groups elsewhere."""
+        migration = self.migration
+        target = migration.request.target if migration and migration.opened else None
+        listed = target.executors if target is not None else self.assignment.executors
+        return arrange(
+            self.assignment,
+            places,
+            roster=[name for name in listed if name in run.executors],
+            lanes=run.executors | self.lanes,
+            target=target,
+            align=align,
+        )
+
+    def switch_to(self, run: Run, assignment: Assignment) -> None:
+        """Make `assignment` the next one."""
+        if assignment == self.assignment:
+            return
+        self.assignment = assignment
+        if self.migration is not None:
+            self.migration.settles_after = run.horizon
+        run.orders.append(SwitchAssignment(component=self.name, assignment=assignment))
+
+    def drop(self, run: Run, executor: str, key_groups: Iterable[int]) -> None:
+        """Have copies deleted, except those that are in use or on their way to be."""
+        if executor not in run.executors:
+            return
+        unused = []
+        for g in sorted(key_groups):
+            transfer = self.transfers.get(g)
+            awaited = transfer is not None and transfer.destination == executor
+            if not awaited and self.assignment.executor(g) != executor:
+                unused.append(g)
+                self.copies.get(executor, {}).pop(g, None)
+        if unused:
+            run.orders.append(
+                DropCopies(component=self.name, executor=executor, key_groups=tuple(unused))
+            )

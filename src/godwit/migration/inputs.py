@@ -1,0 +1,229 @@
+"""The facts that the protocol is told.
+
+The calls of the runtime (epochs, executors, requests) arrive once and in order.  Reports of warming
+come from background jobs: they may be lost, late, repeated, or belong to an attempt that has long
+been replaced.  Both kinds are plain values, so a run can be recorded and replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from godwit.migration.strategy import Bounds, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from godwit.model.assignment import Assignment
+
+__all__ = [
+    "CancellationRequested",
+    "DrainRequested",
+    "EpochAborted",
+    "EpochCommitted",
+    "EpochHeld",
+    "EpochStarted",
+    "ExecutorAdded",
+    "ExecutorLost",
+    "Fact",
+    "LanesRequested",
+    "MigrationRequested",
+    "RunStarted",
+    "WarmingFailed",
+    "WarmingFinished",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """How a run begins: what is durable, which executors there are. Every local store is empty.
+
+    Attributes
+    ----------
+    run_id
+        Unique to the run; reports of an earlier run are recognised by it.
+    executors
+        Name → lanes.
+    assignments
+        Component → its last durable assignment (of a first run: any).
+    committed
+        The last committed epoch; -1 before the first.
+    waiting
+        Component → key groups with rows in a wait buffer.
+    state_bytes
+        Component → key group → bytes of state, as far as known.
+    """
+
+    run_id: str
+    executors: Mapping[str, int]
+    assignments: Mapping[str, Assignment]
+    committed: int = -1
+    waiting: Mapping[str, Collection[int]] = field(default_factory=dict)
+    state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationRequested:
+    """A plan is to be carried out.
+
+    Attributes
+    ----------
+    id
+        The caller's name for the migration.
+    component
+        The component; it may have one migration at a time.
+    target
+        The assignment to arrive at, lanes and list of executors included.
+    strategy, bounds
+        How, and within which limits.
+    loads
+        Key group → load, for the order of the moves (see `order_moves`); 1 each if left out.
+    state_bytes
+        Key group → bytes of state, where known better than the last commit told.
+    """
+
+    id: str
+    component: str
+    target: Assignment
+    strategy: Strategy = Strategy.LIVE
+    bounds: Bounds = field(default_factory=Bounds)
+    loads: Mapping[int, float] = field(default_factory=dict)
+    state_bytes: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancellationRequested:
+    """A migration is to end: what has switched stays, the rest does not move."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanesRequested:
+    """Key groups are to change lane within their executors: no state moves.
+
+    Attributes
+    ----------
+    component
+        The component.
+    lanes
+        Executor → number of lanes the component is to have there; left out: as before.
+    lane_of
+        Key group → lane within the executor that owns it; left out: as before.
+    """
+
+    component: str
+    lanes: Mapping[str, int] = field(default_factory=dict)
+    lane_of: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmingFinished:
+    """An attempt has brought copies forward.
+
+    Attributes
+    ----------
+    component, executor, attempt
+        As `StartWarming` named them.
+    versions
+        Key group → epoch; all changes of committed epochs up to it are in the copy. Key groups of
+        the attempt that are left out are still under way.
+    """
+
+    component: str
+    executor: str
+    attempt: str
+    versions: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmingFailed:
+    """An attempt came to nothing for these key groups (no room, corrupt file, lost task)."""
+
+    component: str
+    executor: str
+    attempt: str
+    key_groups: Collection[int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStarted:
+    """An epoch begins, as `MigrationProtocol.next_epoch` planned it (and as now recorded)."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCommitted:
+    """The running epoch's record is durable.
+
+    Attributes
+    ----------
+    epoch
+        The epoch.
+    waited
+        Component → key groups whose rows of this epoch went to the wait buffer.
+    held
+        Component → executor → key group → version of the copy there now, as far as lanes saw.
+    state_bytes
+        Component → key group → bytes of state, where changed.
+    """
+
+    epoch: int
+    waited: Mapping[str, Collection[int]] = field(default_factory=dict)
+    held: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
+    state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochAborted:
+    """The running attempt at an epoch came to nothing; the next one is planned anew."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochHeld:
+    """An epoch was due, but epochs are held: the only passing of time while nothing runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorAdded:
+    """An executor with an empty local store joined."""
+
+    executor: str
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorLost:
+    """An executor and its local store are gone."""
+
+    executor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested:
+    """An executor is to be removed later: nothing may move onto it any more."""
+
+    executor: str
+
+
+Fact = (
+    MigrationRequested
+    | CancellationRequested
+    | LanesRequested
+    | WarmingFinished
+    | WarmingFailed
+    | EpochStarted
+    | EpochCommitted
+    | EpochAborted
+    | EpochHeld
+    | ExecutorAdded
+    | ExecutorLost
+    | DrainRequested
+)
+"""What `MigrationProtocol.handle` takes."""

@@ -1,0 +1,214 @@
+"""Assignments on the way: towards a target, and away from executors that died.
+
+Pure functions.  Every result is total; ties are broken by name and number, so that the same facts
+always lead to the same assignment.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.model.assignment import Assignment
+from godwit.model.errors import InvalidPlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+__all__ = ["arrange", "change_lanes", "check_target", "spread"]
+
+
+def arrange(
+    current: Assignment,
+    places: Mapping[int, str],
+    *,
+    roster: Iterable[str],
+    lanes: Mapping[str, int],
+    target: Assignment | None = None,
+    align: bool = False,
+) -> Assignment:
+    """Return the next assignment: some key groups elsewhere, on another list of executors.
+
+    Parameters
+    ----------
+    current
+        The assignment until now.
+    places
+        Key group → its executor from now on.
+    roster
+        Executors to list, in order, even those that own nothing; executors that still own key
+        groups follow them.
+    lanes
+        Executor → its lanes.
+    target
+        A key group that arrives where `target` wants it takes the lane that `target` gives it;
+        others take the lane with the fewest key groups.
+    align
+        Whether key groups that stay take `target`'s lanes too, where their executor agrees.
+    """
+    names = list(dict.fromkeys((*roster, *current.executors, *places.values())))
+    number = {name: index for index, name in enumerate(names)}
+    before = np.array([number[name] for name in current.executors], np.int32)[current.executor_of]
+    owner = before.copy()
+    for key_group, executor in places.items():
+        owner[key_group] = number[executor]
+
+    listed = set(roster)
+    owning = set(np.unique(owner).tolist())
+    kept = [index for index, name in enumerate(names) if name in listed or index in owning]
+    renumbered = np.full(len(names), -1, np.int32)
+    renumbered[kept] = np.arange(len(kept), dtype=np.int32)
+    num_lanes = np.array([lanes[names[index]] for index in kept], np.int32)
+
+    arrived = owner != before
+    owner = renumbered[owner]
+    lane = current.lane_of % num_lanes[owner]
+    settled = ~arrived
+    if target is not None:
+        wanted = np.array(
+            [renumbered[number[name]] if name in number else -1 for name in target.executors],
+            np.int32,
+        )[target.executor_of]
+        agreed = (wanted == owner) & (target.lane_of < num_lanes[owner])
+        agreed &= arrived | align
+        lane = np.where(agreed, target.lane_of, lane)
+        settled |= agreed
+    for key_group in np.flatnonzero(~settled).tolist():
+        here = owner[key_group]
+        fellows = lane[settled & (owner == here)]
+        lane[key_group] = int(np.bincount(fellows, minlength=num_lanes[here]).argmin())
+        settled[key_group] = True
+    return Assignment(
+        version=current.version + 1,
+        executors=tuple(names[index] for index in kept),
+        lanes=tuple(num_lanes.tolist()),
+        executor_of=owner.astype(np.int32),
+        lane_of=lane.astype(np.int32),
+    )
+
+
+def change_lanes(
+    component: str, current: Assignment, *, lanes: Mapping[str, int], lane_of: Mapping[int, int]
+) -> Assignment:
+    """Return the next assignment: every key group where it is, some of them on other lanes.
+
+    Where an executor gets fewer lanes, key groups of those it loses are dealt out over the rest.
+
+    Raises
+    ------
+    InvalidPlanError
+        If an executor, key group or lane does not exist.
+    """
+    unknown = sorted(lanes.keys() - set(current.executors))
+    if unknown or any(n < 1 for n in lanes.values()):
+        raise InvalidPlanError(
+            f"Lanes {dict(lanes)} cannot be given to component {component!r}.",
+            remedy=f"Give at least 1 to any of its executors: {', '.join(current.executors)}.",
+            component=component,
+        )
+    counts = tuple(lanes.get(e, n) for e, n in zip(current.executors, current.lanes, strict=True))
+    limits = np.array(counts, np.int32)[current.executor_of]
+    bad = sorted(g for g, n in lane_of.items() if not (0 <= g < len(limits) and 0 <= n < limits[g]))
+    if bad:
+        raise InvalidPlanError(
+            f"Key group {bad[0]} of component {component!r} cannot take lane {lane_of[bad[0]]} "
+            f"({len(bad)} such key groups).",
+            remedy=f"Key groups are 0 to {len(limits) - 1}; lanes are {counts} for executors "
+            f"{', '.join(current.executors)}, counted from 0.",
+            component=component,
+            key_groups=tuple(bad),
+        )
+    changed = current.lane_of % limits
+    for key_group, lane in lane_of.items():
+        changed[key_group] = lane
+    return replace(
+        current,
+        version=current.version + 1,
+        lanes=counts,
+        executor_of=current.executor_of.copy(),
+        lane_of=changed,
+    )
+
+
+def spread(
+    key_groups: Iterable[int],
+    *,
+    candidates: Collection[str],
+    assignment: Assignment,
+    state_bytes: Mapping[int, int],
+) -> dict[int, str]:
+    """Deal key groups out over executors, evenly by bytes of state, then by count.
+
+    The largest goes first, each to the executor that holds least (longest processing time first).
+
+    Parameters
+    ----------
+    key_groups
+        Those without a place.
+    candidates
+        Executors that may take them; what else they own in `assignment` counts as held.
+    assignment
+        The assignment until now.
+    state_bytes
+        Key group → bytes of state; 0 where unknown.
+    """
+    homeless = sorted(key_groups, key=lambda g: (-state_bytes.get(g, 0), g))
+    moving = set(homeless)
+    held = {name: [0, 0] for name in candidates}
+    for name in held.keys() & set(assignment.executors):
+        owned = [g for g in assignment.key_groups(name).tolist() if g not in moving]
+        held[name] = [sum(state_bytes.get(g, 0) for g in owned), len(owned)]
+    heap = [(size, count, name) for name, (size, count) in held.items()]
+    heapq.heapify(heap)
+    places: dict[int, str] = {}
+    for key_group in homeless:
+        size, count, name = heap[0]
+        places[key_group] = name
+        heapq.heapreplace(heap, (size + state_bytes.get(key_group, 0), count + 1, name))
+    return places
+
+
+def check_target(
+    component: str,
+    current: Assignment,
+    target: Assignment,
+    *,
+    executors: Collection[str],
+    draining: Collection[str],
+) -> None:
+    """Refuse a plan that cannot be carried out on today's executors.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the plan has another number of key groups, names an executor that is not there, or
+        moves a key group onto one that is draining.
+    """
+    if target.num_key_groups != current.num_key_groups:
+        raise InvalidPlanError(
+            f"The plan for component {component!r} places {target.num_key_groups} key groups, "
+            f"but the component has {current.num_key_groups}.",
+            remedy="Plan on the component's current assignment; the number never changes.",
+            component=component,
+        )
+    unknown = [name for name in target.executors if name not in executors]
+    if unknown:
+        raise InvalidPlanError(
+            f"The plan for component {component!r} uses executors that do not run: "
+            f"{', '.join(unknown)}.",
+            remedy=f"Plan again on those that do: {', '.join(sorted(executors)) or 'none'}.",
+            component=component,
+            executors=tuple(unknown),
+        )
+    onto = [move for move in current.moves_to(target) if move.destination in draining]
+    if onto:
+        raise InvalidPlanError(
+            f"The plan for component {component!r} moves key group {onto[0].key_group} onto "
+            f"executor {onto[0].destination!r}, which is draining ({len(onto)} such moves).",
+            remedy="Give the planner the draining executors, so that it only empties them.",
+            component=component,
+            key_groups=tuple(move.key_group for move in onto),
+        )

@@ -1,0 +1,322 @@
+"""The migration protocol: one fact in, orders out.
+
+This file says what each fact means; `component` holds the transitions of one component, and
+`_settle` asks every component the same questions after every fact, so that nothing depends on
+which fact happened to come first.
+
+An input that is refused raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from godwit.migration import inputs
+from godwit.migration.commands import Command, HoldEpochs, MigrationOutcome, ReleaseEpochs
+from godwit.migration.component import Component, Migration
+from godwit.migration.losses import cool, relocate
+from godwit.migration.order import order_moves
+from godwit.migration.placement import change_lanes, check_target
+from godwit.migration.run import Run, RunningEpoch
+from godwit.migration.strategy import Policy
+from godwit.migration.views import EpochPlan, ProtocolView
+from godwit.model.errors import MigrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["MigrationProtocol"]
+
+
+class MigrationProtocol:
+    """The state machine. Deterministic; no I/O, no clock, no threads.
+
+    Between epochs ask `next_epoch`; tell every fact to `handle` and carry out what it returns.
+
+    Parameters
+    ----------
+    started
+        The first fact: what is durable, and which executors there are.
+    policy
+        What holds for the whole run.
+
+    Attributes
+    ----------
+    opening
+        What is to be done before anything else, in order (executors that the durable assignments
+        name may be gone, and every local store is empty).
+
+    Examples
+    --------
+    >>> from godwit.model.assignment import even_assignment
+    >>> first = even_assignment(2, ["a"], [1])
+    >>> protocol = MigrationProtocol(
+    ...     inputs.RunStarted(run_id="r", executors={"a": 1}, assignments={"sum": first})
+    ... )
+    >>> protocol.opening
+    ()
+    >>> protocol.next_epoch()["sum"].assignment.key_groups("a").tolist()
+    [0, 1]
+    """
+
+    def __init__(self, started: inputs.RunStarted, policy: Policy | None = None) -> None:
+        policy = policy or Policy()
+        self._holds: tuple[str, ...] = ()
+        self._run = Run(
+            run_id=started.run_id,
+            policy=policy,
+            on_cold=policy.on_start,
+            executors=dict(started.executors),
+            committed=started.committed,
+        )
+        self._components = {
+            name: Component(
+                name=name,
+                assignment=assignment,
+                lanes=dict(zip(assignment.executors, assignment.lanes, strict=True)),
+                waiting=set(started.waiting.get(name, ())),
+                state_bytes=dict(started.state_bytes.get(name, {})),
+            )
+            for name, assignment in sorted(started.assignments.items())
+        }
+        for component in self._components.values():
+            relocate(component, self._run)
+            if self._run.executors:
+                cool(component, self._run, range(component.assignment.num_key_groups))
+        self.opening = self._settle()
+
+    def next_epoch(self) -> Mapping[str, EpochPlan]:
+        """Return component → how it runs in the next epoch.
+
+        Raises
+        ------
+        MigrationError
+            If an epoch runs, or epochs are held.
+        """
+        running = self._run.running
+        if running is not None or self._holds:
+            why = f"epoch {running.epoch} runs" if running else "; ".join(self._holds)
+            raise MigrationError(
+                f"No epoch may start now: {why}.",
+                remedy="Wait for the commit, the abort or ReleaseEpochs.",
+            )
+        return MappingProxyType({name: c.plan() for name, c in self._components.items()})
+
+    def view(self) -> ProtocolView:
+        """Return the whole state as a value."""
+        run = self._run
+        return ProtocolView(
+            executors=MappingProxyType(dict(run.executors)),
+            draining=frozenset(run.draining),
+            committed=run.committed,
+            running=run.running.epoch if run.running else None,
+            holds=self._holds,
+            components=MappingProxyType({n: c.view() for n, c in self._components.items()}),
+        )
+
+    def handle(self, fact: inputs.Fact) -> tuple[Command, ...]:
+        """Take note of a fact and return what is to be done, in order.
+
+        Raises
+        ------
+        InvalidPlanError
+            If a requested target or lane does not exist (`check_target`, `change_lanes`).
+        MigrationError
+            If the fact cannot be true (an epoch that does not run is committed, ...), or a
+            request comes at the wrong time. Nothing has changed then.
+        """
+        match fact:
+            case inputs.EpochStarted(epoch=epoch):
+                self._epoch_started(epoch)
+            case inputs.EpochCommitted():
+                self._epoch_committed(fact)
+            case inputs.EpochAborted(epoch=epoch):
+                self._end_epoch(epoch, "aborted")
+                self._tick()
+            case inputs.EpochHeld():
+                self._tick()
+            case inputs.MigrationRequested():
+                self._migration_requested(fact)
+            case inputs.CancellationRequested():
+                self._cancellation_requested(fact)
+            case inputs.LanesRequested():
+                self._lanes_requested(fact)
+            case inputs.WarmingFinished():
+                self._warming_finished(fact)
+            case inputs.WarmingFailed():
+                self._warming_failed(fact)
+            case inputs.ExecutorAdded(executor=executor, lanes=lanes):
+                self._run.executors[executor] = lanes
+                for component in self._components.values():
+                    relocate(component, self._run)  # there may have been none until now
+            case inputs.ExecutorLost(executor=executor):
+                self._executor_lost(executor)
+            case inputs.DrainRequested(executor=executor):
+                self._drain_requested(executor)
+        return self._settle()
+
+    # Whatever was told, the same questions are asked in the same order.
+
+    def _settle(self) -> tuple[Command, ...]:
+        run, before = self._run, self._holds
+        holds = self._reasons_to_hold()
+        # Epochs are held before anything else is ordered, and released after everything is.
+        run.orders[:0] = [HoldEpochs(reason=reason) for reason in holds if reason not in before]
+        if run.executors:
+            for component in self._components.values():
+                component.start_transfers(run)
+                if run.running is None:
+                    component.switch(run)
+                    component.start_transfers(run)
+                    component.finish(run)
+        self._holds = self._reasons_to_hold()
+        if (before or holds) and not self._holds:
+            run.orders.append(ReleaseEpochs())
+        orders, run.orders = tuple(run.orders), []
+        return orders
+
+    def _reasons_to_hold(self) -> tuple[str, ...]:
+        if not self._run.executors:
+            return ("no executor is left",)
+        reasons = (component.reason_to_hold() for component in self._components.values())
+        return tuple(reason for reason in reasons if reason is not None)
+
+    def _tick(self) -> None:
+        self._run.ticks += 1
+        for component in self._components.values():
+            component.expire(self._run)
+
+    # Epochs.
+
+    def _epoch_started(self, epoch: int) -> None:
+        plans = self.next_epoch()
+        if epoch <= self._run.committed:
+            raise MigrationError(
+                f"Epoch {epoch} is committed already (the last one is {self._run.committed}).",
+                remedy="Skip an epoch that has its record.",
+                epoch=epoch,
+            )
+        self._run.running = RunningEpoch(epoch=epoch, plans=plans)
+
+    def _end_epoch(self, epoch: int, how: str) -> RunningEpoch:
+        running = self._run.running
+        if running is None or running.epoch != epoch:
+            raise MigrationError(
+                f"Epoch {epoch} was {how}, but it is not the one that runs "
+                f"({running.epoch if running else 'none'}).",
+                remedy="Report every epoch's start and end once, in order.",
+                epoch=epoch,
+            )
+        self._run.running = None
+        return running
+
+    def _epoch_committed(self, fact: inputs.EpochCommitted) -> None:
+        running = self._end_epoch(fact.epoch, "committed")
+        for component in self._components.values():
+            component.committed(self._run, running, fact)
+        self._run.committed = fact.epoch
+        self._run.on_cold = self._run.policy.on_loss
+        self._tick()
+
+    # Requests.
+
+    def _component(self, name: str) -> Component:
+        if name not in self._components:
+            raise MigrationError(
+                f"There is no component {name!r}.",
+                remedy=f"Components are {', '.join(self._components)}.",
+                component=name,
+            )
+        return self._components[name]
+
+    def _migration_requested(self, fact: inputs.MigrationRequested) -> None:
+        c = self._component(fact.component)
+        if c.migration is not None:
+            raise MigrationError(
+                f"Migration {fact.id!r} of component {c.name!r} is refused: migration "
+                f"{c.migration.request.id!r} is under way.",
+                remedy="Wait for its end or cancel it, then plan again on what it left.",
+                component=c.name,
+                migration=c.migration.request.id,
+            )
+        executors, draining = self._run.executors, self._run.draining
+        check_target(c.name, c.assignment, fact.target, executors=executors, draining=draining)
+        c.state_bytes.update(fact.state_bytes)
+        moves = order_moves(
+            (
+                replace(move, state_bytes=c.state_bytes.get(move.key_group, 0))
+                for move in c.assignment.moves_to(fact.target)
+            ),
+            c.assignment,
+            fact.loads,
+        )
+        c.migration = Migration(request=fact, moves={move.key_group: move for move in moves})
+
+    def _cancellation_requested(self, fact: inputs.CancellationRequested) -> None:
+        for c in self._components.values():
+            if c.migration is not None and c.migration.request.id == fact.id:
+                c.withdraw(self._run, fact.reason)
+                c.end_migration(self._run, MigrationOutcome.CANCELLED)
+                return
+        raise MigrationError(
+            f"There is no migration {fact.id!r} under way.",
+            remedy="It may have ended; look at the events of the run.",
+            migration=fact.id,
+        )
+
+    def _lanes_requested(self, fact: inputs.LanesRequested) -> None:
+        c = self._component(fact.component)
+        changed = change_lanes(c.name, c.assignment, lanes=fact.lanes, lane_of=fact.lane_of)
+        c.lanes.update(fact.lanes)
+        c.switch_to(self._run, changed)
+
+    def _drain_requested(self, executor: str) -> None:
+        if executor in self._run.executors:
+            self._run.draining.add(executor)
+            for c in self._components.values():
+                c.withdraw(self._run, f"executor {executor} is draining", onto=executor)
+
+    # Reports of warming: they may be lost, late, repeated, or answer an attempt long replaced.
+
+    def _warming_finished(self, fact: inputs.WarmingFinished) -> None:
+        c = self._component(fact.component)
+        unwanted = []
+        for g, version in fact.versions.items():
+            transfer = c.transfers.get(g)
+            if transfer is not None and transfer.attempt == fact.attempt:
+                here = c.copies.setdefault(fact.executor, {})
+                here[g] = max(version, here.get(g, -1))
+                c.transfers[g] = replace(transfer, warm=True)
+            elif g not in c.retired.get(fact.executor, ()):
+                unwanted.append(g)
+        c.drop(self._run, fact.executor, unwanted)
+
+    def _warming_failed(self, fact: inputs.WarmingFailed) -> None:
+        c = self._component(fact.component)
+        for g in fact.key_groups:
+            transfer = c.transfers.get(g)
+            if transfer is not None and transfer.attempt == fact.attempt and not transfer.warm:
+                # Not at once: what failed just now is likely to fail again just now.
+                c.transfers[g] = replace(transfer, due=self._run.ticks + 1)
+
+    # Losses.
+
+    def _executor_lost(self, executor: str) -> None:
+        run = self._run
+        if executor not in run.executors:
+            return
+        del run.executors[executor]
+        run.draining.discard(executor)
+        if run.running is not None:
+            run.running.lost.add(executor)
+        for c in self._components.values():
+            c.copies.pop(executor, None)
+            c.retired.pop(executor, None)
+            c.lanes.pop(executor, None)
+            c.withdraw(run, f"executor {executor} was lost", onto=executor)
+            for g, transfer in list(c.transfers.items()):
+                if transfer.destination == executor:
+                    del c.transfers[g]
+            relocate(c, run)

@@ -1,0 +1,131 @@
+"""How a migration is carried out, and within which limits.
+
+A strategy decides only *when* a key group may switch and whether epochs go on meanwhile; all of
+them share one protocol, so they can be compared on the same stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from godwit.model.errors import InvalidPlanError
+
+__all__ = ["Bounds", "LossPolicy", "Policy", "Strategy"]
+
+
+class Strategy(StrEnum):
+    """When a key group that moves may switch.
+
+    Strategies for which no state moves at all (windows: Enorm §4.5, instant and smooth) would be
+    further members; the protocol asks a strategy nothing but the questions below.
+    """
+
+    LIVE = "live"
+    """Each key group by itself, as soon as its copy is nearly fresh (Ding et al. §3.2)."""
+    DISRUPTIVE = "disruptive"
+    """All at the next epoch, which waits for the load (Enorm §4.5)."""
+    STOP_THE_WORLD = "stop_the_world"
+    """All together, once every copy is fresh; no epoch runs until then (the baseline)."""
+
+    @property
+    def warms(self) -> bool:
+        """Whether copies are warmed before the switch."""
+        return self is not Strategy.DISRUPTIVE
+
+    @property
+    def holds_epochs(self) -> bool:
+        """Whether no epoch runs until the switch."""
+        return self is Strategy.STOP_THE_WORLD
+
+
+class LossPolicy(StrEnum):
+    """What becomes of key groups whose state is nowhere near."""
+
+    SUSPEND = "suspend"
+    """Their rows wait until a copy is warm; the rest of the stream goes on."""
+    LOAD = "load"
+    """The next epoch loads them before it processes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits on one migration.
+
+    Attributes
+    ----------
+    max_moves
+        Key groups in flight at once (warming, or warm and not yet switched).
+    max_bytes
+        State in flight at once, in bytes. A key group that is larger by itself moves alone.
+    max_lag
+        A copy that misses at most this many epochs is warm; the lane applies the rest.
+    max_rounds
+        Where copies keep falling behind, this many rounds of catching up are tried, then the key
+        group switches and its lane loads what is missing: every migration ends.
+
+    Raises
+    ------
+    InvalidPlanError
+        If a limit leaves no room for anything.
+    """
+
+    max_moves: int = 32
+    max_bytes: int = 256 * 2**20
+    max_lag: int = 2
+    max_rounds: int = 4
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_moves", 1), ("max_bytes", 1), ("max_lag", 0), ("max_rounds", 1)):
+            value = getattr(self, name)
+            if value < least:
+                raise InvalidPlanError(
+                    f"The bound {name} of a migration is {value}.",
+                    remedy=f"Give at least {least}.",
+                    bound=name,
+                    value=value,
+                )
+
+
+UNBOUNDED = Bounds(max_moves=2**31, max_bytes=2**62, max_lag=0)
+"""What a migration that stops the stream is given: all at once, and nothing left to apply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What holds for the whole run, whichever migrations are asked for.
+
+    Attributes
+    ----------
+    on_loss
+        For key groups of an executor that died.
+    on_start
+        For key groups at the start of a run that resumes a checkpoint: every local store is empty.
+    recovery
+        Bounds on copies that are warmed because of a loss.
+    patience
+        Epochs without an answer after which warming is ordered again; doubles with every silence,
+        since the state may just be large.
+    max_attempts
+        Attempts (failed or silent) after which a planned move is withdrawn and a suspended key
+        group is loaded by its lane, where the true error shows.
+
+    Raises
+    ------
+    InvalidPlanError
+        If `patience` or `max_attempts` is less than 1.
+    """
+
+    on_loss: LossPolicy = LossPolicy.SUSPEND
+    on_start: LossPolicy = LossPolicy.LOAD
+    recovery: Bounds = field(default_factory=Bounds)
+    patience: int = 8
+    max_attempts: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("patience", "max_attempts"):
+            if getattr(self, name) < 1:
+                raise InvalidPlanError(
+                    f"The migration policy's {name} is {getattr(self, name)}.",
+                    remedy="Give at least 1.",
+                )

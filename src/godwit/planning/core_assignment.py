@@ -1,0 +1,324 @@
+"""Which machine's cores each executor uses, after it was decided how many it needs.
+
+Problem: from today's matrix of cores (machine x executor) to one in which executor j has at least
+k_j cores, moving little state between machines, and keeping executors that exchange much data on
+the machine where their main process is.
+
+Invariant: no machine gives more cores than it has; no core is taken from an executor that then has
+fewer than it needs, unless that executor is not data-intensive and gets another core later.
+
+Source: paper 5 §4.2, Algorithm 1.  Made definite where the paper is silent: cores that nobody holds
+are taken at no cost; remote cores of data-intensive executors are given back first, since
+constraint (c) wants all of theirs local; an executor that lost a core joins the queue again; when φ
+exceeds every data intensity no executor is bound to its machine and the doubling ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from godwit.planning.arrays import require_load, wrong_value
+
+__all__ = [
+    "DEFAULT_PHI_BYTES_PER_S",
+    "CoreAssignment",
+    "CoreAssignmentProblem",
+    "core_migration_bytes",
+    "plan_core_assignment",
+    "reachable_cores",
+    "remote_bytes_per_s",
+]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+DEFAULT_PHI_BYTES_PER_S = 512.0 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CoreAssignmentProblem:
+    """n machines, m executors.
+
+    Attributes
+    ----------
+    current
+        Shape ``(n, m)``: cores of machine i that executor j holds, x̃_ij.
+    machine_cores
+        Shape ``(n,)``: c_i.
+    cores
+        Shape ``(m,)``: cores each executor needs, k_j.
+    state_bytes
+        Shape ``(m,)``: s_j.
+    data_bytes_per_s
+        Shape ``(m,)``: input plus output of each executor; divided by k_j it is the data intensity.
+    home
+        Shape ``(m,)``: machine of each executor's main process, I(j).
+
+    Raises
+    ------
+    InvalidProblemError
+        If shapes differ, a number is negative, a machine does not exist, or more of its cores are
+        held than it has.
+    """
+
+    current: IntArray
+    machine_cores: IntArray
+    cores: IntArray
+    state_bytes: FloatArray
+    data_bytes_per_s: FloatArray
+    home: IntArray
+
+    def __post_init__(self) -> None:
+        shape = np.shape(self.current)
+        if len(shape) != 2 or 0 in shape:
+            raise wrong_value("current", f"shape {shape}", "give machines x executors")
+        n, m = shape
+        for name, size in (
+            ("current", shape),
+            ("machine_cores", (n,)),
+            ("cores", (m,)),
+            ("state_bytes", (m,)),
+            ("data_bytes_per_s", (m,)),
+            ("home", (m,)),
+        ):
+            given = np.asarray(getattr(self, name), np.float64)
+            if given.shape != size:
+                raise wrong_value(name, f"shape {given.shape}", f"the shape must be {size}")
+            require_load(given, name)
+            whole = name not in {"state_bytes", "data_bytes_per_s"}
+            if whole and (given != np.floor(given)).any():
+                raise wrong_value(name, "a fraction", "give whole numbers")
+            array = given.astype(np.int64) if whole else given.copy()
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        if self.home.max() >= n:
+            j = int(self.home.argmax())
+            raise wrong_value(
+                f"home[{j}]", int(self.home[j]), f"machines are numbered 0 to {n - 1}"
+            )
+        held = self.current.sum(axis=1)
+        if (held > self.machine_cores).any():
+            i = int((held > self.machine_cores).argmax())
+            raise wrong_value(
+                f"current[{i}]",
+                int(held[i]),
+                f"machine {i} has {int(self.machine_cores[i])} cores; do not hold more",
+            )
+
+    @property
+    def intensity(self) -> FloatArray:
+        """Shape ``(m,)``: bytes per second and core."""
+        return self.data_bytes_per_s / np.maximum(self.cores, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CoreAssignment:
+    """Cores per machine and executor.
+
+    Attributes
+    ----------
+    cores
+        Shape ``(n, m)``: x_ij.
+    migration_bytes
+        C(X|X̃): bytes of state that leave a machine.
+    remote_bytes_per_s
+        Data exchanged with cores away from executors' homes.
+    phi_bytes_per_s
+        The φ that was feasible.
+    status
+        ``feasible``, or ``infeasible``: there are not enough cores for all.
+    reason
+        Why it is infeasible; empty otherwise.
+    """
+
+    cores: IntArray
+    migration_bytes: float
+    remote_bytes_per_s: float
+    phi_bytes_per_s: float
+    status: Literal["feasible", "infeasible"]
+    reason: str = ""
+
+
+def core_migration_bytes(state_bytes: FloatArray, current: IntArray, cores: IntArray) -> float:
+    """C(X|X̃): bytes that leave a machine, with each executor's state spread evenly over its cores.
+
+    An executor without cores today has no state anywhere, so it moves none; one that loses all of
+    its cores moves all of its state away.
+    """
+    before = current / np.maximum(current.sum(axis=0), 1)
+    after = cores / np.maximum(cores.sum(axis=0), 1)
+    return float((state_bytes * np.maximum(before - after, 0.0)).sum())
+
+
+def remote_bytes_per_s(problem: CoreAssignmentProblem, cores: IntArray) -> float:
+    """Sum the data between executors and their cores on other machines, all cores alike."""
+    total = cores.sum(axis=0)
+    local = cores[problem.home, np.arange(len(total))]
+    share = np.where(total > 0, (total - local) / np.maximum(total, 1), 0.0)
+    return float((problem.data_bytes_per_s * share).sum())
+
+
+def reachable_cores(problem: CoreAssignmentProblem) -> tuple[IntArray, str]:
+    """Cut k down to the cores there are, and say why.
+
+    Core after core goes from whoever has most of them; ties: the lower executor.
+    """
+    available, wanted = int(problem.machine_cores.sum()), int(problem.cores.sum())
+    if wanted <= available:
+        return problem.cores, ""
+    cores = problem.cores.copy()
+    for _ in range(wanted - available):
+        cores[int(cores.argmax())] -= 1
+    return cores, f"{wanted} cores are needed; the machines have {available}"
+
+
+def plan_core_assignment(
+    problem: CoreAssignmentProblem, *, phi_bytes_per_s: float = DEFAULT_PHI_BYTES_PER_S
+) -> CoreAssignment:
+    """Few bytes of state moved, data-intensive executors kept local (paper 5 §4.2, Algorithm 1).
+
+    Executors above φ bytes per second and core use cores of their home machine only; while that is
+    not feasible φ doubles. Ties: the lower machine, the lower executor. O(moves · (n + m)) time per
+    φ.
+
+    Parameters
+    ----------
+    problem
+        Today's cores and what is needed.
+    phi_bytes_per_s
+        φ to begin with.
+
+    Returns
+    -------
+    CoreAssignment
+        Feasible; or, if the machines have too few cores in total, infeasible with all cores in use.
+    """
+    if not 0 < phi_bytes_per_s < np.inf:
+        raise wrong_value("phi_bytes_per_s", phi_bytes_per_s, "give a finite number above 0")
+    needed, reason = reachable_cores(problem)
+    phi = phi_bytes_per_s
+    while True:
+        cores = _Attempt(problem, needed, problem.intensity > phi).run()
+        if cores is not None:
+            return CoreAssignment(
+                cores=cores,
+                migration_bytes=core_migration_bytes(problem.state_bytes, problem.current, cores),
+                remote_bytes_per_s=remote_bytes_per_s(problem, cores),
+                phi_bytes_per_s=phi,
+                status="infeasible" if reason else "feasible",
+                reason=reason,
+            )
+        phi *= 2
+
+
+class _Attempt:
+    """Algorithm 1 with one φ."""
+
+    def __init__(
+        self, problem: CoreAssignmentProblem, needed: IntArray, intensive: npt.NDArray[np.bool_]
+    ) -> None:
+        self._state, self._home = problem.state_bytes.tolist(), problem.home.tolist()
+        self._needed, self._intensive = needed.tolist(), intensive.tolist()
+        self._x = problem.current.copy()
+        n, m = self._x.shape
+        remote = np.arange(n)[:, None] != problem.home
+        self._x[remote & intensive] = 0
+        self._free = (problem.machine_cores - self._x.sum(axis=1)).tolist()
+        self._total = self._x.sum(axis=0).tolist()
+        order = np.lexsort((np.arange(m), -problem.intensity, ~intensive))
+        self._queue = [j for j in order.tolist() if self._total[j] < self._needed[j]]
+        self._cheapest: list[tuple[float, int]] = [self._find_spare(i) for i in range(n)]
+
+    def run(self) -> IntArray | None:
+        local = [j for j in self._queue if self._intensive[j]]
+        for j in local:
+            while self._total[j] < self._needed[j]:
+                i = self._home[j]
+                donor = self._local_donor(i, j)
+                if donor is None:
+                    return None
+                self._give(i, donor, j)
+        queue = [j for j in self._queue if not self._intensive[j]]
+        waiting = set(queue)
+        queue += [
+            j
+            for j in range(len(self._total))
+            if not self._intensive[j] and j not in waiting and self._total[j] < self._needed[j]
+        ]
+        for j in queue:
+            while self._total[j] < self._needed[j]:
+                i, donor = self._any_donor(j)
+                if i < 0:
+                    return None
+                self._give(i, donor, j)
+        return self._x
+
+    def _local_donor(self, i: int, j: int) -> int | None:
+        """-1 for a free core, an executor, or None."""
+        if self._free[i] > 0:
+            return -1
+        best, least = None, np.inf
+        for other in np.flatnonzero(self._x[i]).tolist():
+            if other == j:
+                continue
+            if self._intensive[other] and self._total[other] <= self._needed[other]:
+                continue
+            # Spare cores first: what an executor still needs has to be found again elsewhere.
+            cost = self._leaving(i, other)
+            if self._total[other] <= self._needed[other]:
+                cost += self._state[other]
+            if cost < least:
+                best, least = other, cost
+        return best
+
+    def _any_donor(self, j: int) -> tuple[int, int]:
+        total, state = self._total[j], self._state[j]
+        best_i, best_donor, least = -1, -1, np.inf
+        column = self._x[:, j].tolist()
+        for i, (cost, donor) in enumerate(self._cheapest):
+            if cost == np.inf:
+                continue
+            arriving = state * (total - column[i]) / (total * (total + 1)) if total else 0.0
+            # Prefer the home machine among equals: its data stays local.
+            price = cost + arriving
+            closer = price == least and i == self._home[j]
+            if price < least or closer:
+                best_i, best_donor, least = i, donor, price
+        return best_i, best_donor
+
+    def _find_spare(self, i: int) -> tuple[float, int]:
+        """Cheapest core of machine i that nobody needs: (cost, owner or -1)."""
+        if self._free[i] > 0:
+            return 0.0, -1
+        best, least = -1, np.inf
+        for j in np.flatnonzero(self._x[i]).tolist():
+            if self._total[j] > self._needed[j]:
+                cost = self._leaving(i, j)
+                if cost < least:
+                    best, least = j, cost
+        return least, best
+
+    def _leaving(self, i: int, j: int) -> float:
+        """C⁻_ij: bytes that executor j moves when it loses a core of machine i."""
+        total = self._total[j]
+        if total == 1:
+            return float(self._state[j])
+        return float(self._state[j] * (total - int(self._x[i, j])) / (total * (total - 1)))
+
+    def _give(self, i: int, donor: int, j: int) -> None:
+        if donor < 0:
+            self._free[i] -= 1
+        else:
+            self._x[i, donor] -= 1
+            self._total[donor] -= 1
+        self._x[i, j] += 1
+        self._total[j] += 1
+        touched = {i}
+        if donor >= 0:
+            touched.update(np.flatnonzero(self._x[:, donor]).tolist())
+        for machine in touched:
+            self._cheapest[machine] = self._find_spare(machine)

@@ -1,0 +1,102 @@
+"""Balanced partitions of the traffic graph, by METIS.
+
+Problem: cut a set of key groups into parts of about equal weight with little traffic between them.
+
+Invariant: every part has at least one key group, whatever METIS returns; the result depends on the
+input only (a fixed seed).
+
+Source: paper 2 §4.3.2 step 2 and §5.3; Karypis and Kumar's multilevel partitioning through pymetis.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pymetis
+from scipy import sparse
+
+if TYPE_CHECKING:
+    from godwit.planning.arrays import FloatArray, IndexArray, IntArray
+    from godwit.planning.problem import Problem
+
+__all__ = ["KeyGroupGraph"]
+
+_SCALE = 1_000_000
+"""METIS takes whole numbers: the heaviest vertex or edge gets this weight."""
+
+
+class KeyGroupGraph:
+    """The traffic between key groups as an undirected graph.
+
+    Parameters
+    ----------
+    problem
+        Its traffic in both directions is added up; traffic of a key group to itself is left out.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        m, traffic = problem.num_key_groups, problem.traffic
+        directed = sparse.coo_matrix(
+            (traffic.rate, (traffic.source, traffic.target)), shape=(m, m)
+        ).tocsr()
+        undirected = sparse.csr_matrix(directed + directed.T)
+        undirected.setdiag(0.0)
+        undirected.eliminate_zeros()
+        self._matrix = undirected
+        self._heaviest = float(undirected.data.max(initial=0.0))
+
+    def bisect(self, members: IndexArray, weight: FloatArray) -> tuple[IndexArray, IndexArray]:
+        """Cut `members` in two parts of about equal weight."""
+        part = self.partition(members, weight, 2)
+        return members[part == 0], members[part == 1]
+
+    def partition(self, members: IndexArray, weight: FloatArray, parts: int) -> IntArray:
+        """Shape ``(members,)``: part of each member, ``0 <= part < parts``, each used.
+
+        Parameters
+        ----------
+        members
+            Key groups, at least `parts` of them.
+        weight
+            Shape ``(m,)``: weight of every key group of the problem.
+        parts
+            Number of parts.
+        """
+        size = len(members)
+        if parts <= 1:
+            return np.zeros(size, np.int32)
+        if parts >= size:
+            return np.arange(size, dtype=np.int32)
+        mine = weight[members]
+        inner = self._matrix[members][:, members]
+        if inner.nnz == 0:
+            return _deal(mine, parts)
+        largest = float(mine.max())
+        vertex = np.maximum(1, np.rint(mine / largest * _SCALE if largest > 0 else mine + 1))
+        edge = np.maximum(1, np.rint(inner.data / self._heaviest * _SCALE))
+        _, found = pymetis.part_graph(
+            parts,
+            xadj=inner.indptr.tolist(),
+            adjncy=inner.indices.tolist(),
+            vweights=vertex.astype(np.int64).tolist(),
+            eweights=edge.astype(np.int64).tolist(),
+            recursive=parts <= 8,
+            options=pymetis.Options(seed=1),
+        )
+        part = np.asarray(found, np.int32)
+        return part if len(np.unique(part)) == parts else _deal(mine, parts)
+
+
+def _deal(weight: FloatArray, parts: int) -> IntArray:
+    """Heaviest first to the lightest part: for graphs without edges, where no cut is better."""
+    part = np.empty(len(weight), np.int32)
+    load = np.zeros(parts)
+    held = np.zeros(parts, np.int64)
+    for k in np.argsort(-weight, kind="stable").tolist():
+        # An empty part goes first, so that none stays empty when weights are zero.
+        to = int(np.lexsort((load, held > 0))[0])
+        part[k] = to
+        load[to] += weight[k]
+        held[to] += 1
+    return part

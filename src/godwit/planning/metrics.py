@@ -1,0 +1,110 @@
+"""The numbers every plan of every planner is judged by, defined once.
+
+For m key groups with bottleneck load w, n executors with capacity c, the set A of executors that
+are not draining, and an assignment x: executor i has load Lᵢ = Σ w over its key groups, and load
+index Lᵢ / cᵢ; the fair index is mean = Σ w / Σ_{A} c.  Paper 2 rounds its mean up; we do not, since
+with small loads the rounding alone would be the load distance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from godwit.planning.problem import FloatArray, IntArray, Problem
+
+__all__ = [
+    "collocation_factor",
+    "history_imbalance",
+    "load_distance",
+    "load_index",
+    "load_variance",
+    "loads",
+    "mean_index",
+    "migration_cost_s",
+    "moved_bytes",
+    "overload",
+]
+
+
+def loads(problem: Problem, assignment: IntArray) -> FloatArray:
+    """Shape ``(n,)``: load of each executor on the bottleneck resource."""
+    load = np.bincount(assignment, weights=problem.weight, minlength=problem.num_executors)
+    return load.astype(np.float64, copy=False)
+
+
+def load_index(problem: Problem, assignment: IntArray) -> FloatArray:
+    """Shape ``(n,)``: load of each executor divided by its capacity (paper 2 §4.3.1)."""
+    return loads(problem, assignment) / problem.speed
+
+
+def mean_index(problem: Problem) -> float:
+    """Load index that every executor would have if the load were spread perfectly over A."""
+    return float(problem.weight.sum() / problem.speed[problem.available].sum())
+
+
+def load_distance(problem: Problem, assignment: IntArray) -> float:
+    """Largest |load index - mean| over the executors that are not draining (paper 2 §4.3.1)."""
+    index = load_index(problem, assignment)[problem.available]
+    return float(np.abs(index - mean_index(problem)).max())
+
+
+def overload(problem: Problem, assignment: IntArray) -> float:
+    """Return the smallest τ this assignment satisfies: max load / fair share - 1 (paper 1 §4.1).
+
+    The fair share of an executor is W·cᵢ/C', with C' the capacity of n' executors; where executors
+    differ, of the executors that own key groups.
+    """
+    total = problem.weight.sum()
+    if total == 0:
+        return 0.0
+    index = load_index(problem, assignment)
+    return float(index.max() * _share_capacity(problem, assignment) / total - 1)
+
+
+def _share_capacity(problem: Problem, assignment: IntArray) -> float:
+    target = problem.limits.target_executors
+    speed = problem.speed
+    if target is None:
+        return float(speed[problem.available].sum())
+    if problem.homogeneous:
+        return float(target * speed[problem.available[0]])
+    used = np.unique(assignment)
+    return float(speed[used[~problem.draining[used]]].sum())
+
+
+def load_variance(problem: Problem, assignment: IntArray) -> float:
+    """Variance of the load index over the executors that are not draining (paper 4, equation 1)."""
+    return float(load_index(problem, assignment)[problem.available].var())
+
+
+def history_imbalance(problem: Problem, assignment: IntArray) -> float:
+    """ħ: the variance of the load index summed over the windows of the history (paper 4 §2.2)."""
+    n = problem.num_executors
+    total = 0.0
+    for window in problem.history:
+        index = np.bincount(assignment, weights=window, minlength=n) / problem.speed
+        total += float(index[problem.available].var())
+    return total
+
+
+def moved_bytes(problem: Problem, assignment: IntArray) -> float:
+    """ψ: bytes of state whose executor changes (paper 4, equation 2; paper 1 §4.1)."""
+    return float(problem.state_bytes[assignment != problem.current].sum())
+
+
+def migration_cost_s(problem: Problem, assignment: IntArray) -> float:
+    """alpha·ψ: seconds to serialise the state that moves (paper 2 §4.3.1)."""
+    return problem.seconds_per_byte * moved_bytes(problem, assignment)
+
+
+def collocation_factor(problem: Problem, assignment: IntArray) -> float:
+    """Share of the traffic, in [0, 1], between key groups on one executor; 0 without traffic."""
+    traffic = problem.traffic
+    total = float(traffic.rate.sum())
+    if total == 0:
+        return 0.0
+    together = assignment[traffic.source] == assignment[traffic.target]
+    return float(traffic.rate[together].sum()) / total

@@ -1,0 +1,290 @@
+"""PMC: what the future costs from each partitioning, computed before it is needed.
+
+Problem (paper 1 §5.2).  Numbers of executors follow a Markov chain (`Transitions`).  From
+partitioning P the next number n' is drawn; then a partitioning P' with n' intervals is chosen, and
+the bytes c(P, P') move.  The projected cost C is the least expected sum of bytes, discounted by gamma
+per migration, over an endless sequence:
+
+    C(P) = Σ_n' M[n, n'] · min over P' with n' intervals of ( c(P, P') + gamma·C(P') )
+
+Figure 9 of the paper prints a sum over all P' where this minimum belongs: the matrix gives
+probabilities of numbers, not of partitionings.
+
+Method.  One *sweep* evaluates the right-hand side for all P: this is the expensive part, done block
+by block through a `BlockMap`, here or on Spark.  Between sweeps the choices just found are
+evaluated to the end (policy iteration), so a handful of sweeps does what value iteration needs
+hundreds for, with the same fixed point.  The sweep's residual bounds the error:
+max|C - C*| ≤ gamma/(1-gamma) · residual, on every sweep.
+
+Where partitionings are too many, the same equations are solved over a sample of them.  Choosing
+only within the sample is a policy that could be followed, so sampled costs are upper bounds of the
+exact ones.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.partitionings import count_partitionings, kept_bytes, partitionings
+from godwit.planning.projected import ProjectedCost, Space, space_of
+from godwit.planning.sampling import sampled_partitionings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from godwit.planning.arrays import Clock, FloatArray, IntArray
+    from godwit.planning.problem import Problem
+    from godwit.planning.transitions import Transitions
+
+__all__ = [
+    "MAX_PARTITIONINGS",
+    "BlockMap",
+    "Sweep",
+    "approximate_projected_cost",
+    "projected_cost",
+    "serially",
+]
+
+MAX_PARTITIONINGS = 20_000
+"""Most partitionings, all sizes together, that the exact computation takes by default."""
+BLOCK_PAIRS = 1 << 16
+"""Pairs of partitionings aligned at once; a few such matrices fit a core's cache."""
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+Block = tuple[int, int, int]
+"""Index of a size, first row, last row + 1."""
+
+
+class BlockMap(Protocol):
+    """Port: apply a function to every block, in any place and order; results in order."""
+
+    def __call__(self, function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
+        """Return ``[function(block) for block in blocks]``."""
+        ...
+
+
+def serially(function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
+    """Apply in this process: the `BlockMap` of small problems and of tests."""
+    return [function(block) for block in blocks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sweep:
+    """One evaluation of the equations, ready to be sent to where a block is computed.
+
+    Attributes
+    ----------
+    space
+        Partitionings, sizes and probabilities.
+    cost
+        Per size, shape ``(N_n,)``: projected costs so far.
+    """
+
+    space: Space
+    cost: tuple[FloatArray, ...]
+
+    def __call__(self, block: Block) -> tuple[FloatArray, IntArray]:
+        """Return new costs, and per size the row chosen, of the rows of one block."""
+        size, first, stop = block
+        rows = self.space.cuts[size][first:stop]
+        return best_next(self.space, rows, size, self.cost)
+
+
+def best_next(
+    space: Space, rows: IntArray, size: int, cost: tuple[FloatArray, ...]
+) -> tuple[FloatArray, IntArray]:
+    """Evaluate the right-hand side for partitionings `rows` of size index `size`.
+
+    Returns
+    -------
+    Shapes ``(a,)`` and ``(a, sizes)``: costs, and the row chosen for every next size (-1 where the
+    probability is 0).
+    """
+    total = np.zeros(len(rows))
+    chosen = np.full((len(rows), len(space.cuts)), -1, np.int32)
+    probability = space.transitions.probability[size]
+    for j in np.flatnonzero(probability).tolist():
+        best = np.full(len(rows), np.inf)
+        step = max(1, BLOCK_PAIRS // max(1, len(rows)))
+        for low in range(0, len(space.cuts[j]), step):
+            targets = space.cuts[j][low : low + step]
+            there = space.gamma * cost[j][low : low + step] - kept_bytes(rows, targets, space.kept)
+            at = there.argmin(axis=1)
+            value = there[np.arange(len(rows)), at]
+            better = value < best
+            best[better] = value[better]
+            chosen[better, j] = low + at[better]
+        total += probability[j] * (best + space.kept[-1])
+    return total, chosen
+
+
+def projected_cost(
+    problem: Problem,
+    transitions: Transitions,
+    *,
+    gamma: float = 0.8,
+    max_partitionings: int = MAX_PARTITIONINGS,
+    tolerance: float = 1e-9,
+    block_map: BlockMap = serially,
+    clock: Clock = time.perf_counter,
+) -> ProjectedCost:
+    """Compute the projected cost of every partitioning, exactly.
+
+    Parameters
+    ----------
+    problem
+        Loads, state sizes and ``limits.tau``.
+    transitions
+        The migration transition matrix.
+    gamma
+        Discount factor, 0 ≤ gamma < 1 (at 1 an endless sum has no value).
+    max_partitionings
+        Refuse more than this, all sizes together.
+    tolerance
+        Stop when the error is at most this share of all state.
+    block_map
+        Where blocks are computed.
+    clock
+        Seconds.
+
+    Raises
+    ------
+    InvalidProblemError
+        If there are too many partitionings, or none for a size that can occur.
+    """
+    began = clock()
+    reaches = [space_of(problem, n, gamma) for n in transitions.sizes]
+    counts = [count_partitionings(r, n) for r, n in zip(reaches, transitions.sizes, strict=True)]
+    if sum(counts) > max_partitionings:
+        raise InvalidProblemError(
+            f"There are {sum(counts)} partitionings, more than max_partitionings = "
+            f"{max_partitionings}.",
+            remedy="Raise it (the time grows as its square), or use the approximation.",
+            field="max_partitionings",
+            value=max_partitionings,
+        )
+    cuts = tuple(
+        partitionings(r, n, at_most=max_partitionings)
+        for r, n in zip(reaches, transitions.sizes, strict=True)
+    )
+    space = Space.of(problem, transitions, cuts=cuts, gamma=gamma)
+    cost, error, sweeps = _solve(space, tolerance=tolerance, block_map=block_map)
+    return ProjectedCost.of(
+        problem, space, cost=cost, exact=True, error_bytes=error, sweeps=sweeps,
+        elapsed_s=clock() - began,
+    )  # fmt: skip
+
+
+def approximate_projected_cost(
+    problem: Problem,
+    transitions: Transitions,
+    *,
+    rng: np.random.Generator,
+    gamma: float = 0.8,
+    num_partitionings: int = 1_000,
+    check_partitionings: int = 2_000,
+    tolerance: float = 1e-6,
+    block_map: BlockMap = serially,
+    clock: Clock = time.perf_counter,
+) -> ProjectedCost:
+    """Compute projected costs over a sample of partitionings: upper bounds of the exact ones.
+
+    Half of the sample are partitionings that cheapest single migrations (SSM) visit on random ways
+    through the chain; half are their neighbours by one moved cut, so that choices can differ from
+    SSM's.
+
+    Parameters
+    ----------
+    num_partitionings
+        Size of the sample, all sizes together.
+    check_partitionings
+        Where all partitionings are at most so many, compute the exact costs too and state the error
+        in `ProjectedCost.measured_error`.
+    rng
+        Source of the sample.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a size that can occur has no partitioning within τ.
+    """
+    began = clock()
+    cuts = sampled_partitionings(problem, transitions, rng=rng, count=num_partitionings)
+    space = Space.of(problem, transitions, cuts=cuts, gamma=gamma)
+    cost, error, sweeps = _solve(space, tolerance=tolerance, block_map=block_map)
+    measured = None
+    total = sum(count_partitionings(space_of(problem, n, gamma), n) for n in transitions.sizes)
+    if total <= check_partitionings:
+        exact = projected_cost(
+            problem, transitions, gamma=gamma, max_partitionings=total, block_map=block_map
+        )
+        measured = _greatest_error(space, cost, exact)
+    return ProjectedCost.of(
+        problem, space, cost=cost, exact=False, error_bytes=error, sweeps=sweeps,
+        elapsed_s=clock() - began, measured_error=measured, partitionings_in_all=total,
+    )  # fmt: skip
+
+
+def _greatest_error(space: Space, cost: tuple[FloatArray, ...], exact: ProjectedCost) -> float:
+    worst = 0.0
+    for rows, values, n in zip(space.cuts, cost, space.transitions.sizes, strict=True):
+        for row, value in zip(rows, values.tolist(), strict=True):
+            right = exact.cost_of(row, n)
+            if right > 0:
+                worst = max(worst, value / right - 1)
+    return worst
+
+
+def _solve(
+    space: Space, *, tolerance: float, block_map: BlockMap
+) -> tuple[tuple[FloatArray, ...], float, int]:
+    counts = [len(rows) for rows in space.cuts]
+    widest = max(counts)
+    rows_at_once = max(1, min(256, BLOCK_PAIRS // max(1, min(widest, 256))))
+    blocks: list[Block] = [
+        (size, first, min(count, first + rows_at_once))
+        for size, count in enumerate(counts)
+        for first in range(0, count, rows_at_once)
+    ]
+    bounds = np.cumsum([0, *counts])
+    cost = np.zeros(bounds[-1])
+    sweeps = 0
+    goal = tolerance * max(float(space.kept[-1]), 1.0)
+    while True:
+        sweep = Sweep(space=space, cost=tuple(np.split(cost, bounds[1:-1])))
+        results = block_map(sweep, blocks)
+        sweeps += 1
+        swept = np.concatenate([values for values, _ in results])
+        error = float(np.abs(swept - cost).max()) * space.gamma / (1 - space.gamma)
+        if error <= goal:
+            return tuple(np.split(swept, bounds[1:-1])), error, sweeps
+        chosen = np.concatenate([choice for _, choice in results])
+        cost = _follow(space, (cost, swept, chosen), goal)
+
+
+def _follow(
+    space: Space, choices: tuple[FloatArray, FloatArray, IntArray], goal: float
+) -> FloatArray:
+    """Evaluate the choices of a sweep to the end, without looking for better ones."""
+    cost, swept, chosen = choices
+    counts = [len(rows) for rows in space.cuts]
+    first = np.cumsum([0, *counts])
+    probability = np.repeat(space.transitions.probability, counts, axis=0)
+    source, size = np.nonzero(chosen >= 0)
+    target = first[size] + chosen[source, size]
+    leads = csr_array((probability[source, size], (source, target)), shape=(len(cost), len(cost)))
+    moved = swept - space.gamma * np.asarray(leads @ cost)
+    value = swept
+    while True:
+        following: FloatArray = moved + space.gamma * np.asarray(leads @ value)
+        change = float(np.abs(following - value).max())
+        value = following
+        if change * space.gamma <= goal * (1 - space.gamma) / 4:
+            return value

@@ -1,0 +1,241 @@
+"""What a plan would do, before it is done.
+
+A preview is derived from a solution alone: load before and after per executor, moves, bytes, the
+pause each way of migrating would cause, and how far the plan is from the bound.  It is data;
+`PlanPreview.to_text` prints it, and the command line can draw it.
+
+The pause is a prediction from sizes and one bandwidth, not a measurement.  Executors send and
+receive at the same time, so all transfers together take as long as the busiest up- or downlink
+(paper 1 §3.2 shows that a schedule of phases reaches this).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from godwit.model.assignment import Move
+    from godwit.planning.solution import Solution
+
+__all__ = ["ExecutorChange", "PlanPreview", "human_bytes", "preview", "table"]
+
+DEFAULT_BANDWIDTH = 125e6
+"""Bytes per second of one link: one gigabit."""
+DEFAULT_CHANGED_SHARE = 0.05
+"""Share of the state that changes while it is being copied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorChange:
+    """One executor before and after.
+
+    Attributes
+    ----------
+    name, draining
+        Which executor, and whether it is marked for removal.
+    load_before, load_after
+        Load index (load per capacity).
+    key_groups_before, key_groups_after
+        How many key groups it owns.
+    bytes_out, bytes_in
+        State it sends and receives.
+    """
+
+    name: str
+    draining: bool
+    load_before: float
+    load_after: float
+    key_groups_before: int
+    key_groups_after: int
+    bytes_out: float
+    bytes_in: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPreview:
+    """A plan's effects.
+
+    Attributes
+    ----------
+    method, status, reason, gap
+        As in the solution.
+    executors
+        In the order of the problem.
+    moves
+        In the order they would be made.
+    moved_bytes, moved_share
+        ψ, and its share of all state.
+    load_distance_before, load_distance_after
+        Largest deviation of an executor's load index from the mean.
+    transfer_s
+        Seconds the busiest link needs.
+    pause_s
+        By migration strategy: predicted seconds that the rows of a moving key group wait at worst.
+        ``live`` copies in the background and waits only for what changed meanwhile; ``disruptive``
+        waits for the transfer; ``stop_the_world`` writes and reads all moving state first, for
+        everyone.
+    """
+
+    method: str
+    status: str
+    reason: str
+    gap: float | None
+    executors: tuple[ExecutorChange, ...]
+    moves: tuple[Move, ...]
+    moved_bytes: float
+    moved_share: float
+    load_distance_before: float
+    load_distance_after: float
+    transfer_s: float
+    pause_s: Mapping[str, float]
+
+    def to_text(self, *, most_moves: int = 20) -> str:
+        """Return the preview as two tables; at most `most_moves` moves are listed."""
+        lines = [f"{self.method}: {self.status}" + (f" ({self.reason})" if self.reason else "")]
+        lines += [
+            (
+                f"moves {len(self.moves)} key groups, {human_bytes(self.moved_bytes)} "
+                f"({self.moved_share:.1%} of the state)"
+            ),
+            f"load distance {self.load_distance_before:.4g} -> {self.load_distance_after:.4g}"
+            + ("" if self.gap is None else f", gap to the bound {self.gap:.2%}"),
+            f"transfer {self.transfer_s:.3g} s; predicted pause "
+            + ", ".join(f"{name} {seconds:.3g} s" for name, seconds in self.pause_s.items()),
+            "",
+            table(
+                ("executor", "load", "->", "key groups", "->", "sends", "receives"),
+                [
+                    (
+                        change.name + (" (draining)" if change.draining else ""),
+                        f"{change.load_before:.4g}",
+                        f"{change.load_after:.4g}",
+                        str(change.key_groups_before),
+                        str(change.key_groups_after),
+                        human_bytes(change.bytes_out),
+                        human_bytes(change.bytes_in),
+                    )
+                    for change in self.executors
+                ],
+            ),
+        ]
+        if self.moves:
+            rows = [
+                (str(m.key_group), m.source, m.destination, human_bytes(m.state_bytes))
+                for m in self.moves[:most_moves]
+            ]
+            lines += ["", table(("key group", "from", "to", "state"), rows)]
+        if len(self.moves) > most_moves:
+            lines.append(f"... and {len(self.moves) - most_moves} more")
+        return "\n".join(lines)
+
+
+def preview(
+    solution: Solution,
+    *,
+    bandwidth_bytes_per_s: float = DEFAULT_BANDWIDTH,
+    changed_share: float = DEFAULT_CHANGED_SHARE,
+) -> PlanPreview:
+    """Predict what carrying out `solution` would do.
+
+    Parameters
+    ----------
+    bandwidth_bytes_per_s
+        Of one executor's link, each way.
+    changed_share
+        Share of the state, in [0, 1], that changes while it is being copied.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the bandwidth is not positive or the share is not in [0, 1].
+    """
+    for name, value, fine in (
+        ("bandwidth_bytes_per_s", bandwidth_bytes_per_s, 0 < bandwidth_bytes_per_s < np.inf),
+        ("changed_share", changed_share, 0 <= changed_share <= 1),
+    ):
+        if not fine:
+            raise InvalidProblemError(
+                f"{name} = {value!r} is wrong.",
+                remedy="Give a positive bandwidth and a share between 0 and 1.",
+                field=name,
+                value=value,
+            )
+    problem, after = solution.problem, solution.assignment
+    before, n = problem.current, problem.num_executors
+    moved, state = solution.moved, problem.state_bytes
+    sent = np.bincount(before[moved], weights=state[moved], minlength=n)
+    received = np.bincount(after[moved], weights=state[moved], minlength=n)
+    index_before = metrics.load_index(problem, before)
+    index_after = solution.load_index
+    count_before = np.bincount(before, minlength=n)
+    count_after = np.bincount(after, minlength=n)
+    total = float(state.sum())
+    size = solution.moved_bytes
+    transfer = float(max(sent.max(), received.max())) / bandwidth_bytes_per_s
+    return PlanPreview(
+        method=solution.method,
+        status=solution.status.value,
+        reason=solution.reason,
+        gap=solution.gap,
+        executors=tuple(
+            ExecutorChange(
+                name=name,
+                draining=bool(problem.draining[e]),
+                load_before=float(index_before[e]),
+                load_after=float(index_after[e]),
+                key_groups_before=int(count_before[e]),
+                key_groups_after=int(count_after[e]),
+                bytes_out=float(sent[e]),
+                bytes_in=float(received[e]),
+            )
+            for e, name in enumerate(problem.executors)
+        ),
+        moves=solution.moves,
+        moved_bytes=size,
+        moved_share=size / total if total else 0.0,
+        load_distance_before=metrics.load_distance(problem, before),
+        load_distance_after=solution.load_distance,
+        transfer_s=transfer,
+        pause_s={
+            "live": transfer * changed_share,
+            "disruptive": transfer,
+            "stop_the_world": 2 * transfer + solution.migration_cost_s,
+        },
+    )
+
+
+def human_bytes(size: float) -> str:
+    """Bytes with a unit, three digits.
+
+    Examples
+    --------
+    >>> human_bytes(0), human_bytes(1536), human_bytes(3e9)
+    ('0 B', '1.5 KiB', '2.79 GiB')
+    """
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Text table: the first column to the left, the others to the right."""
+    lines = [tuple(head), *(tuple(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,253 @@
+"""Every planner by name: what it minimises, under which constraints, at what cost.
+
+The registry is what `godwit plan --help` prints and what `godwit plan compare` goes through.
+Entries are data: a planner's module is imported when it is first used, so a missing optional solver
+disturbs only the planners that need it.
+
+A planner is a function ``plan_<name>(problem, *, clock=time.perf_counter, **options) -> Solution``
+in the module ``godwit.planning.<name>``.  To add one: write the module, and
+add one entry to `PLANNERS`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.arrays import is_contiguous
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.planning.problem import Problem
+
+__all__ = ["PLANNERS", "Planner", "planner"]
+
+Requirement = Callable[["Problem"], str]
+"""Why a planner cannot take a problem, in a few words; empty if it can."""
+
+
+def one_range_each(problem: Problem) -> str:
+    """Every executor must own one range of key groups today."""
+    if not is_contiguous(problem.current, problem.num_executors):
+        return "the current assignment is not made of intervals"
+    return ""
+
+
+def equal_executors(problem: Problem) -> str:
+    """Executors must have equal capacities."""
+    return "" if problem.homogeneous else "executors have different capacities"
+
+
+def some_history(problem: Problem) -> str:
+    """There must be a history of load."""
+    return "" if len(problem.history) else "there is no history of load"
+
+
+def some_traffic(problem: Problem) -> str:
+    """There must be traffic between key groups."""
+    return "" if len(problem.traffic.rate) else "there is no traffic between key groups"
+
+
+def some_tau(problem: Problem) -> str:
+    """Tau, the load balancing threshold, must be given."""
+    return "" if problem.limits.tau is not None else "limits.tau is not given"
+
+
+def arbitrary_maps(problem: Problem) -> str:
+    """Any map must do as an assignment."""
+    return "intervals are wanted" if problem.intervals else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """What is known of a planner before it runs.
+
+    Attributes
+    ----------
+    name
+        As in ``godwit plan NAME``.
+    kind
+        ``exact`` proves its optimum, ``heuristic`` does not, ``baseline`` is there to compare with.
+    minimises, constraints, cost
+        Sentences for people.
+    paper
+        Paper and section.
+    asks
+        Type of problem: ``assignment`` is `Problem`; ``cores`` and ``fusion`` have their own.
+    requires
+        Checks a problem must pass; see `refusal`.
+    module
+        Where ``plan_<name>`` lives; default ``godwit.planning.<name>``.
+    """
+
+    name: str
+    kind: Literal["exact", "heuristic", "baseline"]
+    minimises: str
+    constraints: str
+    cost: str
+    paper: str
+    asks: Literal["assignment", "cores", "fusion"] = "assignment"
+    requires: tuple[Requirement, ...] = ()
+    module: str = ""
+
+    def refusal(self, problem: Problem) -> str:
+        """Why this planner cannot take `problem`; empty if it can."""
+        return "; ".join(filter(None, (check(problem) for check in self.requires)))
+
+    def load(self) -> Callable[..., Any]:
+        """Import and return the planner's function.
+
+        Raises
+        ------
+        InvalidProblemError
+            If a solver that it needs is not installed.
+        """
+        try:
+            module = importlib.import_module(self.module or f"godwit.planning.{self.name}")
+        except ModuleNotFoundError as error:
+            raise InvalidProblemError(
+                f"Planner {self.name!r} needs the package {error.name!r}, which is not installed.",
+                remedy="Install godwit[planning].",
+                field="method",
+                value=self.name,
+            ) from error
+        function: Callable[..., Any] = getattr(module, f"plan_{self.name}")
+        return function
+
+    def options(self) -> Mapping[str, inspect.Parameter]:
+        """Options of the planner's function by name, without clock and random generator."""
+        parameters = inspect.signature(self.load()).parameters
+        return {
+            name: parameter
+            for name, parameter in parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in {"clock", "rng"}
+        }
+
+    def __call__(self, problem: Any, **options: Any) -> Any:
+        """Plan, after checking that the problem is one this planner can take.
+
+        Raises
+        ------
+        InvalidProblemError
+            If it is not, or if an option does not exist.
+        """
+        function = self.load()
+        known = inspect.signature(function).parameters
+        wanted = str(next(iter(known.values())).annotation)
+        refusal = ""
+        if type(problem).__name__ != wanted:
+            refusal = f"it asks for a {wanted}, not a {type(problem).__name__}"
+        elif self.asks == "assignment":
+            refusal = self.refusal(problem)
+        if refusal:
+            raise InvalidProblemError(
+                f"Planner {self.name!r} cannot take this problem: {refusal}.",
+                remedy="Change the problem, or see `godwit plan --help` for other planners.",
+                field="method",
+                value=self.name,
+            )
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise InvalidProblemError(
+                f"Planner {self.name!r} has no option {unknown[0]!r}.",
+                remedy=f"Its options are {', '.join(self.options()) or 'none'}.",
+                field=f"options.{unknown[0]}",
+                value=options[unknown[0]],
+            )
+        return function(problem, **options)
+
+
+_INTERVALS = (one_range_each, equal_executors)
+
+PLANNERS: Mapping[str, Planner] = MappingProxyType(
+    {
+        entry.name: entry
+        for entry in (
+            Planner(
+                name="ssm",
+                kind="exact",
+                minimises="bytes moved by one migration",
+                constraints="intervals; load at most (1 + tau) times the fair share",
+                cost="time O(m·r·n'), r = longest interval within the bound (paper: O(m²·n'))",
+                paper="1 §4.3",
+                requires=(*_INTERVALS, some_tau),
+            ),
+            Planner(
+                name="simple_ssm",
+                kind="exact",
+                minimises="bytes moved by one migration",
+                constraints="as ssm; the oracle that ssm is checked against",
+                cost="time O(m³·n³·n'²), space O(m²·n²·n'): refuses m·n·n' above 2,000",
+                paper="1 §4.2",
+                requires=(*_INTERVALS, some_tau),
+            ),
+            Planner(
+                name="oms",
+                kind="exact",
+                minimises="bytes moved by a known sequence of migrations",
+                constraints="as ssm, after every migration",
+                cost="partitionings per step, squared; refuses what cannot be enumerated",
+                paper="1 §5.1",
+                requires=(*_INTERVALS, some_tau),
+            ),
+            Planner(
+                name="mtm",
+                kind="exact",
+                minimises="bytes moved now plus the projected (discounted, expected) bytes later",
+                constraints="as ssm",
+                cost="one pass over the partitionings, after a pre-computation (PMC)",
+                paper="1 §5.2",
+                requires=(*_INTERVALS, some_tau),
+            ),
+            Planner(
+                name="consistent_hashing",
+                kind="baseline",
+                minimises="nothing: balances the number of key groups, moves few of them",
+                constraints="none (ignores load and limits)",
+                cost="O((m + n·points) log(n·points))",
+                paper="1 §6, appendix A",
+            ),
+            Planner(
+                name="storm_default",
+                kind="baseline",
+                minimises="nothing: the same number of consecutive key groups for everyone",
+                constraints="intervals (ignores load and limits)",
+                cost="O(m)",
+                paper="1 §6",
+            ),
+            Planner(
+                name="redistribution",
+                kind="baseline",
+                minimises="imbalance plus migration, greedily, over the heaviest key groups",
+                constraints="explicit map for heavy key groups, consistent hash for the rest",
+                cost="O(m log m + heavy·n)",
+                paper="1 §6 (Gedik 2014)",
+            ),
+        )
+    }
+)
+"""Every planner, by name, in the order of the papers."""
+
+
+def planner(name: str) -> Planner:
+    """Find a planner.
+
+    Raises
+    ------
+    InvalidProblemError
+        If there is none of that name.
+    """
+    if name not in PLANNERS:
+        raise InvalidProblemError(
+            f"method = {name!r} is not a planner.",
+            remedy=f"Choose one of {', '.join(PLANNERS)}.",
+            field="method",
+            value=name,
+        )
+    return PLANNERS[name]

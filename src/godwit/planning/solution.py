@@ -1,0 +1,185 @@
+"""What a planner answers: an assignment, and how good and how sure it is.
+
+A solution keeps its problem, so every number about it (load distance, bytes moved, ...) is derived
+from the assignment by `godwit.planning.metrics` and cannot disagree with it.  Only what the
+planner alone knows is stored: objective, bound, status and time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.model.assignment import Move
+from godwit.planning import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.planning.problem import FloatArray, IntArray, Problem
+
+__all__ = ["Solution", "Status", "ordered_moves"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Status(StrEnum):
+    """How sure a planner is of its assignment."""
+
+    OPTIMAL = "optimal"
+    """Within all limits, and proved best for the planner's objective."""
+    FEASIBLE = "feasible"
+    """Within all limits; not proved best (a heuristic, or a solver out of time)."""
+    INFEASIBLE = "infeasible"
+    """Breaks at least one limit; `Solution.reason` says which. The best that could be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Solution:
+    """A planner's whole answer.
+
+    Attributes
+    ----------
+    problem
+        What was asked.
+    method
+        Name of the planner, as in the registry.
+    assignment
+        Shape ``(m,)``: index into ``problem.executors`` of each key group's owner.
+    status
+        How sure the planner is.
+    reason
+        Why the status is not better, in one sentence; empty when there is nothing to say.
+    objective, bound
+        Value of what the planner minimises, and a proved lower bound of it, if it has them.
+    elapsed_s
+        Seconds the planner took, by the clock it was given.
+    details
+        Facts only this planner has (say, the error of an approximation): name → plain value.
+    """
+
+    problem: Problem
+    method: str
+    assignment: IntArray
+    status: Status
+    reason: str = ""
+    objective: float | None = None
+    bound: float | None = None
+    elapsed_s: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+    def __post_init__(self) -> None:
+        assignment = np.array(self.assignment, np.int32)
+        assignment.setflags(write=False)
+        object.__setattr__(self, "assignment", assignment)
+
+    @property
+    def gap(self) -> float | None:
+        """(objective - bound) / |objective|, 0 when both are 0; None without a bound."""
+        if self.objective is None or self.bound is None:
+            return None
+        difference = max(0.0, self.objective - self.bound)
+        return difference / abs(self.objective) if self.objective else float(difference > 0)
+
+    @property
+    def moved(self) -> IntArray:
+        """Key groups that change executor, ascending."""
+        return np.flatnonzero(self.assignment != self.problem.current).astype(np.int32)
+
+    @property
+    def num_moves(self) -> int:
+        """Number of key groups that change executor."""
+        return int(np.count_nonzero(self.assignment != self.problem.current))
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Moves in the order they should be made, see `ordered_moves`."""
+        problem = self.problem
+        return tuple(
+            Move(
+                key_group=k,
+                source=problem.executors[problem.current[k]],
+                destination=problem.executors[self.assignment[k]],
+                state_bytes=int(problem.state_bytes[k]),
+            )
+            for k in ordered_moves(problem, self.assignment).tolist()
+        )
+
+    @property
+    def load_index(self) -> FloatArray:
+        """Shape ``(n,)``: load per capacity of each executor."""
+        return metrics.load_index(self.problem, self.assignment)
+
+    @property
+    def load_distance(self) -> float:
+        """Largest |load index - mean| over executors that stay; unit of load."""
+        return metrics.load_distance(self.problem, self.assignment)
+
+    @property
+    def variance(self) -> float:
+        """Variance of the load index over executors that stay; unit of load, squared."""
+        return metrics.load_variance(self.problem, self.assignment)
+
+    @property
+    def moved_bytes(self) -> float:
+        """ψ, bytes of state that change executor."""
+        return metrics.moved_bytes(self.problem, self.assignment)
+
+    @property
+    def migration_cost_s(self) -> float:
+        """alpha·ψ in seconds: the time to serialise the state that moves."""
+        return metrics.migration_cost_s(self.problem, self.assignment)
+
+    @property
+    def collocation_factor(self) -> float:
+        """Share of the traffic that stays on one executor, in [0, 1]."""
+        return metrics.collocation_factor(self.problem, self.assignment)
+
+
+def ordered_moves(problem: Problem, assignment: IntArray) -> IntArray:
+    """Order the key groups that move: relieve the most overloaded executor first.
+
+    Repeatedly takes the executor with the highest load index among those with moves left (draining
+    ones after all others; ties: the lower index), and of its moves the one with the most load per
+    byte (ties: the lower key group).  A progressive migration that is cut off early has then
+    relieved the worst executors at the least cost.
+
+    Returns
+    -------
+    Shape ``(moves,)``: key groups.
+    """
+    moved = np.flatnonzero(assignment != problem.current)
+    if len(moved) == 0:
+        return moved.astype(np.int32)
+    weight, speed = problem.weight, problem.speed
+    per_byte = weight[moved] / np.maximum(problem.state_bytes[moved], 1.0)
+    source = problem.current[moved]
+    queues: dict[int, list[int]] = {}
+    for k, executor in zip(
+        moved[np.lexsort((moved, -per_byte))][::-1].tolist(),
+        source[np.lexsort((moved, -per_byte))][::-1].tolist(),
+        strict=True,
+    ):
+        queues.setdefault(executor, []).append(k)
+    load = metrics.loads(problem, problem.current).tolist()
+    heap = [(bool(problem.draining[e]), -load[e] / speed[e], e) for e in queues]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        drains, negative_index, e = heapq.heappop(heap)
+        actual = -load[e] / float(speed[e])
+        if actual != negative_index:  # arrivals since it was pushed made it busier or it got relief
+            heapq.heappush(heap, (drains, actual, e))
+            continue
+        k = queues[e].pop()
+        order.append(k)
+        load[e] -= float(weight[k])
+        load[int(assignment[k])] += float(weight[k])
+        if queues[e]:
+            heapq.heappush(heap, (drains, -load[e] / float(speed[e]), e))
+    return np.asarray(order, np.int32)

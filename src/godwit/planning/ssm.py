@@ -1,0 +1,391 @@
+r"""SSM: the cheapest single migration between assignments by intervals, exactly.
+
+Problem (paper 1 §4.1, definition 4.1).  m key groups lie on a line and every executor owns one
+interval of it.  Cut the line into at most n' intervals, none with more load than
+B = (1 + τ)·W/n', and give each to another executor, so that the bytes of state that change executor
+are fewest; that is, the *gain*, the bytes that stay, is greatest.
+
+Method.  Executors that keep something keep their order, so a plan is read from left to right.  The
+only memory needed at a cut x is whether the executor that owned the key groups around x before has
+been used already: S(k, x, used) is the greatest gain of covering [x, m) with at most k intervals.
+One interval [x, y) is given to nobody (gain 0), to an executor that y leaves behind, or to the one
+that y cuts in two, which is then used.  This keeps the O(m·n') states of the paper's SSM (figure 7)
+but replaces its case analysis by one max-plus product per k over the r cuts y that B allows after
+x, all x at once: O(m·r·n') time with r ≤ m the longest interval within B (r ≈ (1 + τ)·m/n' for even
+loads), against the paper's O(m²·n').  The paper's own recursion is kept as oracle in `simple_ssm`.
+
+Ties are broken towards the earlier cut, and then towards giving the interval to an executor that is
+left behind; intervals without gain go to the unused executor with most of those key groups already
+(then the lowest index).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.arrays import FloatArray, IntArray, is_contiguous
+from godwit.planning.validation import RELATIVE_TOLERANCE, make_solution
+
+if TYPE_CHECKING:
+    from godwit.planning.arrays import Clock
+    from godwit.planning.problem import Problem
+    from godwit.planning.solution import Solution
+
+__all__ = [
+    "Line",
+    "assign_intervals",
+    "best_cuts",
+    "lay_out",
+    "least_bound",
+    "line_of",
+    "load_bound",
+    "plan_ssm",
+    "present_cuts",
+    "reach_of",
+]
+
+BLOCK_CELLS = 1 << 18
+"""Cells (cut, next cut) handled at once; bounds the memory of a step."""
+CACHED_CELLS = 1 << 22
+"""Cells whose gains are kept from one k to the next; beyond it they are computed again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Line:
+    """Key groups on a line, as SSM sees them.
+
+    Attributes
+    ----------
+    reach
+        Shape ``(m + 1,)``: the last cut y such that [x, y) is within the bound; x if none is.
+    kept
+        Shape ``(m + 1,)``: bytes before each cut whose executor may keep them (not draining).
+    start, end
+        Shape ``(m + 1,)``: the old interval around each cut x, by the key group at x.
+    whole
+        Shape ``(m + 1,)``: bytes of the old interval that ends at each cut; 0 where none does.
+    """
+
+    reach: IntArray
+    kept: FloatArray
+    start: IntArray
+    end: IntArray
+    whole: FloatArray
+
+
+def plan_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
+    """Move the fewest bytes such that no executor exceeds (1 + τ) times its fair share.
+
+    Parameters
+    ----------
+    problem
+        With intervals as current assignment, executors of equal capacity, and ``limits.tau``;
+        ``limits.target_executors`` is n'.
+    clock
+        Seconds; only differences count.
+
+    Returns
+    -------
+    Solution
+        ``objective`` and ``bound`` are the bytes moved. If no assignment by intervals is within τ,
+        the status is infeasible and the plan moves the fewest bytes among those with the smallest
+        possible greatest load.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the problem is not one of intervals.
+    """
+    began = clock()
+    limit = load_bound(problem)
+    cuts = best_cuts(line_of(problem, limit), problem.target_executors)
+    reason = ""
+    if cuts is None:
+        least = least_bound(problem)
+        share = problem.weight.sum() / problem.target_executors
+        reason = (
+            f"no intervals are within tau; the smallest feasible tau is {least / share - 1:.6g}"
+        )
+        cuts = best_cuts(line_of(problem, least), problem.target_executors)
+        if cuts is None:  # only other resources can be in the way now
+            reason = "no intervals are within limits.max_usage; it is ignored"
+            cuts = best_cuts(
+                line_of(problem, max(limit, least), use=False), problem.target_executors
+            )
+    assert cuts is not None, "the least bound admits a plan"
+    assignment = assign_intervals(problem, cuts)
+    moved = float(problem.state_bytes[assignment != problem.current].sum())
+    return make_solution(
+        problem,
+        assignment,
+        method="ssm",
+        optimal=not reason,
+        reason=reason,
+        objective=moved,
+        bound=None if reason else moved,
+        elapsed_s=clock() - began,
+    )
+
+
+def load_bound(problem: Problem) -> float:
+    """B = (1 + τ)·W/n', the most load an executor may have (paper 1 §4.1).
+
+    Raises
+    ------
+    InvalidProblemError
+        If τ is missing, the current assignment has no intervals, or capacities differ.
+    """
+    if problem.limits.tau is None:
+        raise _refuse("limits.tau", None, "Give the load balancing threshold.")
+    if not is_contiguous(problem.current, problem.num_executors):
+        raise _refuse("current", "not intervals", "Give every executor one range of key groups.")
+    if not problem.homogeneous:
+        raise _refuse("capacity", "unequal", "Use a planner for different executors, such as milp.")
+    bound = (1 + problem.limits.tau) * problem.weight.sum() / problem.target_executors
+    return float(bound) * (1 + RELATIVE_TOLERANCE)
+
+
+def _refuse(name: str, value: object, remedy: str) -> InvalidProblemError:
+    return InvalidProblemError(
+        f"{name} = {value!r} does not suit a planner of intervals.",
+        remedy=remedy,
+        field=name,
+        value=value,
+    )
+
+
+def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
+    """Lay a problem's key groups out on a line.
+
+    Parameters
+    ----------
+    limit
+        The most load of the bottleneck resource in one interval.
+    use
+        Whether ``limits.max_usage`` bounds intervals, too.
+    """
+    reach = reach_of(problem.weight, limit)
+    if use and problem.limits.max_usage is not None:
+        capacity = problem.capacity[problem.available[0]] * (1 + RELATIVE_TOLERANCE)
+        for r, usage in enumerate(problem.limits.max_usage):
+            reach = np.minimum(reach, reach_of(problem.load[:, r], usage * float(capacity[r])))
+    keeps = np.where(problem.draining[problem.current], 0.0, problem.state_bytes)
+    kept = np.concatenate(([0.0], np.cumsum(keeps)))
+    return lay_out(present_cuts(problem), reach=reach, kept=kept)
+
+
+def present_cuts(problem: Problem) -> IntArray:
+    """Cuts of the current assignment, ascending, 0 and m included."""
+    return np.flatnonzero(np.diff(problem.current, prepend=-1, append=-1)).astype(np.int32)
+
+
+def lay_out(cuts: IntArray, *, reach: IntArray, kept: FloatArray) -> Line:
+    """Describe the line whose present intervals lie between `cuts` (0 and m included)."""
+    m = len(kept) - 1
+    lengths = np.diff(cuts)
+    whole = np.zeros(m + 1)
+    whole[cuts[1:]] = kept[cuts[1:]] - kept[cuts[:-1]]
+    return Line(
+        reach=reach,
+        kept=kept,
+        start=np.append(np.repeat(cuts[:-1], lengths), m),
+        end=np.append(np.repeat(cuts[1:], lengths), m),
+        whole=whole,
+    )
+
+
+def reach_of(weight: FloatArray, limit: float) -> IntArray:
+    """Shape ``(m + 1,)``: the last cut y such that [x, y) weighs at most `limit`."""
+    total = np.concatenate(([0.0], np.cumsum(weight)))
+    reach = np.searchsorted(total, total + limit, side="right") - 1
+    return np.maximum(reach, np.arange(len(total))).astype(np.int32)
+
+
+def best_cuts(line: Line, parts: int) -> list[tuple[int, int, int]] | None:
+    """Cut the line into at most `parts` intervals with the greatest gain.
+
+    Returns
+    -------
+    Triples ``(x, y, owner)``: intervals [x, y) from left to right, and a key group whose executor
+    keeps the interval, or -1 where nobody does; None if there is no plan within the bound.
+    """
+    m = len(line.reach) - 1
+    if (line.reach[:-1] == np.arange(m)).any():
+        return None
+    blocks = _blocks(line)
+    cells = sum((stop - first) * width for first, stop, width in blocks)
+    cache = [_Gains.of(line, *block) for block in blocks] if cells <= CACHED_CELLS else None
+    best = np.full((parts + 1, 2, m + 1 + max(width for _, _, width in blocks)), -np.inf)
+    best[:, :, m] = 0.0
+    windows = [_windows(best, *block) for block in blocks]
+    for k in range(1, parts + 1):
+        for i, block in enumerate(blocks):
+            gains = cache[i] if cache else _Gains.of(line, *block)
+            gains.step(windows[i][k - 1], best[k])
+    if best[parts, 0, 0] == -np.inf:
+        return None
+    return _walk(line, best, parts, cache)
+
+
+def _windows(best: FloatArray, first: int, stop: int, width: int) -> FloatArray:
+    """View ``[k, after, y - x - 1, 0, x - first]`` of ``best[k, after, y]``."""
+    by_part, by_after, by_cut = best.strides
+    return as_strided(
+        best[:, :, first + 1 :],
+        shape=(best.shape[0], 2, width, 1, stop - first),
+        strides=(by_part, by_after, by_cut, 0, by_cut),
+        writeable=False,
+    )
+
+
+def _blocks(line: Line) -> list[tuple[int, int, int]]:
+    m = len(line.reach) - 1
+    ahead = line.reach[:-1] - np.arange(m)
+    blocks, x = [], 0
+    while x < m:
+        width = int(ahead[x])
+        stop = min(m, x + max(1, BLOCK_CELLS // width))
+        width = int(ahead[x:stop].max())
+        if (stop - x) * width > 2 * BLOCK_CELLS:
+            stop = x + max(1, BLOCK_CELLS // width)
+            width = int(ahead[x:stop].max())
+        blocks.append((x, stop, width))
+        x = stop
+    return blocks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gains:
+    """Gains of the intervals [x, y) for x in a block and every y within reach.
+
+    ``gain[after, y - x - 1, used, x - first]`` is the most bytes [x, y) can keep when the executor
+    around x is used (1) or not (0), and the one around y is used afterwards (1) or not (0).  The
+    cuts x are the last axis because the best over y is then a maximum of whole rows.
+    """
+
+    first: int
+    stop: int
+    gain: FloatArray
+    total: FloatArray
+
+    @classmethod
+    def of(cls, line: Line, first: int, stop: int, width: int) -> _Gains:
+        m = len(line.reach) - 1
+        x = np.arange(first, stop)
+        y = x + np.arange(1, width + 1)[:, None]
+        beyond = y > line.reach[first:stop]
+        y = np.minimum(y, m)
+        end, kept = line.end[x], line.kept
+        # Whole old intervals strictly to the right of the one around x, and left behind by y.
+        passed = np.maximum.accumulate(np.where(y > end, line.whole[y], 0.0), axis=0)
+        inside = y < end
+        cut = kept[y] - kept[np.maximum(line.start[y], x)]
+        head = np.where(inside, 0.0, kept[end] - kept[x])
+        gain = np.empty((2, width, 2, stop - first))
+        gain[0, :, 0] = np.maximum(passed, head)
+        gain[1, :, 0] = cut
+        gain[0, :, 1] = np.where(inside, -np.inf, passed)
+        gain[1, :, 1] = np.where(inside, 0.0, cut)
+        gain.swapaxes(1, 2)[:, :, beyond] = -np.inf
+        return cls(first, stop, gain, np.empty_like(gain))
+
+    def step(self, fewer: FloatArray, best: FloatArray) -> None:
+        """Set `best` at the block's cuts from the windows of the best with one interval less."""
+        np.add(self.gain, fewer, out=self.total)
+        rows = self.total.reshape(-1, 2, self.stop - self.first)
+        np.maximum.reduce(rows, axis=0, out=best[:, self.first : self.stop])
+
+
+def _walk(
+    line: Line, best: FloatArray, parts: int, cache: list[_Gains] | None
+) -> list[tuple[int, int, int]]:
+    m = len(line.reach) - 1
+    cuts, x, used, k, block = [], 0, 0, parts, 0
+    while x < m:
+        width = int(line.reach[x]) - x
+        if cache:
+            while cache[block].stop <= x:
+                block += 1
+            gains = cache[block]
+        else:
+            gains = _Gains.of(line, x, x + 1, width)
+        gain = gains.gain[:, :width, used, x - gains.first]
+        total = (gain + best[k - 1, :, x + 1 : x + 1 + width]).T
+        y_minus, after = divmod(int(total.argmax()), 2)
+        y = x + 1 + y_minus
+        cuts.append((x, y, _keeper(line, x, y, used=bool(used), cut=bool(after))))
+        x, used, k = y, after, k - 1
+    return cuts
+
+
+def _keeper(line: Line, x: int, y: int, *, used: bool, cut: bool) -> int:
+    """Key group whose old executor keeps [x, y) on the best way; -1 for nobody."""
+    if cut:
+        if used and y < line.end[x]:
+            return -1
+        begin = max(int(line.start[y]), x)
+        return begin if line.kept[y] > line.kept[begin] else -1
+    keeper, gain = -1, 0.0
+    if not used and y >= line.end[x]:
+        keeper, gain = x, float(line.kept[line.end[x]] - line.kept[x])
+    for end in range(int(line.end[x]) + 1, y + 1):
+        if line.whole[end] > gain:
+            keeper, gain = end - 1, float(line.whole[end])
+    return keeper if gain > 0 else -1
+
+
+def assign_intervals(problem: Problem, cuts: list[tuple[int, int, int]]) -> IntArray:
+    """Give each interval an executor: its keeper, or else one that nobody needs."""
+    assignment = np.empty(problem.num_key_groups, np.int32)
+    free = set(problem.available.tolist())
+    for x, y, keeper in cuts:
+        if keeper >= 0:
+            owner = int(problem.current[keeper])
+            assignment[x:y] = owner
+            free.remove(owner)
+    for x, y, keeper in cuts:
+        if keeper < 0:
+            there = np.bincount(problem.current[x:y], minlength=problem.num_executors)
+            owner = max(sorted(free), key=lambda e: int(there[e]))
+            assignment[x:y] = owner
+            free.remove(owner)
+    return assignment
+
+
+def least_bound(problem: Problem) -> float:
+    """Return the smallest B for which at most n' intervals exist (W/n' for a perfect cut)."""
+    weight, parts = problem.weight, problem.target_executors
+    total = np.concatenate(([0.0], np.cumsum(weight)))
+    low, high = max(float(weight.max()), float(total[-1]) / parts), float(total[-1])
+    best = _greedy_maximum(total, high, parts)
+    while True:
+        middle = (low + high) / 2
+        found = _greedy_maximum(total, middle, parts)
+        if found < np.inf:
+            best = min(best, found)
+            high = min(middle, best)
+        else:
+            low = middle
+        if high - low <= RELATIVE_TOLERANCE / 8 * high:
+            return best * (1 + RELATIVE_TOLERANCE)
+
+
+def _greedy_maximum(total: FloatArray, limit: float, parts: int) -> float:
+    """Greatest load when each interval is as long as `limit` lets it be; infinite if too many."""
+    x, m, greatest = 0, len(total) - 1, 0.0
+    slack = limit * (1 + RELATIVE_TOLERANCE / 8)
+    for _ in range(parts):
+        y = int(np.searchsorted(total, total[x] + slack, side="right")) - 1
+        if y == x:
+            return np.inf
+        greatest = max(greatest, float(total[y] - total[x]))
+        x = y
+        if x == m:
+            return greatest
+    return np.inf

@@ -1,0 +1,162 @@
+"""Where results go: ``gw.sinks.parquet(...)``, ``gw.sinks.postgres(...)`` and the others.
+
+Each function makes a sink for ``flow.sink(name, stream, sink)``.  Nothing is touched until the
+query starts; then every sink checks its target before the first epoch.
+
+============  ======================================  ====================================
+sink          an epoch delivered twice                needs
+============  ======================================  ====================================
+`parquet`     is there once                           any file system of ``pyarrow.fs``
+`postgres`    is there once                           ``pip install 'godwit[postgres]'``
+`delta`       is there once                           ``pip install 'godwit[delta]'``
+`foreach`     reaches your function twice             a function that knows epochs
+`memory`      is there once, until the process ends   room on the driver
+`console`     may be printed twice                    nothing
+`noop`        is nowhere                              nothing
+============  ======================================  ====================================
+"""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.console import ConsoleSink
+from godwit.spark.sinks.foreach import ForeachSink
+from godwit.spark.sinks.memory import MemorySink
+from godwit.spark.sinks.noop import NoopSink
+from godwit.spark.sinks.parquet import ParquetSink, latest_epoch
+from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow.fs as pafs
+    from pyspark.sql import DataFrame
+
+    from godwit.spark.sinks.delta import DeltaSink
+    from godwit.spark.sinks.postgres import PostgresSink
+
+__all__ = [
+    "EpochOutput",
+    "MemorySink",
+    "Sink",
+    "SinkContext",
+    "console",
+    "delta",
+    "foreach",
+    "latest_epoch",
+    "memory",
+    "noop",
+    "parquet",
+    "postgres",
+]
+
+
+def parquet(
+    path: str | os.PathLike[str],
+    *,
+    partition_by: str | Sequence[str] = (),
+    compression: str = "zstd",
+    keep: int | None = None,
+    filesystem: pafs.FileSystem | None = None,
+) -> ParquetSink:
+    """Write each epoch to Parquet files under ``<path>/epoch=<n>``; exactly-once.
+
+    See `godwit.spark.sinks.parquet.ParquetSink` for the guarantee and the parameters.
+    """
+    return ParquetSink(
+        path,
+        partition_by=partition_by,
+        compression=compression,
+        keep=keep,
+        filesystem=filesystem,
+    )
+
+
+def postgres(
+    dsn: str | Mapping[str, Any],
+    table: str,
+    *,
+    mode: Literal["append", "upsert"] = "append",
+    keys: str | Sequence[str] | None = None,
+    create: bool = True,
+) -> PostgresSink:
+    """Write each epoch to a PostgreSQL table in one transaction; exactly-once.
+
+    See `godwit.spark.sinks.postgres.PostgresSink` for the guarantee and the parameters.
+
+    Raises
+    ------
+    SinkError
+        If psycopg is not installed, or an option is wrong.
+    """
+    try:
+        from godwit.spark.sinks.postgres import PostgresSink  # noqa: PLC0415 - psycopg is optional
+    except ImportError as error:
+        raise _missing("PostgreSQL", "psycopg", "postgres", error) from error
+    return PostgresSink(dsn, table, mode=mode, keys=keys, create=create)
+
+
+def delta(
+    path: str | os.PathLike[str],
+    *,
+    mode: Literal["append", "upsert"] = "append",
+    keys: str | Sequence[str] | None = None,
+    partition_by: str | Sequence[str] = (),
+    storage_options: Mapping[str, str] | None = None,
+) -> DeltaSink:
+    """Write each epoch to a Delta Lake table in one commit; exactly-once.
+
+    See `godwit.spark.sinks.delta.DeltaSink` for the guarantee and the parameters.
+
+    Raises
+    ------
+    SinkError
+        If deltalake is not installed, or an option is wrong.
+    """
+    try:
+        from godwit.spark.sinks.delta import DeltaSink  # noqa: PLC0415 - deltalake is optional
+    except ImportError as error:
+        raise _missing("Delta", "deltalake", "delta", error) from error
+    return DeltaSink(
+        path, mode=mode, keys=keys, partition_by=partition_by, storage_options=storage_options
+    )
+
+
+def foreach(fn: Callable[[DataFrame, int], object]) -> ForeachSink:
+    """Call ``fn(rows, epoch)`` with every committed epoch; at least once.
+
+    See `godwit.spark.sinks.foreach.ForeachSink`.
+    """
+    return ForeachSink(fn)
+
+
+def memory(name: str | None = None) -> MemorySink:
+    """Keep results on the driver: ``.table()``, ``.epochs``, and view `name` if given.
+
+    See `godwit.spark.sinks.memory.MemorySink`.
+    """
+    return MemorySink(name)
+
+
+def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
+    """Print the first `limit` rows of every epoch.
+
+    See `godwit.spark.sinks.console.ConsoleSink`.
+    """
+    return ConsoleSink(limit, file=file)
+
+
+def noop() -> NoopSink:
+    """Throw results away."""
+    return NoopSink()
+
+
+def _missing(sink: str, package: str, extra: str, error: ImportError) -> SinkError:
+    return SinkError(
+        f"The {sink} sink needs {package}, which cannot be imported: {error}.",
+        remedy=f"pip install 'godwit[{extra}]'",
+        package=package,
+    )

@@ -1,0 +1,187 @@
+"""Sources: every stream of the flow as one streaming query, and its rows back per operator.
+
+Several sources are one streaming query, so Spark's own offset log covers them all and one epoch
+is one micro-batch of each.  A *feed* is a source after its DataFrame maps; operators that read the
+same feed share its rows.  A feed selects just the columns its operators need (Parquet reads no
+others), makes float keys canonical, and adds one hash per distinct key.  Several feeds are tagged
+and unioned: columns are numbered slots shared by type, so a union is as wide as its widest feed
+and not as the sum of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+
+from godwit.dataflow.compiled import SourceInput
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from pyspark.sql import Column, DataFrame
+
+    from godwit.dataflow.compiled import CompiledFlow
+
+__all__ = ["Feed", "FeedInput", "feeds_of", "read_feeds", "streaming_dataframe"]
+
+_FEED = "__godwit_feed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedInput:
+    """What one operator takes from a feed.
+
+    Attributes
+    ----------
+    operator
+        Index of the operator in the flow.
+    hash_slot
+        Slot of the hash of its key.
+    slots
+        Slots of its columns: key columns, then the others.
+    schema
+        Their names and Arrow types.
+    """
+
+    operator: int
+    hash_slot: str
+    slots: tuple[str, ...]
+    schema: pa.Schema
+
+
+@dataclass(slots=True, kw_only=True)
+class Feed:
+    """A source after its maps, and the operators that read it.
+
+    Attributes
+    ----------
+    source
+        Name of the source.
+    maps
+        DataFrame maps, in order.
+    columns
+        Column → slot.
+    keys
+        Key columns → slot of their hash.
+    inputs
+        The operators.
+    """
+
+    source: str
+    maps: tuple[Any, ...]
+    columns: dict[str, str] = field(default_factory=dict)
+    keys: dict[tuple[str, ...], str] = field(default_factory=dict)
+    inputs: list[FeedInput] = field(default_factory=list)
+
+
+def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
+    """Feeds of a flow, in the order its operators were declared."""
+    feeds: list[Feed] = []
+    for index, given in enumerate(flow.inputs):
+        if not isinstance(given, SourceInput):
+            continue
+        feed = next((f for f in feeds if f.source == given.source and f.maps == given.maps), None)
+        if feed is None:
+            feed = Feed(source=given.source, maps=given.maps)
+            feeds.append(feed)
+        taken = dict.fromkeys(feed.columns.values())
+        for column in given.schema:
+            if column.name not in feed.columns:
+                slot = _free_slot(column.type, taken)
+                feed.columns[column.name] = slot
+                taken[slot] = None
+        if given.keys not in feed.keys:
+            feed.keys[given.keys] = f"hash_{len(feed.keys)}"
+        feed.inputs.append(
+            FeedInput(
+                operator=index,
+                hash_slot=feed.keys[given.keys],
+                slots=tuple(feed.columns[name] for name in given.columns),
+                schema=given.schema,
+            )
+        )
+    return tuple(feeds)
+
+
+def _free_slot(dtype: pa.DataType, taken: dict[str, None]) -> str:
+    number = 0
+    while (slot := f"{dtype}_{number}".replace(" ", "")) in taken:
+        number += 1
+    return slot
+
+
+def streaming_dataframe(
+    feeds: tuple[Feed, ...], flow: CompiledFlow, sources: dict[str, DataFrame]
+) -> DataFrame:
+    """All feeds as one streaming DataFrame of slots (and a tag, where there are several)."""
+    types: dict[str, pa.DataType] = {}
+    for feed in feeds:
+        for given in feed.inputs:
+            types.update(zip(given.slots, given.schema.types, strict=True))
+        types.update(dict.fromkeys(feed.keys.values(), pa.int64()))
+    selected = []
+    for number, feed in enumerate(feeds):
+        frame = sources[feed.source]
+        for function in feed.maps:
+            frame = function(frame)
+        values = {name: frame[_quoted(name)] for name in feed.columns}
+        for name in {name for keys in feed.keys for name in keys}:
+            values[name] = _canonical(values[name], types[feed.columns[name]])
+        filled = {slot: values[name].alias(slot) for name, slot in feed.columns.items()}
+        for keys, slot in feed.keys.items():
+            filled[slot] = sf.xxhash64(*(values[name] for name in keys)).alias(slot)
+        columns = [
+            filled.get(slot, sf.lit(None).cast(from_arrow_type(dtype)).alias(slot))
+            for slot, dtype in types.items()
+        ]
+        if len(feeds) > 1:
+            columns.append(sf.lit(number).alias(_FEED))
+        selected.append(frame.select(*columns))
+    result = selected[0]
+    for other in selected[1:]:
+        result = result.unionAll(other)
+    return result
+
+
+def _canonical(column: Column, dtype: pa.DataType) -> Column:
+    # Keys are compared by their bytes: there must be one NaN and one zero.
+    if pa.types.is_floating(dtype):
+        zero = sf.lit(0.0).cast(from_arrow_type(dtype))
+        nan = sf.lit(float("nan")).cast(from_arrow_type(dtype))
+        return sf.when(sf.isnan(column), nan).otherwise(column + zero)
+    return column
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def arrow_schema(dataframe: DataFrame) -> pa.Schema:
+    """Arrow schema of the batches that Spark makes of `dataframe`."""
+    conf = dataframe.sparkSession.conf
+    large = conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
+    zone = conf.get("spark.sql.session.timeZone")
+    return to_arrow_schema(dataframe.schema, timezone=zone, prefers_large_types=large)
+
+
+def read_feeds(
+    feeds: tuple[Feed, ...], table: pa.Table
+) -> Iterator[tuple[FeedInput, npt.NDArray[np.int64], pa.RecordBatch]]:
+    """Rows of each operator: its input, the hashes, and its columns under their own names."""
+    for number, feed in enumerate(feeds):
+        rows = table
+        if len(feeds) > 1:
+            rows = table.filter(pc.equal(table[_FEED], number))
+        if rows.num_rows == 0:
+            continue
+        rows = rows.combine_chunks()
+        for given in feed.inputs:
+            hashes = rows[given.hash_slot].chunk(0).to_numpy(zero_copy_only=True)
+            columns = [rows[slot].chunk(0) for slot in given.slots]
+            yield given, hashes, pa.RecordBatch.from_arrays(columns, schema=given.schema)

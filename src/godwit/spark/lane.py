@@ -1,0 +1,243 @@
+"""What a lane task does: one epoch of every operator of its level, for the key groups it owns.
+
+A lane task is pure: it reads committed version *e-1* and what the exchange brought, writes
+attempt-unique files, and reports them; it changes nothing else that outlives the epoch.  (The
+local store it brings forward to *e-1* is a cache.)  So a retry, a zombie or a half-finished epoch
+leaves only files that no commit record names.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from godwit.dataflow.compiled import UpstreamInput
+from godwit.dataflow.hashing import canonical_keys, hash_keys
+from godwit.model.errors import GodwitError
+from godwit.spark.executors import current_executor, local_store_root
+from godwit.spark.lane_state import LaneFiles, OperatorLane
+from godwit.spark.messages import LaneReport
+from godwit.spark.wire import Header, Shipment, pack_report, ship
+from godwit.state.local_store import LocalStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.maps import ArrowMap
+    from godwit.dataflow.operator import KeyedOperator
+    from godwit.spark.exchange import Blob
+    from godwit.spark.messages import EpochInstruction
+
+__all__ = ["LaneFlow", "LaneOperator", "lane_flow", "local_store", "run_lane", "shipments"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneOperator:
+    """An operator as a lane sees it.
+
+    Attributes
+    ----------
+    index, level, operator
+        Its index in the flow, its level, itself.
+    feeds
+        What takes its output: (index of the operator fed, maps on the way, its input).
+    outputs
+        Sinks that take its output and want rows: (name, maps on the way).
+    """
+
+    index: int
+    level: int
+    operator: KeyedOperator
+    feeds: tuple[tuple[int, UpstreamInput], ...]
+    outputs: tuple[tuple[str, tuple[ArrowMap, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneFlow:
+    """The part of a compiled flow that executors need; picklable, the same for every epoch."""
+
+    num_key_groups: int
+    levels: int
+    operators: tuple[LaneOperator, ...]
+
+
+def lane_flow(flow: CompiledFlow) -> LaneFlow:
+    """Take from a compiled flow what lanes need (sinks stay on the driver)."""
+    names = [operator.name for operator in flow.operators]
+    return LaneFlow(
+        num_key_groups=flow.num_key_groups,
+        levels=flow.levels,
+        operators=tuple(
+            LaneOperator(
+                index=index,
+                level=flow.component_of(operator.name).level,
+                operator=operator,
+                feeds=tuple((names.index(i.operator), i) for i in flow.fed_by(operator.name)),
+                outputs=tuple(
+                    (o.name, o.maps) for o in flow.outputs_of(operator.name) if o.sink.wants_rows
+                ),
+            )
+            for index, operator in enumerate(flow.operators)
+        ),
+    )
+
+
+def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:
+    """How rows reach each operator in this epoch, in the flow's order."""
+    return tuple(
+        Shipment(index=o.index, level=o.level, operator=o.operator, places=told.places)
+        for o, told in zip(flow.operators, instruction.operators, strict=True)
+    )
+
+
+def run_lane(
+    flow: LaneFlow, instruction: EpochInstruction, level: int, place: int, payloads: list[bytes]
+) -> Iterator[Blob]:
+    """Carry out one lane task.
+
+    Parameters
+    ----------
+    flow, instruction
+        The flow and the epoch.
+    level
+        Level of the components whose turn it is.
+    place
+        Index of this lane task's place.
+    payloads
+        What the exchange brought, in any order.
+
+    Yields
+    ------
+    Blob
+        Payloads for the lanes of later levels, and reports (its own, and those passed through).
+    """
+    by_operator: dict[int, list[tuple[Header, bytes]]] = {}
+    for payload in payloads:
+        header = Header.of(payload)
+        if header.is_report or header.level != level:
+            yield place, payload  # this lane only carries it to the next exchange
+        else:
+            by_operator.setdefault(header.operator, []).append((header, payload))
+    lane = _Lane(flow, instruction, level, place)
+    try:
+        yield from lane.run(by_operator)
+    except GodwitError as error:
+        lane.report.error = error
+    yield place, pack_report(level, place, lane.finish())
+
+
+class _Lane:
+    """One lane task under way."""
+
+    def __init__(
+        self, flow: LaneFlow, instruction: EpochInstruction, level: int, place: int
+    ) -> None:
+        self.flow, self.instruction, self.level, self.place = flow, instruction, level, place
+        expected = instruction.places[place].executor
+        self.report = LaneReport(
+            level=level, place=place, executor=current_executor(expected)
+        )
+        self.started = time.perf_counter()
+        root = local_store_root(instruction.local_dir, instruction.run_id, self.report.executor)
+        self.store = local_store(root)
+        self.files = LaneFiles(
+            storage=instruction.storage,
+            epoch=instruction.epoch,
+            name=f"{level}-{place}",
+            inline_bytes=instruction.inline_bytes,
+            compression=instruction.compression,
+        )
+        self.shipments = shipments(flow, instruction)
+
+    def run(self, by_operator: dict[int, list[tuple[Header, bytes]]]) -> Iterator[Blob]:
+        for member in self.flow.operators:
+            if member.level != self.level:
+                continue
+            arrived = by_operator.get(member.index, [])
+            arrived.sort(key=lambda item: item[0].origin)
+            lane = OperatorLane(
+                member.operator,
+                self.instruction,
+                self.instruction.operators[member.index],
+                self.place,
+                self.store,
+                self.files,
+                self.report,
+            )
+            output = lane.process(arrived)
+            if output is not None:
+                yield from self._pass_on(member, output)
+
+    def _pass_on(self, member: LaneOperator, output: pa.RecordBatch) -> Iterator[Blob]:
+        """Send an operator's output to the operators it feeds and stage it for its sinks."""
+        started = time.perf_counter()
+        made: dict[tuple[ArrowMap, ...], pa.Table] = {(): pa.Table.from_batches([output])}
+
+        def mapped(maps: tuple[ArrowMap, ...]) -> pa.Table:
+            # A map on the way to several readers is one object and runs once.
+            if maps not in made:
+                made[maps] = maps[-1].apply(mapped(maps[:-1]))
+            return made[maps]
+
+        self.report.rows_out += output.num_rows
+        for name, maps in member.outputs:
+            table = mapped(maps)
+            if table.num_rows:
+                self.files.stage(name, table)
+        for index, given in member.feeds:
+            table = mapped(given.maps).select(list(given.columns)).combine_chunks()
+            if table.num_rows == 0:
+                continue
+            columns = table.cast(given.schema).to_batches()[0]
+            keys = canonical_keys(columns.select(list(given.keys)))
+            columns = pa.RecordBatch.from_arrays(
+                [*keys.columns, *columns.columns[len(given.keys) :]], schema=given.schema
+            )
+            hashes = hash_keys(keys)
+            origin = (self.level, member.index, self.place)
+            yield from ship(self.shipments[index], hashes, columns, origin)
+        self._took("pass_on", started)
+
+    def finish(self) -> bytes:
+        """Write what is to be written and return the report, pickled."""
+        started = time.perf_counter()
+        if self.report.error is None:
+            try:
+                self.files.close(self.report)
+            except GodwitError as error:
+                self.report.error = error
+        self._took("write", started)
+        self._took("lane", self.started)
+        return dump_report(self.report)
+
+    def _took(self, phase: str, since: float) -> None:
+        spent = (time.perf_counter() - since) * 1e3
+        self.report.took_ms[phase] = self.report.took_ms.get(phase, 0.0) + spent
+
+
+_stores: dict[Path, LocalStore] = {}
+
+
+def local_store(root: Path) -> LocalStore:
+    """Return the local store at `root`, one object for as long as this Python process lives."""
+    if root not in _stores:
+        _stores.clear()  # of an earlier run; its mappings go with it
+        _stores[root] = LocalStore(root)
+    return _stores[root]
+
+
+def dump_report(report: LaneReport) -> bytes:
+    """Pickle a report; an error's context may hold anything, so it is made plain if need be."""
+    try:
+        return pickle.dumps(report)
+    except Exception:  # noqa: BLE001  a user's exception may refuse pickling in any way
+        error = report.error
+        assert error is not None
+        report.error = type(error)(error.message, remedy=error.remedy)
+        return pickle.dumps(report)

@@ -1,0 +1,428 @@
+"""One operator on one lane in one epoch: bring state forward, process, write what changed.
+
+*Apply on next*: what an epoch changes goes into the changelog; it enters the local store only when
+a later epoch finds it committed.  So an attempt never meets the half-done work of another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.dataflow.groups import Groups, group_rows
+from godwit.dataflow.operator import Step
+from godwit.model.key_groups import key_groups_of
+from godwit.spark.messages import KeyGroupLoad, OperatorReport
+from godwit.spark.wire import HASH, partial_schema, raw_schema, unpack_rows
+from godwit.state.blocks import BlockWriter, encode_batch
+from godwit.state.hydration import REMOVED, Hydration, ranges, recover_chains
+from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
+
+if TYPE_CHECKING:
+    from godwit.dataflow.operator import KeyedOperator
+    from godwit.spark.messages import EpochInstruction, LaneReport, OperatorInstruction
+    from godwit.spark.wire import Header
+    from godwit.state.local_store import LocalStore
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["LaneFiles", "OperatorLane"]
+
+
+class LaneFiles:
+    """What one lane task writes: changelog, snapshots and staged output, a file each at most."""
+
+    def __init__(
+        self,
+        *,
+        storage: CheckpointStorage,
+        epoch: int,
+        name: str,
+        inline_bytes: int,
+        compression: Literal["lz4", "zstd"] | None,
+    ) -> None:
+        self._epoch, self._compression = epoch, compression
+        self._writers = {
+            kind: BlockWriter(
+                storage, epoch=epoch, name=f"{kind}-{name}", inline_limit_bytes=inline_bytes
+            )
+            for kind in ("changelog", "snapshots", "outputs")
+        }
+        self._segments: list[tuple[str, Literal["changes", "waiting"], list[int], list[int]]] = []
+        self._snapshots: list[tuple[str, int, int, int]] = []
+        self._outputs: list[tuple[str, int]] = []
+
+    def segment(
+        self,
+        operator: str,
+        kind: Literal["changes", "waiting"],
+        batch: pa.RecordBatch,
+        key_groups: npt.NDArray[np.int32],
+    ) -> None:
+        """Write changed entries or waiting rows, which are ordered by key group."""
+        found, starts = np.unique(key_groups, return_index=True)
+        ends = np.append(starts[1:], len(key_groups))
+        self._writers["changelog"].add(encode_batch(batch, self._compression))
+        self._segments.append((operator, kind, found.tolist(), ends.tolist()))
+
+    def snapshot(self, operator: str, key_group: int, version: int, batch: pa.RecordBatch) -> None:
+        """Write the whole state of one key group."""
+        self._writers["snapshots"].add(encode_batch(batch, self._compression))
+        self._snapshots.append((operator, key_group, version, batch.num_rows))
+
+    def stage(self, sink: str, table: pa.Table) -> None:
+        """Stage rows for a sink."""
+        for batch in table.combine_chunks().to_batches():
+            self._writers["outputs"].add(encode_batch(batch, self._compression))
+            self._outputs.append((sink, batch.num_rows))
+
+    def close(self, report: LaneReport) -> None:
+        """Finish the files and name what is in them."""
+        for (operator, kind, key_groups, ends), block in zip(
+            self._segments, self._writers["changelog"].close(), strict=True
+        ):
+            report.segments.append(
+                SegmentRef(
+                    operator=operator,
+                    epoch=self._epoch,
+                    lane=report.place,
+                    kind=kind,
+                    block=block,
+                    key_groups=tuple(key_groups),
+                    row_ends=tuple(ends),
+                )
+            )
+        for (operator, key_group, version, rows), block in zip(
+            self._snapshots, self._writers["snapshots"].close(), strict=True
+        ):
+            report.snapshots.append(
+                SnapshotRef(
+                    operator=operator,
+                    key_group=key_group,
+                    version=version,
+                    rows=rows,
+                    block=block,
+                )
+            )
+        for (sink, rows), block in zip(
+            self._outputs, self._writers["outputs"].close(), strict=True
+        ):
+            report.outputs.append(OutputRef(sink=sink, lane=report.place, rows=rows, block=block))
+
+
+class OperatorLane:
+    """One operator's share of a lane task."""
+
+    def __init__(
+        self,
+        operator: KeyedOperator,
+        instruction: EpochInstruction,
+        told: OperatorInstruction,
+        place: int,
+        store: LocalStore,
+        files: LaneFiles,
+        report: LaneReport,
+    ) -> None:
+        self.operator, self.told, self.place = operator, told, place
+        self.store, self.files, self.report = store, files, report
+        self.num_key_groups = len(told.places)
+        self.storage, self.epoch = instruction.storage, instruction.epoch
+        self.keys = operator.schema.keys.names
+        self.hydration = Hydration(
+            store=store,
+            operator=operator.name,
+            schema=operator.schema,
+            storage=instruction.storage,
+            segments=told.segments,
+            snapshots=told.snapshots,
+            floor=told.floor,
+            load=told.load,
+            recover=partial(
+                recover_chains, instruction.storage, operator.name, instruction.epoch - 1
+            ),
+        )
+
+    def process(self, arrived: Sequence[tuple[Header, bytes]]) -> pa.RecordBatch | None:
+        """Process what arrived and return the output; ``None`` if there was nothing to do."""
+        mine = self.told.places == self.place
+        clock = _Clock(self.report.took_ms)
+        batch = self._decode(arrived)
+        hashes = batch.column(0).to_numpy()
+        key_groups = key_groups_of(hashes, self.num_key_groups)
+        clock.lap("decode")
+
+        touched = np.unique(key_groups)
+        suspended = self.told.suspended
+        due = np.flatnonzero(self.told.resumed & mine & ~suspended)
+        needed = np.union1d(touched[~suspended[touched]], due)
+        if self.operator.complete:
+            needed = np.union1d(needed, np.flatnonzero(mine & ~suspended))
+        to_snapshot = np.array(
+            [g for g in self.told.to_snapshot if mine[g] and not suspended[g]], np.int64
+        )
+        cold = self.hydration.bring_forward(np.union1d(needed, to_snapshot))
+        clock.lap("apply")
+        for key_group in to_snapshot.tolist():
+            if key_group not in cold:
+                self._snapshot(key_group)
+        clock.lap("snapshot")
+
+        waits = suspended.copy()
+        waits[sorted(cold)] = True
+        batch = self._set_aside(batch, key_groups, waits)
+        ready = np.array([g for g in due.tolist() if not waits[g]], np.int64)
+        batch = self._with_waiting(batch, ready)
+        clock.lap("wait")
+        output = self._advance(batch, clock, ready, np.unique(key_groups[waits[key_groups]]))
+        if self.operator.complete:
+            output = self._complete(np.flatnonzero(mine & ~waits))
+            clock.lap("complete")
+        return output
+
+    # -- input --------------------------------------------------------------------------------
+
+    def _decode(self, arrived: Sequence[tuple[Header, bytes]]) -> pa.RecordBatch:
+        """Everything that arrived, in order of origin, all of it raw or all of it partial.
+
+        If everything came raw, rows are combined once, together. As soon as something is, or has
+        to be kept as, partial states, each payload is combined by itself, which keeps the order.
+        """
+        operator, told = self.operator, self.told
+        self.partial = operator.mergeable and (
+            any(header.is_partial for header, _ in arrived)
+            or bool(told.suspended.any())
+            or bool(told.resumed.any())
+        )
+        batches = []
+        for header, payload in arrived:
+            schema = partial_schema(operator) if header.is_partial else raw_schema(operator)
+            batch = unpack_rows(payload, schema)
+            batches.append(
+                self._combined(batch) if self.partial and not header.is_partial else batch
+            )
+        self.source_rows = sum(header.rows for header, _ in arrived)
+        return _concat(batches, self._schema)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return partial_schema(self.operator) if self.partial else raw_schema(self.operator)
+
+    def _combined(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Make partial states of raw rows."""
+        keys, rows = self._split(batch)
+        groups = group_rows(batch.column(0).to_numpy(), keys, self.num_key_groups)
+        states = self.operator.combine(groups, rows)
+        keys = keys.take(pa.array(groups.first_row))
+        return pa.RecordBatch.from_arrays(
+            [pa.array(groups.hashes), *keys.columns, *states.columns],
+            schema=partial_schema(self.operator),
+        )
+
+    def _split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        names = batch.schema.names
+        n = 1 + len(self.keys)
+        return batch.select(names[1:n]), batch.select(names[n:])
+
+    # -- wait buffers -------------------------------------------------------------------------
+
+    def _set_aside(
+        self,
+        batch: pa.RecordBatch,
+        key_groups: npt.NDArray[np.int32],
+        waits: npt.NDArray[np.bool_],
+    ) -> pa.RecordBatch:
+        """Put rows of key groups that wait into the wait buffer; return the others."""
+        aside = waits[key_groups]
+        if not aside.any():
+            return batch
+        if self.operator.mergeable and not self.partial:
+            # The wait buffer of a mergeable operator holds partial states: they are small.
+            self.partial = True
+            batch = self._combined(batch)
+            key_groups = key_groups_of(batch.column(0).to_numpy(), self.num_key_groups)
+            aside = waits[key_groups]
+        rows = np.flatnonzero(aside)
+        rows = rows[np.argsort(key_groups[rows].astype(np.uint16), kind="stable")]
+        self.files.segment(
+            self.operator.name, "waiting", batch.take(pa.array(rows)), key_groups[rows]
+        )
+        return batch.filter(pa.array(~aside))
+
+    def _with_waiting(self, batch: pa.RecordBatch, ready: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """Put the waiting rows of key groups that resume before the rows of this epoch."""
+        if len(ready) == 0:
+            return batch
+        wanted = np.zeros(self.num_key_groups, np.bool_)
+        wanted[ready] = True
+        earlier = []
+        for segment in sorted(self.told.waiting, key=lambda s: (s.epoch, s.lane)):
+            held = self.hydration.read(segment.block)
+            earlier.extend(
+                held.slice(start, end - start)
+                for key_group, start, end in ranges(segment)
+                if wanted[key_group]
+            )
+        return _concat([*earlier, batch], self._schema)
+
+    # -- processing ---------------------------------------------------------------------------
+
+    def _advance(
+        self,
+        batch: pa.RecordBatch,
+        clock: _Clock,
+        consumed: npt.NDArray[np.int64],
+        waited: npt.NDArray[np.int32],
+    ) -> pa.RecordBatch | None:
+        operator = self.operator
+        cpu = time.process_time()
+        output = None
+        load = KeyGroupLoad(key_groups=[], rows=[], keys=[], state_bytes=[], cpu_ms=[])
+        if batch.num_rows:
+            keys, rows = self._split(batch)
+            groups = group_rows(batch.column(0).to_numpy(), keys, self.num_key_groups)
+            keys = keys.take(pa.array(groups.first_row))
+            if self.partial:
+                rows = operator.merge_partials(groups, rows)
+            clock.lap("group")
+            known, prior = self._prior(groups, keys)
+            clock.lap("find")
+            made = operator.advance(
+                Step(
+                    groups=groups,
+                    keys=keys,
+                    rows=rows,
+                    partial=self.partial,
+                    prior=prior,
+                    known=known,
+                )
+            )
+            clock.lap("advance")
+            self._write_changes(groups, keys, made.state, made.removed)
+            self._changed = (groups.hashes, keys, made.state)
+            output = made.output
+            load = self._load(groups, (time.process_time() - cpu) * 1e3)
+            clock.lap("changes")
+        self.report.operators.append(
+            OperatorReport(
+                operator=operator.name,
+                rows_in=self.source_rows,
+                load=load,
+                waited=waited.tolist(),
+                consumed=consumed.tolist(),
+                versions=self.hydration.versions,
+            )
+        )
+        return output
+
+    def _prior(
+        self, groups: Groups, keys: pa.RecordBatch
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        known = np.zeros(groups.count, np.bool_)
+        priors = []
+        for key_group, start, end in _runs(groups.key_groups):
+            table = self.hydration.table(key_group)
+            rows = table.find(groups.hashes[start:end], keys.slice(start, end - start))
+            known[start:end] = rows >= 0
+            priors.append(table.read(rows))
+        return known, _concat(priors, self.operator.schema.values)
+
+    def _write_changes(
+        self,
+        groups: Groups,
+        keys: pa.RecordBatch,
+        state: pa.RecordBatch,
+        removed: npt.NDArray[np.bool_] | None,
+    ) -> None:
+        arrays = [pa.array(groups.hashes), *keys.columns, *state.columns]
+        names = [HASH, *keys.schema.names, *state.schema.names]
+        if removed is not None:
+            arrays.append(pa.array(removed))
+            names.append(REMOVED)
+        self.files.segment(
+            self.operator.name,
+            "changes",
+            pa.RecordBatch.from_arrays(arrays, names),
+            groups.key_groups,
+        )
+
+    def _load(self, groups: Groups, cpu_ms: float) -> KeyGroupLoad:
+        rows_of_key = np.diff(groups.starts)
+        found, starts = np.unique(groups.key_groups, return_index=True)
+        rows = np.add.reduceat(rows_of_key, starts)
+        keys = np.diff(np.append(starts, groups.count))
+        return KeyGroupLoad(
+            key_groups=found.tolist(),
+            rows=rows.tolist(),
+            keys=keys.tolist(),
+            state_bytes=[self.hydration.table(g).state_bytes for g in found.tolist()],
+            cpu_ms=(rows * (cpu_ms / rows.sum())).tolist(),
+        )
+
+    def _snapshot(self, key_group: int) -> None:
+        table = self.hydration.table(key_group)
+        hashes, keys, values = table.scan()
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(hashes), *keys.columns, *values.columns],
+            [HASH, *keys.schema.names, *values.schema.names],
+        )
+        self.files.snapshot(self.operator.name, key_group, table.version, batch)
+
+    def _complete(self, key_groups: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """Output of every key of this lane, changed in this epoch or not."""
+        schema = partial_schema(self.operator)
+        whole = []
+        for key_group in key_groups.tolist():
+            hashes, keys, values = self.hydration.table(key_group).scan()
+            whole.append(
+                pa.RecordBatch.from_arrays(
+                    [pa.array(hashes), *keys.columns, *values.columns], schema=schema
+                )
+            )
+        if self._changed is not None:
+            hashes, keys, state = self._changed
+            whole.append(
+                pa.RecordBatch.from_arrays(
+                    [pa.array(hashes), *keys.columns, *state.columns], schema=schema
+                )
+            )
+        batch = _concat(whole, schema)
+        keys, values = self._split(batch)
+        groups = group_rows(batch.column(0).to_numpy(), keys, self.num_key_groups)
+        newest = pa.array(groups.order[groups.starts[1:] - 1])
+        return self.operator.finish(keys.take(newest), values.take(newest))
+
+    _changed: tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch] | None = None
+    partial: bool = False
+    source_rows: int = 0
+
+
+class _Clock:
+    """Adds up the time between laps, by phase."""
+
+    def __init__(self, took_ms: dict[str, float]) -> None:
+        self._took_ms, self._since = took_ms, time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self._took_ms[phase] = self._took_ms.get(phase, 0.0) + (now - self._since) * 1e3
+        self._since = now
+
+
+def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    return pa.concat_batches(batches)
+
+
+def _runs(sorted_key_groups: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
+    """(key group, start, end) of each run of equal values."""
+    found, starts = np.unique(sorted_key_groups, return_index=True)
+    ends = np.append(starts[1:], len(sorted_key_groups))
+    return zip(found.tolist(), starts.tolist(), ends.tolist(), strict=True)

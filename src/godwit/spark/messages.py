@@ -1,0 +1,191 @@
+"""What the driver tells the lanes of an epoch, and what a lane reports back.
+
+An instruction tells a lane how to bring each key group to the committed version.  For an executor
+that holds a recent version this is a short tail of changelog segments, so the message grows with
+what the last epochs changed and not with the state there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from godwit.model.errors import GodwitError
+    from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = [
+    "EpochInstruction",
+    "KeyGroupLoad",
+    "LaneReport",
+    "OperatorInstruction",
+    "OperatorReport",
+    "Place",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One lane task: where it should run, and which lane of that executor it is."""
+
+    executor: str
+    lane: int
+    location: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorInstruction:
+    """One operator in one epoch.
+
+    Attributes
+    ----------
+    places
+        Shape ``(num_key_groups,)``: place (index into ``EpochInstruction.places``).
+    floor
+        Shape ``(num_key_groups,)``: `segments` is complete for a table at this version or later.
+        -1: it is complete for an empty table too (with `snapshots`).
+    segments
+        Changelog segments to apply.
+    snapshots
+        Key group → snapshot, for those that start from nothing.
+    suspended
+        Shape ``(num_key_groups,)``: rows go to the wait buffer.
+    load
+        Shape ``(num_key_groups,)``: key groups whose state is loaded, while the epoch waits, by a
+        lane that does not hold it; others wait for it then.
+    waiting
+        Waiting segments of the key groups in `resumed`.
+    resumed
+        Shape ``(num_key_groups,)``: key groups whose waiting rows are processed in this epoch,
+        before its own.
+    to_snapshot
+        Key groups of which a snapshot is taken, at the version before this epoch.
+    """
+
+    places: npt.NDArray[np.int32]
+    floor: npt.NDArray[np.int64]
+    segments: tuple[SegmentRef, ...]
+    snapshots: dict[int, SnapshotRef]
+    suspended: npt.NDArray[np.bool_]
+    load: npt.NDArray[np.bool_]
+    waiting: tuple[SegmentRef, ...]
+    resumed: npt.NDArray[np.bool_]
+    to_snapshot: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochInstruction:
+    """One epoch.
+
+    Attributes
+    ----------
+    epoch
+        The epoch.
+    run_id
+        The run; the local store belongs to it.
+    places
+        One lane task each, at every level.
+    operators
+        In the flow's order.
+    storage
+        The checkpoint.
+    local_dir
+        Where local stores lie; ``None`` for the executor's own directory.
+    inline_bytes
+        What one lane writes up to this size travels in the commit record.
+    compression
+        Arrow IPC compression of segments and outputs, or ``None``.
+    """
+
+    epoch: int
+    run_id: str
+    places: tuple[Place, ...]
+    operators: tuple[OperatorInstruction, ...]
+    storage: CheckpointStorage
+    local_dir: str | None
+    inline_bytes: int
+    compression: Literal["lz4", "zstd"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupLoad:
+    """What one key group cost in one epoch: columns, one entry per key group touched.
+
+    Attributes
+    ----------
+    key_groups, rows, keys, state_bytes
+        Key group; rows (or partial states) that came in; distinct keys among them; bytes of
+        state held.
+    cpu_ms
+        The lane's processing time, shared out by rows.
+    """
+
+    key_groups: list[int]
+    rows: list[int]
+    keys: list[int]
+    state_bytes: list[int]
+    cpu_ms: list[float]
+
+
+@dataclass(slots=True, kw_only=True)
+class OperatorReport:
+    """What one lane did for one operator.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator.
+    rows_in
+        Rows that came in, before they were combined.
+    load
+        Per key group.
+    waited
+        Key groups whose rows were put in the wait buffer.
+    consumed
+        Key groups whose waiting rows were processed.
+    versions
+        Key group → version its local table is at now.
+    """
+
+    operator: str
+    rows_in: int
+    load: KeyGroupLoad
+    waited: list[int]
+    consumed: list[int]
+    versions: dict[int, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class LaneReport:
+    """What one lane task did.
+
+    Attributes
+    ----------
+    level, place
+        Level of the components, and index of its place.
+    executor
+        Name of the executor it really ran on.
+    operators, segments, snapshots, outputs
+        What it did and wrote.
+    rows_out
+        Rows emitted.
+    took_ms
+        Phase → milliseconds.
+    error
+        Why it could not be done, if the reason is in the flow and trying again would not help.
+    """
+
+    level: int
+    place: int
+    executor: str
+    operators: list[OperatorReport] = field(default_factory=list)
+    segments: list[SegmentRef] = field(default_factory=list)
+    snapshots: list[SnapshotRef] = field(default_factory=list)
+    outputs: list[OutputRef] = field(default_factory=list)
+    rows_out: int = 0
+    took_ms: dict[str, float] = field(default_factory=dict)
+    error: GodwitError | None = None

@@ -1,0 +1,78 @@
+"""An epoch's staged output, read back for a sink.
+
+Lanes stage rows in the checkpoint and the commit record names them, so whatever a sink is given,
+now or after a crash, is the same rows in the same order.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from godwit.state.blocks import decode_batch, read_block
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from godwit.state.records import OutputRef
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["StagedOutput"]
+
+_LOCAL_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedOutput:
+    """The rows of one epoch for one sink (see `godwit.spark.sinks.EpochOutput`).
+
+    Attributes
+    ----------
+    epoch
+        The epoch.
+    schema
+        Columns.
+    refs
+        Where the rows are, in order.
+    storage
+        The checkpoint.
+    spark
+        The session.
+    """
+
+    epoch: int
+    schema: pa.Schema
+    refs: Sequence[OutputRef]
+    storage: CheckpointStorage
+    spark: SparkSession
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in all."""
+        return sum(ref.rows for ref in self.refs)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows on the driver, one batch at a time."""
+        for ref in self.refs:
+            yield decode_batch(read_block(self.storage, ref.block))
+
+    def dataframe(self) -> DataFrame:
+        """The rows as a DataFrame; read by the executors, unless they are few."""
+        if sum(ref.block.length for ref in self.refs) <= _LOCAL_BYTES:
+            table = pa.Table.from_batches(self.batches(), schema=self.schema)
+            return self.spark.createDataFrame(table)
+        storage = self.storage
+        rows = [(pickle.dumps(ref.block),) for ref in self.refs]
+
+        def read(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in blocks:
+                for block in batch.column(0).to_pylist():
+                    yield decode_batch(read_block(storage, pickle.loads(block)))  # noqa: S301  our own
+
+        blocks = self.spark.createDataFrame(rows, "block binary").repartition(len(rows))
+        return blocks.mapInArrow(read, from_arrow_schema(self.schema))

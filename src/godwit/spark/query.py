@@ -1,0 +1,356 @@
+"""What the user holds of a running flow: StreamingQuery's names, and the state's whereabouts."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from godwit.migration import Bounds, Strategy, inputs
+from godwit.model import events
+from godwit.model.assignment import Assignment
+from godwit.model.errors import EpochFailedError, GodwitError, InvalidPlanError, MigrationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+    from godwit.migration import EndMigration
+    from godwit.spark.run import Run
+
+__all__ = ["Migration", "Query"]
+
+_MAX_EVENTS = 10_000
+
+
+class Query:
+    """A running flow.
+
+    The names and habits are those of ``pyspark.sql.streaming.StreamingQuery``; beside them it
+    says where the key groups are (`assignment`), moves them (`migrate`) and tells what happens
+    (`events`).
+    """
+
+    def __init__(self, flow_name: str) -> None:
+        self._flow_name = flow_name
+        self._events: list[events.Event] = []
+        self._listeners: list[Callable[[events.Event], None]] = []
+        self._failure: BaseException | None = None
+        self._busy = threading.Lock()
+        self._closed = threading.Lock()
+        self._ended = False
+        self._run: Run
+        self._spark_query: StreamingQuery
+
+    def __repr__(self) -> str:
+        return f"<Query {self._flow_name!r}: {self.status['message']}>"
+
+    # -- for the runtime ----------------------------------------------------------------------
+
+    def begin(self, run: Run, start: Callable[[Any], StreamingQuery]) -> Query:
+        """Open the run and start the streaming query."""
+        self._run = run
+        try:
+            run.open()
+            self._spark_query = start(self._on_epoch)
+        except BaseException:
+            run.close()
+            raise
+        return self
+
+    def emit(self, event: events.Event) -> None:
+        """Keep an event and tell the listeners."""
+        self._events.append(event)
+        del self._events[:-_MAX_EVENTS]
+        for listener in self._listeners:
+            listener(event)
+
+    def _on_epoch(self, rows: DataFrame, epoch: int) -> None:
+        with self._busy:
+            try:
+                self._run.epoch(rows, epoch)
+            except BaseException as error:
+                if self._failure is None:
+                    self._failure = error
+                raise
+
+    # -- StreamingQuery -----------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Name of the query."""
+        return self._spark_query.name
+
+    @property
+    def id(self) -> str:
+        """Identifier of the query, the same over restarts from one checkpoint."""
+        return self._run.log.identity.query_id
+
+    @property
+    def runId(self) -> str:  # noqa: N802  StreamingQuery's name
+        """Identifier of this run."""
+        return self._run.run_id
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802  StreamingQuery's name
+        """Whether the query is running."""
+        return bool(self._spark_query.isActive)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the query is doing, with the last committed epoch and what is on the move."""
+        status = dict(self._spark_query.status)
+        view = self._run.protocol.view()
+        status["committedEpoch"] = self._run.log.latest_epoch
+        status["executors"] = sorted(view.executors)
+        status["held"] = list(view.holds)
+        status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
+        status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
+        return status
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name
+        """Figures of the last epochs (see `godwit.spark.progress.Progress.finish`)."""
+        return list(self._run.progress)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
+        """Figures of the last epoch."""
+        return self._run.progress[-1] if self._run.progress else None
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        """Wait until the query stops, by `stop` or by an error.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; then the return value says whether it has stopped.
+
+        Raises
+        ------
+        GodwitError
+            If the query failed.
+        """
+        try:
+            if timeout is None:
+                self._spark_query.awaitTermination()
+                done: bool | None = None
+            else:
+                done = self._spark_query.awaitTermination(timeout)
+        except Exception as error:
+            self._end()
+            raise self._explained(error) from error
+        if done is not False:
+            self._end()
+        return done
+
+    def processAllAvailable(self) -> None:  # noqa: N802  StreamingQuery's name
+        """Wait until everything that is available now has been processed and delivered.
+
+        Raises
+        ------
+        GodwitError
+            If the query failed.
+        """
+        try:
+            self._spark_query.processAllAvailable()
+        except Exception as error:
+            self._end()
+            raise self._explained(error) from error
+
+    def stop(self) -> None:
+        """Stop after the epoch that runs now; the checkpoint is ready to be resumed."""
+        if self._ended:
+            return
+        self._run.stopping.set()
+        # Let the epoch that is being carried out come to its end: it is not lost either way, but
+        # it would have to be done again.
+        finished = self._busy.acquire(timeout=60)
+        try:
+            self._spark_query.stop()
+        finally:
+            if finished:
+                self._busy.release()
+        self._end()
+
+    def exception(self) -> GodwitError | None:
+        """Return why the query failed; ``None`` if it did not."""
+        if not self._spark_query.isActive and self._failure is None:
+            failed = self._spark_query.exception()
+            return None if failed is None else self._explained(failed)
+        return None if self._failure is None else self._explained(self._failure)
+
+    def _explained(self, error: BaseException) -> GodwitError:
+        cause = self._failure or error
+        if isinstance(cause, GodwitError):
+            return cause
+        return EpochFailedError(
+            f"Flow {self._flow_name!r} failed: {type(cause).__name__}: {cause}",
+            remedy="Nothing of the unfinished epoch was committed; start the flow again from its "
+            "checkpoint once the cause is gone.",
+        )
+
+    def _end(self) -> None:
+        with self._closed:
+            if self._ended:
+                return
+            self._ended = True
+        failure = self.exception()
+        if failure is None:
+            self.emit(self._run.event(events.QueryStopped, name=self._flow_name))
+        else:
+            self.emit(
+                self._run.event(events.QueryFailed, name=self._flow_name, error=str(failure))
+            )
+        self._run.close()
+
+    # -- the whereabouts of state -------------------------------------------------------------
+
+    @property
+    def assignment(self) -> Mapping[str, Assignment]:
+        """Component → assignment of the next epoch."""
+        view = self._run.protocol.view()
+        return {name: component.assignment for name, component in view.components.items()}
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Names of the executors that are alive."""
+        return tuple(sorted(self._run.protocol.view().executors))
+
+    @property
+    def events(self) -> tuple[events.Event, ...]:
+        """What has happened so far, oldest first."""
+        return tuple(self._events)
+
+    def add_listener(self, listener: Callable[[events.Event], None]) -> None:
+        """Call `listener` with every event from now on, on whichever thread it happens."""
+        self._listeners.append(listener)
+
+    def migrate(
+        self,
+        plan: Assignment | Mapping[int, str],
+        *,
+        component: str | None = None,
+        strategy: Strategy | Literal["live", "disruptive", "stop_the_world"] = Strategy.LIVE,
+        max_moves: int | None = None,
+        max_bytes: int | None = None,
+        max_lag: int | None = None,
+    ) -> Migration:
+        """Move key groups to other executors while the stream flows.
+
+        Parameters
+        ----------
+        plan
+            The assignment to arrive at, or just the moves: key group → executor.
+        component
+            Whose key groups; may be left out if the flow has only one component.
+        strategy
+            ``"live"``: copies are warmed in the background, each key group switches at an epoch
+            boundary once its copy is nearly fresh (paper 1 §3.2). ``"disruptive"``: all switch now
+            and the next epoch waits for the load. ``"stop_the_world"``: no epoch runs until
+            everything is in place.
+        max_moves, max_bytes, max_lag
+            Bounds of a live migration: key groups and bytes in flight at once, and the epochs a
+            copy may lag by when it takes over.
+
+        Returns
+        -------
+        Migration
+            Returns at once; ``wait()`` on it if need be.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the plan is not total or names something that does not exist.
+        MigrationError
+            If the component is being migrated already.
+        """
+        name = self._component(component)
+        current = self.assignment[name]
+        target = plan if isinstance(plan, Assignment) else current.moved(dict(plan))
+        try:
+            chosen = Strategy(strategy)
+        except ValueError:
+            raise InvalidPlanError(
+                f"There is no strategy {strategy!r}.",
+                remedy=f"Use one of {', '.join(s.value for s in Strategy)}.",
+            ) from None
+        defaults = Bounds()
+        bounds = Bounds(
+            max_moves=defaults.max_moves if max_moves is None else max_moves,
+            max_bytes=defaults.max_bytes if max_bytes is None else max_bytes,
+            max_lag=defaults.max_lag if max_lag is None else max_lag,
+        )
+        loads = self._run.loads.get(name)
+        migration = uuid.uuid4().hex[:8]
+        self._run.handle(
+            inputs.MigrationRequested(
+                id=migration,
+                component=name,
+                target=target,
+                strategy=chosen,
+                bounds=bounds,
+                loads={}
+                if loads is None
+                else {g: float(loads[g]) for g in np.flatnonzero(loads).tolist()},
+            )
+        )
+        return Migration(migration, name, self._run)
+
+    def _component(self, component: str | None) -> str:
+        names = list(self.assignment)
+        if component is None and len(names) == 1:
+            return names[0]
+        if component not in names:
+            raise InvalidPlanError(
+                f"There is no component {component!r}."
+                if component is not None
+                else "The flow has several components.",
+                remedy=f"Name one with component=: {', '.join(names)}.",
+            )
+        return component
+
+
+class Migration:
+    """A migration that was asked for."""
+
+    def __init__(self, migration: str, component: str, run: Run) -> None:
+        self.id, self.component, self._run = migration, component, run
+
+    def __repr__(self) -> str:
+        return f"<Migration {self.id} of {self.component!r}: {'done' if self.done else 'under way'}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._run.outcome(self.id, 0) is not None
+
+    def wait(self, timeout: float | None = None) -> EndMigration:
+        """Wait for its end and return how it ended.
+
+        Parameters
+        ----------
+        timeout
+            Seconds.
+
+        Raises
+        ------
+        MigrationError
+            If it has not ended by then, or the query stopped first.
+        """
+        ended = self._run.outcome(self.id, timeout)
+        if ended is None:
+            raise MigrationError(
+                f"Migration {self.id} of {self.component!r} has not ended"
+                + ("." if timeout is None else f" after {timeout} s."),
+                remedy="Look at query.status and query.events; a key group switches at an epoch "
+                "boundary, so the stream has to have rows.",
+            )
+        return ended
+
+    def cancel(self, reason: str = "cancelled by the user") -> None:
+        """End it: what has switched stays, the rest does not move."""
+        self._run.handle(inputs.CancellationRequested(id=self.id, reason=reason))

@@ -1,0 +1,498 @@
+"""One run of a flow on the driver: what happens in an epoch, and between epochs.
+
+The epoch protocol, step by step (``Run.epoch``); a crash between any two steps loses nothing:
+
+1. ask the migration protocol how every component runs; tell the lanes what they need;
+2. run the chain of stages: lanes write files that nobody names yet, and report them;
+3. commit: one record names the files that count. *This is the moment.*
+4. deliver the staged output to the sinks (again after a crash: sinks are idempotent by epoch);
+5. return, and Spark commits its offsets. An epoch that Spark replays but that has its record is
+   only delivered again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.migration import EpochPlan, MigrationProtocol, inputs
+from godwit.model import events
+from godwit.model.assignment import Assignment, even_assignment
+from godwit.model.errors import CheckpointMismatchError, GodwitError, InvalidPlanError, SinkError
+from godwit.spark.background import Background
+from godwit.spark.executors import Executor, live_executors, wait_for
+from godwit.spark.feeds import arrow_schema, feeds_of
+from godwit.spark.instructions import Copies, operator_instruction, places_of
+from godwit.spark.lane import lane_flow
+from godwit.spark.messages import EpochInstruction, LaneReport
+from godwit.spark.outputs import StagedOutput
+from godwit.spark.progress import Progress
+from godwit.spark.sinks.sink import SinkContext
+from godwit.spark.warming import Errand
+from godwit.spark.stages import Program, ShippedProgram, run_stages
+from godwit.state.commit_log import CommitLog
+from godwit.state.records import IDENTITY, CommitRecord, FlowIdentity
+from godwit.state.snapshots import choose_snapshots
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.operator import KeyedOperator
+    from godwit.migration import EndMigration
+    from godwit.spark.options import Options
+
+__all__ = ["Run"]
+
+_COLLECT_EVERY = 20
+_HELD_PAUSE_S = 0.2
+
+
+class Run:
+    """One run of a flow, from start to stop.
+
+    Parameters
+    ----------
+    flow
+        The compiled flow.
+    rows
+        The one streaming DataFrame (see `godwit.spark.feeds`).
+    options
+        As the user gave them.
+    spark
+        The session.
+    emit
+        Called with every event.
+    """
+
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        rows: DataFrame,
+        options: Options,
+        spark: SparkSession,
+        emit: Callable[[events.Event], None],
+    ) -> None:
+        self.flow, self.options, self.spark = flow, options, spark
+        self.run_id = uuid.uuid4().hex[:12]
+        self.progress: list[dict[str, Any]] = []
+        self.emit = emit
+        self._lock = threading.RLock()  # guards the protocol, the chains, and what executors hold
+        self.stopping = threading.Event()
+        self.storage = CheckpointStorage.open(options.checkpoint)
+        self.log = CommitLog.create_or_open(
+            self.storage,
+            _identity(flow, self.storage),
+            self.run_id,
+            retain_epochs=options.retain_epochs,
+        )
+        self.copies = Copies(flow.num_key_groups)
+        self.loads: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
+        self._executors: dict[str, Executor] = {}
+        self.protocol: MigrationProtocol  # since `open`, which knows the executors
+        self._background = Background(self)
+        feeds = feeds_of(flow)
+        self._counting = frozenset(flow.operators[f.inputs[0].operator].name for f in feeds)
+        program = Program(feeds=feeds, lanes=lane_flow(flow), schema=arrow_schema(rows))
+        self._program = ShippedProgram(program, self.run_id, spark.sparkContext)
+
+    # -- start and stop -----------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the sinks, wait for executors, take up where the checkpoint left off."""
+        for output in self.flow.outputs:
+            output.sink.open(
+                SinkContext(
+                    name=output.name,
+                    flow=self.flow.name,
+                    query_id=self.log.identity.query_id,
+                    schema=output.schema,
+                    keys=output.keys,
+                    complete=self.flow.operator(output.operator).complete,
+                    spark=self.spark,
+                )
+            )
+        context = self.spark.sparkContext
+        found = wait_for(context, self.options.executors, self.options.executors_timeout_s)
+        self._executors = {e.name: e for e in found}
+        committed = self.log.latest_epoch
+        started = inputs.RunStarted(
+            run_id=self.run_id,
+            executors={e.name: e.lanes for e in found},
+            assignments=self._first_assignments(found),
+            committed=committed,
+            waiting={
+                c.name: self.log.chains.waiting_key_groups(c.operators[0].name)
+                for c in self.flow.components
+            },
+            state_bytes={
+                c.name: self._state_bytes(c.operators[0].name) for c in self.flow.components
+            },
+        )
+        with self._lock:
+            self.protocol = MigrationProtocol(started, self.options.policy)
+            for command in self.protocol.opening:
+                self._background.carry_out(command, {})
+        self.emit(self.event(events.QueryStarted, name=self.flow.name, resumed=committed >= 0))
+        if committed >= 0:
+            self._deliver(self.log.record(committed))
+        self._background.watch_executors()
+
+    def close(self) -> None:
+        """Stop background work and close the sinks."""
+        self.stopping.set()
+        self._background.close()
+        for output in self.flow.outputs:
+            output.sink.close()
+        self._program.destroy()
+
+    def _first_assignments(self, executors: Sequence[Executor]) -> dict[str, Assignment]:
+        """What the checkpoint says, put onto the executors there are; else what the user says."""
+        names = [e.name for e in executors]
+        lanes = [e.lanes for e in executors]
+        recorded: Mapping[str, Any] = {}
+        if self.log.latest_epoch >= 0:
+            recorded = self.log.record(self.log.latest_epoch).assignments
+        chosen = {}
+        for component in self.flow.components:
+            name = component.name
+            if name in recorded:
+                chosen[name] = _transplanted(Assignment.from_dict(recorded[name]), names, lanes)
+            elif name in self.options.assignments:
+                chosen[name] = self._checked(name, self.options.assignments[name])
+            else:
+                chosen[name] = even_assignment(self.flow.num_key_groups, names, lanes)
+        unknown = set(self.options.assignments) - {c.name for c in self.flow.components}
+        if unknown:
+            raise InvalidPlanError(
+                f"Assignments were given for components that do not exist: {sorted(unknown)}.",
+                remedy=f"Components are {', '.join(c.name for c in self.flow.components)}.",
+            )
+        return chosen
+
+    def _checked(self, component: str, assignment: Assignment) -> Assignment:
+        if assignment.num_key_groups != self.flow.num_key_groups:
+            raise InvalidPlanError(
+                f"The assignment of {component!r} has {assignment.num_key_groups} key groups.",
+                remedy=f"The flow has {self.flow.num_key_groups}; place every one of them.",
+            )
+        return assignment
+
+    # -- an epoch -----------------------------------------------------------------------------
+
+    def epoch(self, rows: DataFrame, epoch: int) -> None:
+        """Carry out one epoch (Spark calls this once per micro-batch, again after a crash)."""
+        latest = self.log.latest_epoch
+        if epoch <= latest:
+            if epoch == latest:
+                self._deliver(self.log.record(epoch))
+            return
+        if epoch > latest + 1:
+            raise CheckpointMismatchError(
+                f"Spark's progress is at epoch {epoch}, but the last epoch in the checkpoint "
+                f"{self.options.checkpoint!r} is {latest}.",
+                remedy="The directories 'spark' and the rest of the checkpoint belong together; "
+                "restore both from the same moment.",
+            )
+        took = Progress(epoch)
+        plans = self._begin(epoch)
+        try:
+            with took.phase("plan"):
+                instruction = self._instruction(epoch, plans)
+            with took.phase("stages"):
+                reports = run_stages(rows, self._program, self.flow.levels, instruction)
+            _raise_first_error(reports)
+            record = self._record(epoch, plans, reports)
+            with took.phase("commit"), self._lock:
+                record = self.log.commit(record)
+        except BaseException as error:
+            with self._lock:
+                self.handle(inputs.EpochAborted(epoch=epoch))
+            self.emit(self.event(events.EpochAborted, reason=str(error)))
+            raise
+        self._committed(epoch, reports)
+        with took.phase("deliver"):
+            self._deliver(record)
+        if epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
+            self._background.collect(self.log)
+        self._note_progress(took, reports, record)
+
+    def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
+        """Ask how the epoch runs, waiting for as long as epochs are held."""
+        while True:
+            with self._lock:
+                if not self.protocol.view().holds:
+                    plans = self.protocol.next_epoch()
+                    self.handle(inputs.EpochStarted(epoch=epoch))
+                    return plans
+                self.handle(inputs.EpochHeld())
+            if self.stopping.wait(_HELD_PAUSE_S):
+                raise InterruptedError("the query was stopped while epochs were held")
+
+    def _instruction(self, epoch: int, plans: Mapping[str, EpochPlan]) -> EpochInstruction:
+        with self._lock:
+            places = places_of(plans, self._executors)
+            told = []
+            for component in self.flow.components:
+                plan = plans[component.name]
+                running = [
+                    g for g in range(self.flow.num_key_groups) if g not in plan.suspended
+                ]
+                for operator in component.operators:
+                    due = choose_snapshots(
+                        self.log.chains,
+                        operator.name,
+                        running,
+                        budget_bytes=self.options.snapshot_budget_bytes,
+                        growth=self.options.snapshot_growth,
+                    )
+                    told.append(
+                        operator_instruction(
+                            operator=operator.name,
+                            plan=plan,
+                            places=places,
+                            chains=self.log.chains,
+                            copies=self.copies,
+                            to_snapshot=due,
+                        )
+                    )
+        return EpochInstruction(
+            epoch=epoch,
+            run_id=self.run_id,
+            places=places,
+            operators=tuple(told),
+            storage=self.storage,
+            local_dir=self.options.local_dir,
+            inline_bytes=self.options.inline_bytes,
+            compression=self.options.compression,
+        )
+
+    def _record(
+        self, epoch: int, plans: Mapping[str, EpochPlan], reports: Sequence[LaneReport]
+    ) -> CommitRecord:
+        ordered = sorted(reports, key=lambda r: (r.level, r.place))
+        consumed: dict[str, list[int]] = {}
+        for report in ordered:
+            for done in report.operators:
+                if done.consumed:
+                    consumed.setdefault(done.operator, []).extend(done.consumed)
+        return CommitRecord(
+            epoch=epoch,
+            run_id=self.run_id,
+            segments=tuple(s for r in ordered for s in r.segments),
+            snapshots=tuple(s for r in ordered for s in r.snapshots),
+            outputs=tuple(o for r in ordered for o in r.outputs),
+            consumed=consumed,
+            assignments={name: plan.assignment.to_dict() for name, plan in plans.items()},
+        )
+
+    def _committed(self, epoch: int, reports: Sequence[LaneReport]) -> None:
+        component = {o.name: c.name for c in self.flow.components for o in c.operators}
+        waited: dict[str, list[int]] = {}
+        held: dict[str, dict[str, dict[int, int]]] = {}
+        state_bytes: dict[str, dict[int, int]] = {}
+        with self._lock:
+            for report in reports:
+                for done in report.operators:
+                    name = component[done.operator]
+                    waited.setdefault(name, []).extend(done.waited)
+                    self.copies.saw(report.executor, done.operator, done.versions)
+                    held.setdefault(name, {}).setdefault(report.executor, {}).update(
+                        done.versions
+                    )
+                    load = done.load
+                    state_bytes.setdefault(name, {}).update(
+                        zip(load.key_groups, load.state_bytes, strict=True)
+                    )
+                    rows = self.loads.setdefault(name, np.zeros(self.flow.num_key_groups))
+                    rows[load.key_groups] = load.cpu_ms
+            self.handle(
+                inputs.EpochCommitted(
+                    epoch=epoch, waited=waited, held=held, state_bytes=state_bytes
+                )
+            )
+
+    def _deliver(self, record: CommitRecord) -> None:
+        """Give the sinks what the record names."""
+        for output in self.flow.outputs:
+            staged = StagedOutput(
+                epoch=record.epoch,
+                schema=output.schema,
+                refs=[ref for ref in record.outputs if ref.sink == output.name],
+                storage=self.storage,
+                spark=self.spark,
+            )
+            try:
+                output.sink.deliver(staged)
+            except GodwitError:
+                raise
+            except Exception as error:
+                raise SinkError(
+                    f"Sink {output.name!r} failed on epoch {record.epoch}: "
+                    f"{type(error).__name__}: {error}",
+                    remedy="The epoch is committed; it is delivered again when the query is "
+                    "started again.",
+                    sink=output.name,
+                    epoch=record.epoch,
+                ) from error
+
+    def _note_progress(
+        self, took: Progress, reports: Sequence[LaneReport], record: CommitRecord
+    ) -> None:
+        made = took.finish(reports, record, self.protocol.view(), self._counting)
+        self.progress.append(made)
+        del self.progress[:-1000]
+        self.emit(
+            self.event(
+                events.EpochCommitted,
+                rows_in=made["numInputRows"],
+                rows_out=made["numOutputRows"],
+                duration_ms=made["durationMs"]["epoch"],
+                waiting_key_groups=made["waitingKeyGroups"],
+            )
+        )
+
+    # -- between epochs -----------------------------------------------------------------------
+
+    def executors_now(self) -> None:
+        """Look which executors there are, and tell the protocol of those that came or went."""
+        found = {e.name: e for e in live_executors(self.spark.sparkContext)}
+        with self._lock:
+            for name in sorted(self._executors.keys() - found.keys()):
+                del self._executors[name]
+                self.copies.lost(name)
+                self.emit(self.event(events.ExecutorLost, executor=name))
+                self.handle(inputs.ExecutorLost(executor=name))
+            for name in sorted(found.keys() - self._executors.keys()):
+                self._executors[name] = found[name]
+                self.emit(
+                    self.event(events.ExecutorAdded, executor=name, lanes=found[name].lanes)
+                )
+                self.handle(inputs.ExecutorAdded(executor=name, lanes=found[name].lanes))
+
+    def executor(self, name: str) -> Executor | None:
+        """Executor of that name, if it is there."""
+        return self._executors.get(name)
+
+    def operators_of(self, component: str) -> tuple[KeyedOperator, ...]:
+        """Operators of a component."""
+        return next(c.operators for c in self.flow.components if c.name == component)
+
+    def errand(self, operator: str, executor: Executor) -> Errand:
+        """Where an operator's copies on an executor are."""
+        return Errand(
+            operator=operator,
+            executor=executor.name,
+            location=executor.location,
+            run_id=self.run_id,
+            local_dir=self.options.local_dir,
+        )
+
+    def saw(self, executor: str, operator: str, versions: Mapping[int, int]) -> None:
+        """Note which versions an executor holds."""
+        with self._lock:
+            self.copies.saw(executor, operator, versions)
+
+    def forget(self, executor: str, operator: str, key_groups: Sequence[int]) -> None:
+        """Note that an executor's copies are about to be dropped."""
+        with self._lock:
+            self.copies.dropped(executor, operator, key_groups)
+
+    def outcome(self, migration: str, timeout_s: float | None) -> EndMigration | None:
+        """How a migration ended, once it has."""
+        return self._background.outcome(migration, timeout_s)
+
+    def handle(self, fact: inputs.Fact) -> None:
+        """Tell the protocol a fact and carry out what it orders."""
+        with self._lock:
+            view = self.protocol.view()
+            before = {name: component.assignment for name, component in view.components.items()}
+            for command in self.protocol.handle(fact):
+                self._background.carry_out(command, before)
+
+    def warming_instruction(
+        self, operator: str, executor: str, key_groups: Sequence[int]
+    ) -> tuple[Any, int]:
+        """What brings an executor's copies to the committed version, and which that is."""
+        with self._lock:
+            plan_like = _elsewhere(self.flow.num_key_groups, executor, key_groups)
+            told = operator_instruction(
+                operator=operator,
+                plan=plan_like,
+                places=(),
+                chains=self.log.chains,
+                copies=self.copies,
+                to_snapshot=(),
+            )
+            return told, self.log.latest_epoch
+
+    def _state_bytes(self, operator: str) -> dict[int, int]:
+        chains = self.log.chains
+        sizes = chains.snapshot_bytes(operator) + chains.changelog_bytes(operator)
+        return {g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()}
+
+    def event(self, kind: Any, **values: Any) -> events.Event:
+        made: events.Event = kind(epoch=self.log.latest_epoch, at_s=time.time(), **values)
+        return made
+
+
+def _identity(flow: CompiledFlow, storage: CheckpointStorage) -> FlowIdentity:
+    """Identity to open the checkpoint with; a new checkpoint gets an id of its own."""
+    new = all(entry.path != IDENTITY for entry in storage.list(""))
+    return FlowIdentity(
+        name=flow.name,
+        num_key_groups=flow.num_key_groups,
+        operators={o.name: dict(o.fingerprint()) for o in flow.operators},
+        query_id=uuid.uuid4().hex if new else "",
+    )
+
+
+def _raise_first_error(reports: Sequence[LaneReport]) -> None:
+    errors = [report.error for report in reports if report.error is not None]
+    if errors:
+        raise errors[0]
+
+
+def _transplanted(
+    recorded: Assignment, names: Sequence[str], lanes: Sequence[int]
+) -> Assignment:
+    """Put a recorded assignment onto the executors of this run, which have other names.
+
+    Executors are matched in order; key groups of executors that have no match any more are dealt
+    out evenly over all.
+    """
+    executors = len(recorded.executors)
+    of = np.where(recorded.executor_of < len(names), recorded.executor_of, -1).astype(np.int32)
+    if executors < len(names):
+        of = recorded.executor_of.copy()
+    homeless = np.flatnonzero(of < 0)
+    of[homeless] = np.arange(len(homeless)) % len(names)
+    lane_of = recorded.lane_of % np.asarray(lanes, np.int32)[of]
+    return Assignment(
+        version=recorded.version + 1,
+        executors=tuple(names),
+        lanes=tuple(lanes),
+        executor_of=of.astype(np.int32),
+        lane_of=lane_of.astype(np.int32),
+    )
+
+
+def _elsewhere(num_key_groups: int, executor: str, key_groups: Sequence[int]) -> EpochPlan:
+    """Plan under which `executor` would run just these key groups: to work out what they need."""
+    others = frozenset(range(num_key_groups)) - frozenset(key_groups)
+    zeros = np.zeros(num_key_groups, np.int32)
+    assignment = Assignment(
+        version=0, executors=(executor,), lanes=(1,), executor_of=zeros, lane_of=zeros.copy()
+    )
+    return EpochPlan(
+        assignment=assignment,
+        suspended=others,
+        load=frozenset(key_groups),
+        consume=frozenset(),
+    )

@@ -1,0 +1,254 @@
+"""Results in a Delta Lake table, exactly once, by Delta's own application transactions.
+
+Every commit to a Delta table may say "application a has written its version v" in the same log
+entry as the rows.  The invariant: the table's version for our application is n if and only if it
+holds the rows of every epoch up to n.  Two deliveries of one epoch at the same time conflict in
+the log, and the loser looks again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.rows import (
+    column_names,
+    fit,
+    gather,
+    require_columns,
+    storable_schema,
+    upsert_keys,
+    without_replaced_rows,
+)
+from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["DeltaSink"]
+
+_ATTEMPTS: Final = 5
+
+
+class DeltaSink(Sink):
+    """Writes each epoch to a Delta Lake table in one commit.
+
+    **Exactly-once**: each epoch is one version of the table, with the epoch's number in it.
+    Several queries may write to one table. Where the operator is complete, each epoch overwrites
+    the table's rows. Epochs without rows are not written, save in complete mode.
+
+    Compaction and removal of old files are left to you: ``OPTIMIZE`` and
+    ``VACUUM``, by any engine.
+
+    Parameters
+    ----------
+    path
+        Path or URI of the table; it is created if absent.
+    mode
+        ``"append"`` adds rows; ``"upsert"`` merges by keys: replaces the row with the same keys.
+    keys
+        Columns that identify a row in ``"upsert"``; the operator's key columns by default. A null
+        is a key like any other.
+    partition_by
+        Partition columns of a table that is created.
+    storage_options
+        Credentials and settings of the object store.
+
+    Raises
+    ------
+    SinkError
+        If an option has a value that is never right.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: Literal["append", "upsert"] = "append",
+        keys: str | Sequence[str] | None = None,
+        partition_by: str | Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        if mode not in {"append", "upsert"}:
+            raise SinkError(
+                f"Delta sink: mode {mode!r} is not known.", remedy="Use append or upsert."
+            )
+        if keys is not None and mode == "append":
+            raise SinkError(
+                "Delta sink: keys mean nothing when rows are appended.",
+                remedy='Use mode="upsert", or leave keys out.',
+            )
+        self._path = os.fspath(path)
+        self._mode = mode
+        self._keys = keys
+        self._partition_by = column_names(partition_by)
+        self._storage_options = dict(storage_options) if storage_options else None
+
+    def open(self, context: SinkContext) -> None:
+        """Create the table, or check that the rows fit it.
+
+        Raises
+        ------
+        SinkError
+            If the table cannot be opened or its columns are others.
+        """
+        self._context = context
+        self._app_id = f"godwit-{context.query_id}-{context.name}"
+        self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
+        require_columns(context, self._partition_by, "partition_by")
+        self._schema = pa.schema(
+            [
+                field.with_type(_as_delta_stores(field.type))
+                for field in storable_schema(context.schema)
+            ]
+        )
+        try:
+            if not DeltaTable.is_deltatable(self._path, self._storage_options):
+                DeltaTable.create(
+                    self._path,
+                    schema=self._schema,
+                    mode="ignore",
+                    partition_by=list(self._partition_by) or None,
+                    storage_options=self._storage_options,
+                )
+            self._table = DeltaTable(self._path, storage_options=self._storage_options)
+        except Exception as error:  # the library also raises bare Exceptions
+            raise self._error(
+                f"cannot open {self._path}: {_text(error)}",
+                "Check the path, the credentials and the types of the columns.",
+            ) from error
+        self._check_columns()
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Commit the epoch's rows with its number, unless the table has it.
+
+        Raises
+        ------
+        SinkError
+            If the commit fails, or others commit in between time and again.
+        """
+        if output.num_rows == 0 and not self._context.complete:
+            return
+        for attempt in range(_ATTEMPTS):
+            rows = _Rows(self._rows(output))
+            try:
+                self._table.update_incremental()
+                if self._recorded() >= output.epoch:
+                    return
+                self._commit(pa.RecordBatchReader.from_batches(self._schema, rows), output.epoch)
+            except Exception as error:
+                if rows.error is not None:
+                    # The library has wrapped what went wrong on our side.
+                    raise rows.error from None
+                if isinstance(error, CommitFailedError) and attempt < _ATTEMPTS - 1:
+                    continue
+                raise self._error(
+                    f"epoch {output.epoch} cannot be committed to {self._path}: {_text(error)}",
+                    "Nothing of it is in the table; mend the cause and start the query again.",
+                    epoch=output.epoch,
+                ) from error
+            return
+
+    def _recorded(self) -> int:
+        version = self._table.transaction_version(self._app_id)
+        return -1 if version is None else version
+
+    def _rows(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+        if not self._merge_keys:
+            return gather(fit(output, self._schema, self._context.name))
+        # A merge refuses to change a row twice, and inserts a new one as often as it comes.
+        return gather(
+            without_replaced_rows(output, self._schema, self._merge_keys, self._context.name)
+        )
+
+    def _commit(self, reader: pa.RecordBatchReader, epoch: int) -> None:
+        properties = CommitProperties(app_transactions=[Transaction(self._app_id, epoch)])
+        if self._context.complete or not self._merge_keys:
+            write_deltalake(
+                self._table,
+                reader,
+                mode="overwrite" if self._context.complete else "append",
+                commit_properties=properties,
+            )
+            return
+        same_keys = " AND ".join(
+            f"target.{_quoted(key)} IS NOT DISTINCT FROM source.{_quoted(key)}"
+            for key in self._merge_keys
+        )
+        merger = self._table.merge(
+            reader,
+            predicate=same_keys,
+            source_alias="source",
+            target_alias="target",
+            commit_properties=properties,
+        )
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _check_columns(self) -> None:
+        found = {field.name: field.type for field in self._table.schema().fields}
+        wanted = {field.name: field.type for field in Schema.from_arrow(self._schema).fields}
+        differences = [
+            f"{name} ({_type_name(wanted.get(name))} in the rows, {_type_name(found.get(name))} "
+            f"in the table)"
+            for name in sorted(found.keys() | wanted.keys())
+            if found.get(name) != wanted.get(name)
+        ]
+        if differences:
+            raise self._error(
+                f"the table at {self._path} has other columns: {', '.join(differences)}",
+                "Use another path, or cast and rename the columns before the sink.",
+            )
+
+    def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
+        return SinkError(
+            f"Delta sink {self._context.name!r}: {what}.",
+            remedy=remedy,
+            sink=self._context.name,
+            path=self._path,
+            **context,
+        )
+
+
+class _Rows:
+    """An iterator of batches that remembers its own failure."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+def _as_delta_stores(dtype: pa.DataType) -> pa.DataType:
+    """Return the narrowest type of Delta Lake (it has no unsigned ones) that holds `dtype`."""
+    return {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+        pa.float16(): pa.float32(),
+    }.get(dtype, dtype)
+
+
+def _type_name(dtype: object) -> str:
+    if dtype is None:
+        return "absent"
+    return str(getattr(dtype, "type", dtype))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

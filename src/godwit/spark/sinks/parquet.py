@@ -1,0 +1,403 @@
+"""Results as a directory of Parquet files in which an epoch is there whole or not at all.
+
+::
+
+    out/by_plane/epoch=0/part-00000.parquet      rows of epoch 0
+                         _SUCCESS                epoch 0 is complete
+                 epoch=1/...
+                 _godwit.json                    whose directory this is
+                 _staging/                       half-written epochs
+
+Readers of Parquet (Spark, pandas, DuckDB) pass over names that begin with ``_`` and read the rest
+as a table partitioned by ``epoch``.
+
+The invariant: ``epoch=<n>/_SUCCESS`` exists exactly when epoch n has been delivered.  Where the
+file system renames directories in one step (local, HDFS), an epoch is written under ``_staging``
+and renamed, so no reader ever sees a part of it.  Object stores have no such rename: there the
+files go straight to their places, each appears whole, and ``_SUCCESS`` is written last; an
+epoch without it is thrown away and written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.rows import column_names, fit, gather, require_columns, storable_schema
+from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["ParquetSink", "latest_epoch", "open_file_system"]
+
+_EPOCH: Final = re.compile(r"epoch=(\d+)")
+_FORMAT: Final = 1
+_MAX_PARTITIONS: Final = 10_000
+_NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+class ParquetSink(Sink):
+    """Writes each epoch to a directory of its own, ``<path>/epoch=<n>``.
+
+    **Exactly-once**: an epoch delivered twice is written once. On local disks and HDFS an epoch
+    appears in one step. On object stores its files appear one by one, and a reader that must not
+    see half an epoch waits for its ``_SUCCESS``. One query writes to one directory.
+
+    An epoch without rows leaves no directory, save in complete mode, where it means that the
+    result is empty.
+
+    Parameters
+    ----------
+    path
+        A local path or any URI that ``pyarrow.fs`` opens (``s3://``, ``gs://``, ``hdfs://``, ...).
+    partition_by
+        Columns to make directories of within an epoch: strings, integers, dates or booleans.
+    compression
+        Codec of the files.
+    keep
+        In complete mode, the number of newest epochs to keep; ``None`` keeps all.
+    filesystem
+        An open file system that `path` is a plain path of, instead of one found by URI.
+
+    Raises
+    ------
+    SinkError
+        If an option has a value that is never right.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_by: str | Sequence[str] = (),
+        compression: str = "zstd",
+        keep: int | None = None,
+        filesystem: pafs.FileSystem | None = None,
+    ) -> None:
+        if compression != "none" and not _is_codec(compression):
+            raise SinkError(
+                f"Parquet files cannot be compressed with {compression!r} here.",
+                remedy="Use zstd, snappy, gzip, lz4, brotli or none.",
+            )
+        if keep is not None and keep < 1:
+            raise SinkError(f"keep={keep} would keep no epoch.", remedy="Keep at least one.")
+        self._path = os.fspath(path)
+        self._partition_by = column_names(partition_by)
+        self._compression = compression
+        self._keep = keep
+        self._filesystem = filesystem
+
+    def open(self, context: SinkContext) -> None:
+        """Check columns and directory, take the directory for this query, sweep what crashes left.
+
+        Raises
+        ------
+        SinkError
+            If the columns cannot be written, the directory cannot be, or it holds something else.
+        """
+        self._context = context
+        self._schema = storable_schema(context.schema)
+        self._check_columns()
+        self._fs, self._root = open_file_system(self._path, self._filesystem)
+        self._renames = _renames_directories(self._fs)
+        try:
+            self._fs.create_dir(self._root, recursive=True)
+            self._take_directory()
+            if _exists(self._fs, f"{self._root}/_staging"):
+                self._fs.delete_dir(f"{self._root}/_staging")
+        except OSError as error:
+            raise self._error(
+                f"cannot write to {self._path}: {error}",
+                "Check the path, its permissions and the credentials.",
+            ) from error
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Write the epoch's directory unless it is there.
+
+        Raises
+        ------
+        SinkError
+            If the directory cannot be written; nothing of the epoch is to be seen then.
+        """
+        final = f"{self._root}/epoch={output.epoch}"
+        empty = output.num_rows == 0 and not self._context.complete
+        try:
+            if not empty and not self._is_settled(output.epoch):
+                if self._renames:
+                    self._write_and_rename(output, final)
+                else:
+                    self._write_in_place(output, final)
+            if self._keep is not None:
+                self._forget_old_epochs(self._keep)
+        except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise self._error(
+                f"epoch {output.epoch} cannot be written to {self._path}: {error}",
+                "Nothing of it is visible; mend the cause and start the query again.",
+                epoch=output.epoch,
+            ) from error
+
+    def _write_and_rename(self, output: EpochOutput, final: str) -> None:
+        staging = f"{self._root}/_staging/{output.epoch}-{uuid.uuid4().hex}"
+        try:
+            self._write(output, staging)
+            try:
+                self._fs.move(staging, final)
+            except OSError:
+                # Another delivery of this epoch may have come first: its rows are the same.
+                if not self._is_delivered(output.epoch):
+                    raise
+        finally:
+            with contextlib.suppress(OSError):
+                self._fs.delete_dir(staging)
+
+    def _write_in_place(self, output: EpochOutput, final: str) -> None:
+        if _exists(self._fs, final):
+            self._fs.delete_dir(final)
+        self._write(output, final)
+
+    def _write(self, output: EpochOutput, directory: str) -> None:
+        """Write the rows as Parquet files, then ``_SUCCESS``; rows are streamed."""
+        self._fs.create_dir(directory, recursive=True)
+        if output.num_rows == 0:
+            self._write_empty(directory)
+        else:
+            file_format = ds.ParquetFileFormat()
+            ds.write_dataset(
+                gather(fit(output, self._schema, self._context.name)),
+                directory,
+                schema=self._schema,
+                filesystem=self._fs,
+                format=file_format,
+                file_options=file_format.make_write_options(compression=self._compression),
+                partitioning=ds.partitioning(
+                    pa.schema([self._schema.field(name) for name in self._partition_by]),
+                    flavor="hive",
+                ),
+                # More than one part only where very many partitions take turns being open.
+                basename_template="part-0000{i}.parquet",
+                use_threads=False,  # rows keep their order
+                max_partitions=_MAX_PARTITIONS,
+                existing_data_behavior="overwrite_or_ignore",
+                create_dir=True,
+            )
+        with self._fs.open_output_stream(f"{directory}/_SUCCESS"):
+            pass
+
+    def _write_empty(self, directory: str) -> None:
+        # A file at another depth than those of other epochs would stop Spark from reading any.
+        levels = [f"{name}={_NULL_PARTITION}" for name in self._partition_by]
+        inner = "/".join([directory, *levels])
+        self._fs.create_dir(inner, recursive=True)
+        columns = [field for field in self._schema if field.name not in self._partition_by]
+        pq.write_table(
+            pa.schema(columns).empty_table(),
+            f"{inner}/part-00000.parquet",
+            filesystem=self._fs,
+            compression=self._compression,
+        )
+
+    def _is_delivered(self, epoch: int) -> bool:
+        return _exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
+
+    def _is_settled(self, epoch: int) -> bool:
+        if self._is_delivered(epoch):
+            return True
+        # An epoch that `keep` has removed is not to come back.
+        return self._keep is not None and any(
+            other > epoch for other in _delivered_epochs(self._fs, self._root)
+        )
+
+    def _forget_old_epochs(self, keep: int) -> None:
+        for epoch in _delivered_epochs(self._fs, self._root)[:-keep]:
+            self._fs.delete_dir(f"{self._root}/epoch={epoch}")
+
+    def _check_columns(self) -> None:
+        require_columns(self._context, self._partition_by, "partition_by")
+        if self._keep is not None and not self._context.complete:
+            raise self._error(
+                "keep is for complete mode; here every epoch holds rows that no other does",
+                "Leave keep out, or make the operator complete.",
+            )
+        if any(name.lower() == "epoch" for name in self._schema.names):
+            raise self._error(
+                "a column is called 'epoch', as the directories are",
+                "Rename the column before the sink.",
+            )
+        for name in self._partition_by:
+            if not _names_a_directory(self._schema.field(name).type):
+                raise self._error(
+                    f"column {name!r} of type {self._schema.field(name).type} cannot name "
+                    f"directories",
+                    "Partition by strings, integers, dates or booleans.",
+                )
+        if len(set(self._partition_by)) >= len(self._schema.names):
+            raise self._error(
+                "partition_by leaves no column for the files", "Keep at least one column back."
+            )
+        try:
+            pq.write_table(self._schema.empty_table(), pa.BufferOutputStream())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise self._error(
+                f"Parquet cannot hold these columns: {error}", "Cast the column before the sink."
+            ) from error
+
+    def _take_directory(self) -> None:
+        """Write whose directory this is, or check that it is ours.
+
+        Epoch numbers start anew with every checkpoint: without this check, the epochs of an
+        older query would pass for delivered epochs of this one, and rows would be lost.
+        """
+        marker = f"{self._root}/_godwit.json"
+        mine: dict[str, Any] = {
+            "format": _FORMAT,
+            "query_id": self._context.query_id,
+            "sink": self._context.name,
+            "columns": {field.name: str(field.type) for field in self._schema},
+            "partition_by": list(self._partition_by),
+        }
+        if _exists(self._fs, marker):
+            with self._fs.open_input_stream(marker) as stream:
+                found = json.loads(stream.read())
+            if found != mine:
+                raise self._refusal(found, mine)
+            return
+        strangers = [
+            info.base_name
+            for info in self._fs.get_file_info(pafs.FileSelector(self._root))
+            if not info.base_name.startswith(("_", "."))
+        ]
+        if strangers:
+            raise self._error(
+                f"{self._path} already holds {', '.join(sorted(strangers)[:5])}, which this sink "
+                f"did not write",
+                "Give the sink a directory of its own.",
+            )
+        # Written under another name first: half a marker would belong to nobody.
+        with self._fs.open_output_stream(f"{marker}.new") as stream:
+            stream.write(json.dumps(mine, indent=1).encode())
+        self._fs.move(f"{marker}.new", marker)
+
+    def _refusal(self, found: dict[str, Any], mine: dict[str, Any]) -> SinkError:
+        changed = [field for field in mine if found.get(field) != mine[field]]
+        if "query_id" in changed or "sink" in changed:
+            return self._error(
+                f"{self._path} belongs to sink {found.get('sink')!r} of query "
+                f"{found.get('query_id')}; this is query {self._context.query_id}",
+                "Use another path, or remove the directory to write it anew.",
+            )
+        return self._error(
+            f"{', '.join(changed)} changed since {self._path} was begun: "
+            f"{found.get(changed[0])} then, {mine[changed[0]]} now",
+            "Use another path, or keep columns and layout as they were.",
+        )
+
+    def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
+        return SinkError(
+            f"Parquet sink {self._context.name!r}: {what}.",
+            remedy=remedy,
+            sink=self._context.name,
+            path=self._path,
+            **context,
+        )
+
+
+def latest_epoch(
+    path: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None
+) -> int | None:
+    """Newest epoch that a Parquet sink has delivered to `path`; ``None`` before the first.
+
+    In complete mode ``<path>/epoch=<latest>`` holds the whole result.
+
+    Parameters
+    ----------
+    path
+        What the sink was given.
+    filesystem
+        What the sink was given.
+    """
+    opened, root = open_file_system(os.fspath(path), filesystem)
+    if not _exists(opened, root):
+        return None
+    return max(_delivered_epochs(opened, root), default=None)
+
+
+def open_file_system(
+    path: str, filesystem: pafs.FileSystem | None = None
+) -> tuple[pafs.FileSystem, str]:
+    """Open the file system that `path` is on; return it with the path inside it.
+
+    Raises
+    ------
+    SinkError
+        If the URI is of no known kind, or its file system cannot be reached.
+    """
+    if filesystem is not None:
+        return filesystem, path.rstrip("/")
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/", path):
+        return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
+    try:
+        # Spark's word for S3 is s3a.
+        found, inner = pafs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", path))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
+        raise SinkError(
+            f"Cannot open {path}: {error}.",
+            remedy="Give a local path or a URI of pyarrow.fs: file, s3, gs, abfs, hdfs.",
+            path=path,
+        ) from error
+    return found, inner.rstrip("/")
+
+
+def _renames_directories(filesystem: pafs.FileSystem) -> bool:
+    """Whether `filesystem` renames a directory in one step."""
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return _renames_directories(filesystem.base_fs)
+    return filesystem.type_name.removeprefix("py::") in {"local", "hdfs"}
+
+
+def _exists(filesystem: pafs.FileSystem, path: str) -> bool:
+    return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
+
+
+def _delivered_epochs(filesystem: pafs.FileSystem, root: str) -> list[int]:
+    """Delivered epochs, ascending."""
+
+    def candidates() -> Iterator[int]:
+        for info in filesystem.get_file_info(pafs.FileSelector(root)):
+            if match := _EPOCH.fullmatch(info.base_name):
+                yield int(match[1])
+
+    epochs = sorted(candidates())
+    infos = filesystem.get_file_info([f"{root}/epoch={epoch}/_SUCCESS" for epoch in epochs])
+    return [
+        epoch
+        for epoch, info in zip(epochs, infos, strict=True)
+        if info.type != pafs.FileType.NotFound
+    ]
+
+
+def _names_a_directory(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(dtype)
+        or pa.types.is_large_string(dtype)
+        or pa.types.is_integer(dtype)
+        or pa.types.is_date(dtype)
+        or pa.types.is_boolean(dtype)
+    )
+
+
+def _is_codec(name: str) -> bool:
+    try:
+        return bool(pa.Codec.is_available(name))
+    except ValueError:
+        return False

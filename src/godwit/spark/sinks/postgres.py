@@ -1,0 +1,284 @@
+"""Results in a PostgreSQL table, exactly once: the rows and the epoch's number commit together.
+
+The invariant: ``godwit_epochs`` says epoch n of a sink if and only if the table holds the rows of
+every epoch up to n.  One transaction claims the epoch (and locks the claim), writes the rows and
+commits, so a second delivery of the epoch, late or at the same time, finds the claim and leaves.
+A commit whose answer is lost is settled in the same way: deliver again, and look at the claim.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.postgres_copy import csv_rows
+from godwit.spark.sinks.postgres_table import Connection, TargetTable
+from godwit.spark.sinks.rows import fit, gather, storable_schema, upsert_keys
+from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["PostgresSink"]
+
+_COPIED_ROWS: Final = 65_536
+_STAGE: Final = sql.Identifier("godwit_stage")
+_ROW_NUMBER: Final = sql.Identifier("godwit_row")
+_PREPARE_LOCK: Final = 0x60D317  # any number that others are unlikely to lock
+
+
+class PostgresSink(Sink):
+    """Writes each epoch to a PostgreSQL table in one transaction.
+
+    **Exactly-once**: readers see all rows of an epoch or none, and each epoch's rows once. The
+    table ``godwit_epochs``, beside the target, keeps the last epoch of each query and sink. Several
+    queries may append to one table.
+
+    Where the operator is complete, each epoch replaces all rows of the table in the same
+    transaction; such a table belongs to its sink alone.
+
+    Parameters
+    ----------
+    dsn
+        Connection string or URI, or a mapping of psycopg's connection parameters.
+    table
+        Name of the table, with its schema in front (``public.by_plane``) or without.
+    mode
+        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same keys.
+    keys
+        Columns that identify a row in ``"upsert"``; the operator's key columns by default. Keys
+        may be null: a null is a key like any other (PostgreSQL 15 or newer).
+    create
+        Whether to create the table if it is absent.
+
+    Raises
+    ------
+    SinkError
+        If an option has a value that is never right.
+    """
+
+    def __init__(
+        self,
+        dsn: str | Mapping[str, Any],
+        table: str,
+        *,
+        mode: Literal["append", "upsert"] = "append",
+        keys: str | Sequence[str] | None = None,
+        create: bool = True,
+    ) -> None:
+        if mode not in {"append", "upsert"}:
+            raise SinkError(
+                f"PostgreSQL sink: mode {mode!r} is not known.", remedy="Use append or upsert."
+            )
+        if keys is not None and mode == "append":
+            raise SinkError(
+                f"PostgreSQL sink on table {table}: keys mean nothing when rows are appended.",
+                remedy='Use mode="upsert", or leave keys out.',
+            )
+        if not all(table.split(".")) or table.count(".") > 1:
+            raise SinkError(
+                f"PostgreSQL sink: {table!r} does not name a table.",
+                remedy='Give "table" or "schema.table".',
+            )
+        self._dsn = dsn
+        self._table = table
+        self._mode = mode
+        self._keys = keys
+        self._create = create
+        self._connection: Connection | None = None
+
+    def open(self, context: SinkContext) -> None:
+        """Connect; create the table or check that the rows fit it.
+
+        Raises
+        ------
+        SinkError
+            If the server cannot be reached or the rows do not fit; says what to do.
+        """
+        self._context = context
+        self._schema = storable_schema(context.schema)
+        self._target = TargetTable(
+            sink=context.name,
+            table=self._table,
+            schema=self._schema,
+            keys=upsert_keys(context, self._keys) if self._mode == "upsert" else (),
+            complete=context.complete,
+        )
+        self._epochs = self._target.sibling("godwit_epochs")
+        try:
+            connection = self._connect()
+            with connection.transaction():
+                # Sinks that start together must not create one table twice.
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
+                self._target.prepare(connection, create=self._create)
+                self._prepare_epochs(connection)
+        except psycopg.Error as error:
+            self.close()
+            raise self._error(
+                f"cannot be opened: {_text(error)}",
+                "Check the server, the connection string and the privileges of its user.",
+            ) from error
+        except SinkError:
+            self.close()
+            raise
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Write the epoch's rows and its number in one transaction, unless it is recorded.
+
+        A connection that breaks is opened anew once.
+
+        Raises
+        ------
+        SinkError
+            If the epoch cannot be written; nothing of it is in the table then.
+        """
+        try:
+            try:
+                self._write(self._connect(), output)
+            except psycopg.OperationalError:
+                self._write(self._connect(), output)
+        except (psycopg.Error, pa.ArrowException) as error:
+            raise self._error(
+                f"epoch {output.epoch} cannot be written: {_text(error)}",
+                "Nothing of it is in the table; mend the cause and start the query again.",
+                epoch=output.epoch,
+            ) from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> Connection:
+        if self._connection is not None and (self._connection.closed or self._connection.broken):
+            self.close()
+        if self._connection is None:
+            if isinstance(self._dsn, str):
+                connection: Connection = psycopg.connect(self._dsn, autocommit=True)
+            else:
+                connection = psycopg.connect(**{**self._dsn, "autocommit": True})
+            self._connection = connection
+            # The claim waits for its rival to finish and then looks again: read committed.
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            connection.execute("SET client_encoding = 'UTF8'")
+        return self._connection
+
+    def _prepare_epochs(self, connection: Connection) -> None:
+        connection.execute(
+            sql.SQL(
+                "CREATE TABLE IF NOT EXISTS {} (query_id text, sink text, epoch bigint NOT NULL, "
+                "delivered_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (query_id, sink))"
+            ).format(self._epochs)
+        )
+
+    def _write(self, connection: Connection, output: EpochOutput) -> None:
+        with connection.transaction():
+            if not self._claim(connection, output.epoch):
+                return
+            if self._context.complete:
+                # Not TRUNCATE: readers go on seeing the old rows until the commit.
+                connection.execute(sql.SQL("DELETE FROM {}").format(self._target.identifier))
+            if self._target.keys:
+                self._upsert(connection, output)
+            else:
+                self._copy(connection, output, self._target.identifier)
+
+    def _claim(self, connection: Connection, epoch: int) -> bool:
+        """Record the epoch; return false if it, or a later one, is recorded already.
+
+        Waits while another transaction holds the claim.
+        """
+        claimed = connection.execute(
+            sql.SQL(
+                "INSERT INTO {} AS e (query_id, sink, epoch) VALUES (%s, %s, %s) "
+                "ON CONFLICT (query_id, sink) DO UPDATE "
+                "SET epoch = excluded.epoch, delivered_at = now() WHERE e.epoch < excluded.epoch "
+                "RETURNING epoch"
+            ).format(self._epochs),
+            [self._context.query_id, self._context.name, epoch],
+        ).fetchone()
+        return claimed is not None
+
+    def _upsert(self, connection: Connection, output: EpochOutput) -> None:
+        columns = _comma_separated(self._schema.names)
+        keys = _comma_separated(self._target.keys)
+        others = [name for name in self._schema.names if name not in self._target.keys]
+        update: sql.Composable = sql.SQL("DO NOTHING")
+        if others:
+            update = sql.SQL("DO UPDATE SET {}").format(
+                sql.SQL(", ").join(
+                    sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
+                )
+            )
+        names = {
+            "stage": _STAGE,
+            "row": _ROW_NUMBER,
+            "target": self._target.identifier,
+            "columns": columns,
+            "keys": keys,
+            "update": update,
+        }
+        connection.execute(
+            sql.SQL(
+                "CREATE TEMP TABLE {stage} ON COMMIT DROP AS "
+                "SELECT 0::bigint AS {row}, {columns} FROM {target} WITH NO DATA"
+            ).format(**names)
+        )
+        self._copy(connection, output, _STAGE, numbered=True)
+        # One statement cannot change a row twice: of rows with the same keys, the last counts.
+        # Going in order of keys keeps two queries on one table from locking each other out.
+        connection.execute(
+            sql.SQL(
+                "INSERT INTO {target} ({columns}) SELECT DISTINCT ON ({keys}) {columns} "
+                "FROM {stage} ORDER BY {keys}, {row} DESC ON CONFLICT ({keys}) {update}"
+            ).format(**names)
+        )
+
+    def _copy(
+        self,
+        connection: Connection,
+        output: EpochOutput,
+        table: sql.Identifier,
+        *,
+        numbered: bool = False,
+    ) -> None:
+        columns = ([_ROW_NUMBER] if numbered else []) + [
+            sql.Identifier(name) for name in self._schema.names
+        ]
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+            table, sql.SQL(", ").join(columns)
+        )
+        row = 0
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for part in self._parts(output):
+                numbers = [pa.array(np.arange(row, row + part.num_rows))] if numbered else []
+                copy.write(csv_rows([*numbers, *part.columns]))
+                row += part.num_rows
+
+    def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+        for batch in gather(fit(output, self._schema, self._context.name), rows=_COPIED_ROWS):
+            for start in range(0, batch.num_rows, _COPIED_ROWS):
+                yield batch.slice(start, _COPIED_ROWS)
+
+    def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
+        return SinkError(
+            f"PostgreSQL sink {self._context.name!r} on table {self._table}: {what}.",
+            remedy=remedy,
+            sink=self._context.name,
+            table=self._table,
+            **context,
+        )
+
+
+def _comma_separated(names: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(name) for name in names)
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

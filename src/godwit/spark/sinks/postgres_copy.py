@@ -1,0 +1,206 @@
+"""Arrow columns as PostgreSQL columns: which type fits which, and rows as the text of COPY.
+
+Rows become CSV in whole columns: Arrow writes primitive types itself; binary and lists are
+brought into PostgreSQL's text form by operations on whole columns; only columns that become
+``jsonb`` pass through Python objects.  An empty field is null, a quoted one is a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["PostgresType", "csv_rows", "postgres_type"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresType:
+    """How PostgreSQL stores an Arrow type.
+
+    Attributes
+    ----------
+    name
+        Type of a column that Godwit creates.
+    accepted
+        Names (``pg_type.typname``) of the types that an existing column may have: those that hold
+        every value.
+    """
+
+    name: str
+    accepted: tuple[str, ...]
+
+
+_TEXT: Final = PostgresType(
+    name="text",
+    accepted=("text", "varchar", "bpchar", "citext", "uuid", "json", "jsonb", "inet", "name"),
+)
+_JSON: Final = PostgresType(name="jsonb", accepted=("jsonb", "json"))
+_SIMPLE: Final = {
+    pa.null(): PostgresType(name="text", accepted=_TEXT.accepted),
+    pa.bool_(): PostgresType(name="boolean", accepted=("bool",)),
+    pa.int8(): PostgresType(name="smallint", accepted=("int2", "int4", "int8", "numeric")),
+    pa.int16(): PostgresType(name="smallint", accepted=("int2", "int4", "int8", "numeric")),
+    pa.int32(): PostgresType(name="integer", accepted=("int4", "int8", "numeric")),
+    pa.int64(): PostgresType(name="bigint", accepted=("int8", "numeric")),
+    pa.uint8(): PostgresType(name="smallint", accepted=("int2", "int4", "int8", "numeric")),
+    pa.uint16(): PostgresType(name="integer", accepted=("int4", "int8", "numeric")),
+    pa.uint32(): PostgresType(name="bigint", accepted=("int8", "numeric")),
+    pa.uint64(): PostgresType(name="numeric(20,0)", accepted=("numeric",)),
+    pa.float16(): PostgresType(name="real", accepted=("float4", "float8")),
+    pa.float32(): PostgresType(name="real", accepted=("float4", "float8")),
+    pa.float64(): PostgresType(name="double precision", accepted=("float8",)),
+    pa.date32(): PostgresType(name="date", accepted=("date",)),
+    pa.date64(): PostgresType(name="date", accepted=("date",)),
+}
+
+
+def postgres_type(dtype: pa.DataType) -> PostgresType:
+    """Type of the column that holds values of `dtype`.
+
+    Lists of primitive values become arrays; everything else that is nested becomes ``jsonb``.
+    """
+    if simple := _SIMPLE.get(dtype):
+        return simple
+    if pa.types.is_decimal(dtype):
+        name = f"numeric({dtype.precision},{max(dtype.scale, 0)})"
+        return PostgresType(name=name, accepted=("numeric",))
+    if pa.types.is_timestamp(dtype):
+        name = "timestamp" if dtype.tz is None else "timestamptz"
+        return PostgresType(name=name, accepted=(name,))
+    if pa.types.is_time(dtype):
+        return PostgresType(name="time", accepted=("time",))
+    if pa.types.is_duration(dtype):
+        return PostgresType(name="interval", accepted=("interval",))
+    if _is_text(dtype):
+        return _TEXT
+    if _is_bytes(dtype):
+        return PostgresType(name="bytea", accepted=("bytea",))
+    if pa.types.is_dictionary(dtype):
+        return postgres_type(dtype.value_type)
+    if _is_array(dtype):
+        element = postgres_type(dtype.value_type)
+        return PostgresType(
+            name=f"{element.name}[]", accepted=tuple(f"_{name}" for name in element.accepted)
+        )
+    return _JSON
+
+
+def csv_rows(columns: Sequence[pa.Array]) -> bytes:
+    """Rows of `columns` as ``COPY ... FROM STDIN (FORMAT csv)`` reads them, in UTF-8."""
+    fields = [_csv_field(column) for column in columns]
+    names = [str(position) for position in range(len(fields))]
+    out = pa.BufferOutputStream()
+    options = csv.WriteOptions(include_header=False, batch_size=16_384)
+    csv.write_csv(pa.RecordBatch.from_arrays(fields, names=names), out, options)
+    return bytes(out.getvalue())
+
+
+def _csv_field(values: pa.Array) -> pa.Array:
+    """`values` in a type whose CSV, as Arrow writes it, PostgreSQL reads as the same values."""
+    dtype = values.type
+    if pa.types.is_dictionary(dtype):
+        return _csv_field(values.dictionary_decode())
+    if _is_text(dtype) or pa.types.is_null(dtype):
+        return values.cast(pa.large_string())
+    if _is_bytes(dtype):
+        return _hexadecimal(values)
+    if pa.types.is_float16(dtype):
+        return values.cast(pa.float32())
+    if pa.types.is_date64(dtype):
+        return values.cast(pa.date32())
+    if pa.types.is_timestamp(dtype) and dtype.tz is not None:
+        # In UTC: offsets of old local times have seconds, which the text form would lose.
+        in_utc = values.cast(pa.timestamp(dtype.unit, "UTC")).cast(pa.timestamp(dtype.unit))
+        return _joined(in_utc, "Z")
+    if pa.types.is_duration(dtype):
+        return _joined(values.cast(pa.duration("us")).cast(pa.int64()), " microseconds")
+    if _is_array(dtype):
+        return _array_literals(values)
+    if pa.types.is_nested(dtype):
+        return _json(values)
+    return values
+
+
+def _hexadecimal(values: pa.Array) -> pa.Array:
+    """Write binary values in PostgreSQL's hexadecimal form, all values at once."""
+    whole = values.cast(pa.large_binary())
+    _, offsets, data = whole.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(whole) + 1, whole.offset * 8)
+    digits = (b"" if data is None else data.slice(ends[0], ends[-1] - ends[0]).to_pybytes()).hex()
+    text = pa.LargeStringArray.from_buffers(
+        len(whole), pa.py_buffer((ends - ends[0]) * 2), pa.py_buffer(digits.encode())
+    )
+    prefixed = _joined("\\x", text)
+    return pc.if_else(whole.is_valid(), prefixed, pa.scalar(None, pa.large_string()))
+
+
+def _array_literals(values: pa.Array) -> pa.Array:
+    """Write lists of primitive values as ``{1,2,NULL}``."""
+    lists = values.cast(pa.large_list(values.type.value_type))
+    elements = _csv_field(lists.flatten()).cast(pa.large_string())
+    escaped = pc.replace_substring(pc.replace_substring(elements, "\\", "\\\\"), '"', '\\"')
+    quoted = _joined('"', escaped, '"').fill_null("NULL")
+    # flatten() leaves out what null lists cover, so offsets are counted anew from lengths.
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    texts = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), quoted.cast(pa.string()))
+    literals = _joined("{", pc.binary_join(texts, ","), "}")
+    return pc.if_else(lists.is_valid(), literals, pa.scalar(None, pa.large_string()))
+
+
+def _joined(*parts: pa.Array | str) -> pa.Array:
+    """Join texts row by row; the result is null where a part is."""
+    texts = [
+        pa.scalar(part, pa.large_string())
+        if isinstance(part, str)
+        else part.cast(pa.large_string())
+        for part in parts
+    ]
+    return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
+
+
+def _json(values: pa.Array) -> pa.Array:
+    """Nested values as JSON: decimals as numbers, times in ISO 8601, binary in base 64."""
+    encoder = msgspec.json.Encoder(decimal_format="number")
+    return pa.array(
+        [
+            None if value is None else encoder.encode(value).decode()
+            for value in values.to_pylist(maps_as_pydicts="strict")
+        ],
+        pa.large_string(),
+    )
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(dtype)
+        or pa.types.is_large_string(dtype)
+        or pa.types.is_string_view(dtype)
+    )
+
+
+def _is_bytes(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(dtype)
+        or pa.types.is_large_binary(dtype)
+        or pa.types.is_fixed_size_binary(dtype)
+        or pa.types.is_binary_view(dtype)
+    )
+
+
+def _is_array(dtype: pa.DataType) -> bool:
+    is_list = (
+        pa.types.is_list(dtype)
+        or pa.types.is_large_list(dtype)
+        or pa.types.is_fixed_size_list(dtype)
+    )
+    return is_list and not pa.types.is_nested(dtype.value_type)

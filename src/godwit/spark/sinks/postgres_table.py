@@ -1,0 +1,264 @@
+"""The PostgreSQL table that results go to: created to fit, or checked to fit, before any row.
+
+A mismatch found here stops the query before its first epoch; found during an epoch it would stop
+it at some hour of the night.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.postgres_copy import postgres_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Connection", "TargetTable"]
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+_NULLS_NOT_DISTINCT_SINCE = 15_00_00
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """A column as PostgreSQL's catalogue describes it."""
+
+    name: str
+    type_name: str
+    shown_type: str
+    is_enum: bool
+    modifier: int
+    not_null: bool
+    has_default: bool
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTable:
+    """The table a sink writes.
+
+    Attributes
+    ----------
+    sink
+        Name of the sink, for errors.
+    table
+        Name of the table, with its schema in front (``public.by_plane``) or without.
+    schema
+        Columns of the rows.
+    keys
+        Columns that identify a row; empty where rows are only appended.
+    complete
+        Whether every epoch replaces all rows.
+    """
+
+    sink: str
+    table: str
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    complete: bool
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The table's name, quoted."""
+        return sql.Identifier(*self.table.split("."))
+
+    def sibling(self, name: str) -> sql.Identifier:
+        """Name of another table in the table's schema, quoted."""
+        return sql.Identifier(*self.table.split(".")[:-1], name)
+
+    def prepare(self, connection: Connection, *, create: bool) -> None:
+        """Create the table if it is absent, or check that the rows fit it.
+
+        Raises
+        ------
+        SinkError
+            If the table is absent and `create` is false, or the rows do not fit.
+        """
+        if not self._exists(connection):
+            statement = self._create_statement(connection)
+            if not create:
+                raise self._error(
+                    "does not exist",
+                    f"Create it, or pass create=True: {statement.as_string(connection)};",
+                )
+            connection.execute(statement)
+            return
+        columns = self._columns(connection)
+        self._check_columns(columns)
+        self._check_privileges(connection)
+        if self.keys:
+            self._check_unique(connection, columns)
+
+    def _exists(self, connection: Connection) -> bool:
+        row = connection.execute(
+            "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", [self._name]
+        ).fetchone()
+        if row is not None and row[0] not in {"r", "p"}:
+            raise self._error("is no table", "Name a table; views cannot be copied into.")
+        return row is not None
+
+    @property
+    def _name(self) -> str:
+        return self.identifier.as_string()
+
+    def _create_statement(self, connection: Connection) -> sql.Composed:
+        supports_null_keys = connection.info.server_version >= _NULLS_NOT_DISTINCT_SINCE
+        null_keys = any(self.schema.field(name).nullable for name in self.keys)
+        parts: list[sql.Composable] = [
+            sql.SQL("{} {}{}").format(
+                sql.Identifier(field.name),
+                sql.SQL(postgres_type(field.type).name),
+                sql.SQL("" if field.nullable else " NOT NULL"),
+            )
+            for field in self.schema
+        ]
+        if self.keys:
+            unique = (
+                "UNIQUE NULLS NOT DISTINCT" if null_keys and supports_null_keys else "PRIMARY KEY"
+            )
+            parts.append(sql.SQL("{} ({})").format(sql.SQL(unique), _comma_separated(self.keys)))
+        return sql.SQL("CREATE TABLE {} ({})").format(self.identifier, sql.SQL(", ").join(parts))
+
+    def _columns(self, connection: Connection) -> dict[str, _Column]:
+        rows = connection.execute(
+            """
+            SELECT a.attname, b.typname, format_type(a.atttypid, a.atttypmod), b.typtype = 'e',
+                   CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
+                   a.attnotnull, a.atthasdef OR a.attidentity <> '',
+                   a.attgenerated <> '' OR a.attidentity = 'a'
+            FROM pg_attribute a
+            JOIN pg_type t ON t.oid = a.atttypid
+            JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+            WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+            """,
+            [self._name],
+        )
+        names = [field.name for field in fields(_Column)]
+        return {row[0]: _Column(**dict(zip(names, row, strict=True))) for row in rows}
+
+    def _check_columns(self, columns: Mapping[str, _Column]) -> None:
+        for field in self.schema:
+            fitting = postgres_type(field.type)
+            column = columns.get(field.name)
+            if column is None:
+                raise self._error(
+                    f"has no column {field.name!r}",
+                    f"ALTER TABLE {self._name} ADD COLUMN {_quoted(field.name)} {fitting.name};",
+                )
+            if column.generated:
+                raise self._error(
+                    f"computes column {field.name!r} itself",
+                    "Leave the column out of the flow's rows, or make it a plain column.",
+                )
+            takes_text = column.is_enum and "text" in fitting.accepted
+            accepted = column.type_name in fitting.accepted or takes_text
+            if not accepted or _loses_digits(field.type, column):
+                raise self._error(
+                    f"has column {field.name!r} of type {column.shown_type}, which does not hold "
+                    f"every value of {field.type}",
+                    f"ALTER TABLE {self._name} ALTER COLUMN {_quoted(field.name)} TYPE {fitting.name};",
+                )
+        for column in columns.values():
+            supplied = column.name in self.schema.names or column.has_default or column.generated
+            if column.not_null and not supplied:
+                raise self._error(
+                    f"needs a value for column {column.name!r}, which the rows do not have",
+                    f"ALTER TABLE {self._name} ALTER COLUMN {_quoted(column.name)} DROP NOT NULL;",
+                )
+
+    def _check_privileges(self, connection: Connection) -> None:
+        needed = ["INSERT"]
+        if self.keys:
+            needed += ["SELECT", "UPDATE"]
+        if self.complete:
+            needed += ["DELETE"]
+        for privilege in needed:
+            row = connection.execute(
+                "SELECT has_table_privilege(to_regclass(%s), %s)", [self._name, privilege]
+            ).fetchone()
+            if row is None or not row[0]:
+                raise self._error(
+                    f"may not be written by {connection.info.user}",
+                    f"GRANT {', '.join(needed)} ON {self._name} TO {_quoted(connection.info.user)};",
+                )
+
+    def _check_unique(self, connection: Connection, columns: Mapping[str, _Column]) -> None:
+        """Check that the table has a unique index on exactly the keys, and that it sees nulls."""
+        # The catalogue learnt to say whether nulls are distinct with the server that has a choice.
+        sees_nulls = (
+            "i.indnullsnotdistinct"
+            if connection.info.server_version >= _NULLS_NOT_DISTINCT_SINCE
+            else "false"
+        )
+        rows = connection.execute(
+            f"""
+            SELECT (SELECT array_agg(a.attname::text ORDER BY a.attname::text)
+                    FROM pg_attribute a
+                    WHERE a.attrelid = i.indrelid
+                      AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1])),
+                   {sees_nulls}
+            FROM pg_index i
+            WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid
+              AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+            """,  # noqa: S608 - one of two constants
+            [self._name],
+        ).fetchall()
+        fitting = [nulls for names, nulls in rows if names == sorted(self.keys)]
+        nullable = not all(columns[name].not_null for name in self.keys)
+        keys = ", ".join(_quoted(name) for name in self.keys)
+        if not fitting:
+            nulls = " NULLS NOT DISTINCT" if nullable else ""
+            raise self._error(
+                f"has no unique constraint on ({keys}), which upserts need",
+                f"ALTER TABLE {self._name} ADD UNIQUE{nulls} ({keys});",
+            )
+        if nullable and not any(fitting):
+            raise self._error(
+                f"has a unique constraint on ({keys}) that lets a null key come twice",
+                f"ALTER TABLE {self._name} ADD UNIQUE NULLS NOT DISTINCT ({keys}); (PostgreSQL 15 "
+                f"or newer) beside it or instead, or SET NOT NULL on the key columns.",
+            )
+
+    def _error(self, what: str, remedy: str) -> SinkError:
+        return SinkError(
+            f"PostgreSQL sink {self.sink!r}: table {self.table} {what}.",
+            remedy=remedy,
+            sink=self.sink,
+            table=self.table,
+        )
+
+
+def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
+    """Whether the column would silently round values of `dtype`."""
+    if column.modifier < 0:
+        return False
+    if column.type_name == "numeric":
+        precision, scale = _digits(dtype)
+        column_precision = (column.modifier - 4) >> 16 & 0xFFFF
+        column_scale = (column.modifier - 4) & 0x7FF
+        return column_scale < scale or column_precision - column_scale < precision - scale
+    if column.type_name in {"timestamp", "timestamptz", "time", "interval"}:
+        return column.modifier & 0xFFFF < 6
+    return False
+
+
+def _digits(dtype: pa.DataType) -> tuple[int, int]:
+    """Decimal digits in all, and after the point."""
+    if pa.types.is_decimal(dtype):
+        return dtype.precision, max(dtype.scale, 0)
+    return len(str(2 ** (dtype.bit_width - pa.types.is_signed_integer(dtype)))), 0
+
+
+def _quoted(name: str) -> str:
+    return sql.Identifier(name).as_string()
+
+
+def _comma_separated(names: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(name) for name in names)

@@ -1,0 +1,187 @@
+"""What several sinks do to an epoch's rows on their way out: fit, gather, keep the last of a key.
+
+Everything streams: an epoch may be larger than the driver's memory, so only key columns are ever
+held as a whole, and only where a target cannot take one key twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.model.errors import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from godwit.spark.sinks.sink import EpochOutput, SinkContext
+
+__all__ = [
+    "column_names",
+    "fit",
+    "gather",
+    "last_of_each_key",
+    "require_columns",
+    "storable_schema",
+    "upsert_keys",
+    "without_replaced_rows",
+]
+
+GATHERED_ROWS = 131_072
+GATHERED_BYTES = 64 * 2**20
+
+
+def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Names as a tuple; a lone string is one name, not its letters."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Columns that identify a row: `keys`, or else the key columns of the operator.
+
+    Raises
+    ------
+    SinkError
+        If there are none, or one of them is not among the columns.
+    """
+    chosen = context.keys if keys is None else column_names(keys)
+    if not chosen:
+        raise SinkError(
+            f"Sink {context.name!r} is to upsert, but its rows have no key columns.",
+            remedy='Name the columns that identify a row (keys=[...]), or use mode="append".',
+            sink=context.name,
+        )
+    require_columns(context, chosen, "keys")
+    return chosen
+
+
+def require_columns(context: SinkContext, names: Iterable[str], option: str) -> None:
+    """Check that every one of `names`, given as `option`, is a column of the rows.
+
+    Raises
+    ------
+    SinkError
+        If one is not.
+    """
+    unknown = [name for name in names if name not in context.schema.names]
+    if unknown:
+        raise SinkError(
+            f"Sink {context.name!r}: {option} names {', '.join(map(repr, unknown))}, which the "
+            f"rows do not have.",
+            remedy=f"Columns are {', '.join(context.schema.names)}.",
+            sink=context.name,
+            columns=unknown,
+        )
+
+
+def storable_schema(schema: pa.Schema) -> pa.Schema:
+    """Return `schema` with timestamps in microseconds, as all targets keep them."""
+    return pa.schema(
+        [pa.field(field.name, _in_microseconds(field.type), field.nullable) for field in schema]
+    )
+
+
+def _in_microseconds(dtype: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(dtype):
+        return pa.timestamp("us", dtype.tz)
+    if pa.types.is_dictionary(dtype):
+        return _in_microseconds(dtype.value_type)
+    if pa.types.is_list(dtype):
+        return pa.list_(_in_microseconds(dtype.value_type))
+    return dtype
+
+
+def fit(output: EpochOutput, schema: pa.Schema, sink: str) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of `output`, cast to `schema` without losing anything.
+
+    Raises
+    ------
+    SinkError
+        If a value does not fit (a timestamp with nanoseconds, say).
+    """
+    for batch in output.batches():
+        if batch.schema.equals(schema):
+            yield batch
+            continue
+        try:
+            yield batch.cast(schema)
+        except (pa.ArrowInvalid, ValueError) as error:
+            raise SinkError(
+                f"Sink {sink!r}, epoch {output.epoch}: the rows do not fit the columns they were "
+                f"announced with: {error}.",
+                remedy="Cast or round the column in the flow, before the sink.",
+                sink=sink,
+                epoch=output.epoch,
+            ) from error
+
+
+def gather(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    rows: int = GATHERED_ROWS,
+    size_bytes: int = GATHERED_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Join small batches until they hold `rows` rows or `size_bytes`; the order stays.
+
+    An epoch comes as one batch per lane and more, which would make as many tiny row groups.
+    """
+    held: list[pa.RecordBatch] = []
+    held_rows = held_bytes = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        held.append(batch)
+        held_rows += batch.num_rows
+        held_bytes += batch.nbytes
+        if held_rows >= rows or held_bytes >= size_bytes:
+            yield pa.concat_batches(held)
+            held, held_rows, held_bytes = [], 0, 0
+    if held:
+        yield pa.concat_batches(held)
+
+
+def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
+    """Mark the rows that no later row with the same key replaces.
+
+    Parameters
+    ----------
+    keys
+        N rows of key columns, oldest first. Nulls are equal to nulls.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(N,)``: whether the row is the last one of its key.
+
+    Examples
+    --------
+    >>> last_of_each_key(pa.table({"k": ["a", "b", "a"]})).tolist()
+    [False, True, True]
+    """
+    mask = np.zeros(keys.num_rows, np.bool_)
+    names = [str(position) for position in range(keys.num_columns)]
+    rows = keys.rename_columns(names).append_column("row", pa.array(np.arange(keys.num_rows)))
+    last = rows.group_by(names, use_threads=False).aggregate([("row", "max")])
+    mask[last.column("row_max").to_numpy()] = True
+    return mask
+
+
+def without_replaced_rows(
+    output: EpochOutput, schema: pa.Schema, keys: Sequence[str], sink: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of `output` less the rows that a later row of the same key replaces.
+
+    Reads the output twice, so that only its key columns are in memory at once.
+    """
+    key_schema = pa.schema([schema.field(name) for name in keys])
+    key_batches = [batch.select(list(keys)) for batch in fit(output, schema, sink)]
+    mask = last_of_each_key(pa.Table.from_batches(key_batches, schema=key_schema))
+    del key_batches
+    start = 0
+    for batch in fit(output, schema, sink):
+        kept = mask[start : start + batch.num_rows]
+        start += batch.num_rows
+        yield batch if kept.all() else batch.filter(pa.array(kept))

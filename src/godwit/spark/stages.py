@@ -1,0 +1,153 @@
+"""One epoch as one chain of stages: source side, then an exchange and lanes per level.
+
+What runs on executors is picklable and small: the flow travels once, as a broadcast that every
+Python process unpacks once; the epoch's instruction travels with the stages.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
+
+from godwit.spark.exchange import arrow_batches, exchange, placed
+from godwit.spark.feeds import Feed, arrow_schema, read_feeds
+from godwit.spark.lane import LaneFlow, run_lane, shipments
+from godwit.spark.messages import LaneReport
+from godwit.spark.wire import Header, ship, unpack_report
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast, SparkContext
+    from pyspark.sql import DataFrame
+
+    from godwit.spark.exchange import Blob
+    from godwit.spark.messages import EpochInstruction
+
+__all__ = ["Program", "ShippedProgram", "run_stages"]
+
+_MAX_ROWS = 1_000_000
+_MAX_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What executors need of a flow.
+
+    Attributes
+    ----------
+    feeds
+        How source rows are laid out.
+    lanes
+        The operators.
+    schema
+        Arrow schema of the source rows.
+    """
+
+    feeds: tuple[Feed, ...]
+    lanes: LaneFlow
+    schema: pa.Schema
+
+
+class ShippedProgram:
+    """A program on its way to executors, unpacked once per Python process."""
+
+    def __init__(self, program: Program, key: str, spark: SparkContext) -> None:
+        self._key = key
+        # Functions of the user live in __main__ or in lambdas: only cloudpickle takes them.
+        self._broadcast: Broadcast[bytes] = spark.broadcast(cloudpickle.dumps(program))
+
+    def get(self) -> Program:
+        """The program, in this process."""
+        if self._key not in _programs:
+            _programs.clear()
+            _programs[self._key] = pickle.loads(self._broadcast.value)  # noqa: S301  our own driver's
+        return _programs[self._key]
+
+    def destroy(self) -> None:
+        """Remove it from the executors."""
+        self._broadcast.destroy()
+
+
+_programs: dict[str, Program] = {}
+
+
+def run_stages(
+    rows: DataFrame, program: ShippedProgram, levels: int, instruction: EpochInstruction
+) -> list[LaneReport]:
+    """Run the stages of one epoch and return the lanes' reports.
+
+    Parameters
+    ----------
+    rows
+        The epoch's source rows, as `feeds.streaming_dataframe` laid them out.
+    program
+        The flow.
+    levels
+        Number of levels of components.
+    instruction
+        What the lanes are told.
+    """
+    spark = rows.sparkSession.sparkContext
+    locations = [place.location for place in instruction.places]
+    lanes = len(locations)
+
+    def source_side(batches: Iterator[bytes]) -> Iterator[Blob]:
+        yield from ship_source(program.get(), instruction, batches)
+
+    exchanged = exchange(arrow_batches(rows), source_side, lanes, spark)
+    for level in range(1, levels):
+        at_level = placed(exchanged, locations, _run_level(program, instruction, level), spark)
+        exchanged = exchange(at_level, _forward, lanes, spark)
+    final = placed(exchanged, locations, _run_last_level(program, instruction, levels), spark)
+    return [pickle.loads(report) for report in final.collect()]  # noqa: S301  our own executors'
+
+
+def _forward(blobs: Iterator[Any]) -> Iterable[Blob]:
+    return blobs
+
+
+def _run_level(program: ShippedProgram, instruction: EpochInstruction, level: int) -> Any:
+    def run(place: int, payloads: list[bytes]) -> Iterator[Blob]:
+        return run_lane(program.get().lanes, instruction, level, place, payloads)
+
+    return run
+
+
+def _run_last_level(program: ShippedProgram, instruction: EpochInstruction, level: int) -> Any:
+    def run(place: int, payloads: list[bytes]) -> Iterator[bytes]:
+        for _, payload in run_lane(program.get().lanes, instruction, level, place, payloads):
+            assert Header.of(payload).is_report, "the last level has nobody to send rows to"
+            yield unpack_report(payload)
+
+    return run
+
+
+def ship_source(
+    program: Program, instruction: EpochInstruction, batches: Iterable[bytes]
+) -> Iterator[Blob]:
+    """Source side of one source partition: combine, split by lane."""
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    told = shipments(program.lanes, instruction)
+    for number, table in enumerate(_chunks(program.schema, batches)):
+        for given, hashes, columns in read_feeds(program.feeds, table):
+            yield from ship(told[given.operator], hashes, columns, (0, partition, number))
+
+
+def _chunks(schema: pa.Schema, batches: Iterable[bytes]) -> Iterator[pa.Table]:
+    """Batches gathered into tables large enough to combine well and small enough to hold."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for data in batches:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+        gathered.append(batch)
+        rows, size = rows + batch.num_rows, size + len(data)
+        if rows >= _MAX_ROWS or size >= _MAX_BYTES:
+            yield pa.Table.from_batches(gathered, schema)
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield pa.Table.from_batches(gathered, schema)

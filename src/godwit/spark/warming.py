@@ -1,0 +1,126 @@
+"""Background work on executors: warming copies of key groups, and dropping copies.
+
+Warming jobs run beside the epochs, in a scheduler pool of their own.  What a job brings forward is
+a cache of what is committed, so it may be late, repeated or lost without any harm.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from godwit.model.errors import GodwitError, MigrationError
+from godwit.spark.exchange import on_executors
+from godwit.spark.executors import current_executor, local_store_root
+from godwit.spark.lane import local_store
+from godwit.state.hydration import Hydration, recover_chains
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from godwit.spark.messages import OperatorInstruction
+    from godwit.state.schema import StateSchema
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["POOL", "Errand", "drop_copies", "warm_copies"]
+
+POOL = "godwit-warming"
+"""Spark scheduler pool of background jobs (effective with ``spark.scheduler.mode=FAIR``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """Whose copies, and where.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator.
+    executor, location
+        Name of the executor, and how a task is sent there.
+    run_id, local_dir
+        Where the run's local stores are.
+    """
+
+    operator: str
+    executor: str
+    location: str | None
+    run_id: str
+    local_dir: str | None
+
+
+def warm_copies(
+    errand: Errand,
+    key_groups: Sequence[int],
+    told: OperatorInstruction,
+    schema: StateSchema,
+    storage: CheckpointStorage,
+    committed: int,
+    spark: SparkContext,
+) -> dict[int, int]:
+    """Bring copies forward and return key group → version; blocks until it is done.
+
+    Raises
+    ------
+    MigrationError
+        If Spark ran the job on another executor, or the job failed.
+    """
+
+    def warm(_index: int) -> Iterator[Any]:
+        executor = current_executor(errand.executor)
+        try:
+            hydration = Hydration(
+                store=local_store(local_store_root(errand.local_dir, errand.run_id, executor)),
+                operator=errand.operator,
+                schema=schema,
+                storage=storage,
+                segments=told.segments,
+                snapshots=told.snapshots,
+                floor=told.floor,
+                load=told.load,
+                recover=lambda missing: recover_chains(
+                    storage, errand.operator, committed, missing
+                ),
+            )
+            hydration.bring_forward(key_groups)
+        except GodwitError as error:
+            yield pickle.dumps((executor, error))
+        else:
+            yield pickle.dumps((executor, hydration.versions))
+
+    executor, result = _run(errand, warm, spark)
+    if isinstance(result, GodwitError):
+        raise result
+    if executor != errand.executor:
+        raise MigrationError(
+            f"Copies of {errand.operator!r} were to be warmed on executor {errand.executor}, but "
+            f"Spark ran the job on {executor}.",
+            remedy="It is tried again; a larger spark.locality.wait makes Spark wait longer for a "
+            "free core.",
+        )
+    versions: dict[int, int] = result
+    return versions
+
+
+def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) -> None:
+    """Delete copies from an executor's local store; blocks until it is done."""
+
+    def drop(_index: int) -> Iterator[Any]:
+        executor = current_executor(errand.executor)
+        if executor == errand.executor:
+            store = local_store(local_store_root(errand.local_dir, errand.run_id, executor))
+            for key_group in key_groups:
+                store.drop(errand.operator, key_group)
+        yield pickle.dumps((executor, None))
+
+    _run(errand, drop, spark)
+
+
+def _run(errand: Errand, work: Any, spark: SparkContext) -> tuple[str, Any]:
+    spark.setLocalProperty("spark.scheduler.pool", POOL)
+    spark.setJobDescription(f"godwit: copies of {errand.operator} on executor {errand.executor}")
+    (reply,) = on_executors([errand.location], work, spark).collect()
+    result: tuple[str, Any] = pickle.loads(reply)  # noqa: S301  our own executor's
+    return result

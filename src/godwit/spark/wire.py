@@ -1,0 +1,212 @@
+"""What crosses an exchange: rows of one operator for one lane, or a lane's report.
+
+A payload is a fixed header and one Arrow record batch (without its schema, which both ends know).
+Its *origin* orders payloads the same way however the shuffle fetched
+them, so a replayed epoch meets its rows in the same order: arrival order is (epoch, origin, row).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.dataflow.groups import group_rows
+from godwit.model.key_groups import key_groups_of
+
+if TYPE_CHECKING:
+    from godwit.dataflow.operator import KeyedOperator
+    from godwit.spark.exchange import Blob
+
+__all__ = ["HASH", "Header", "Shipment", "pack_report", "partial_schema", "raw_schema", "ship"]
+
+HASH = "__godwit_hash"
+_HEADER = struct.Struct("<BBHIIIIQ4x")  # 32 bytes: Arrow wants its buffers aligned
+_ROWS, _PARTIAL, _REPORT = 0, 1, 2
+_MAX_CHUNK_ROWS = 1_000_000
+_SAMPLE = 0xF  # one hash in sixteen
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Where a payload comes from and what it is.
+
+    Attributes
+    ----------
+    kind
+        Raw rows, partial states, or a report.
+    level
+        Level of the components it is for.
+    operator
+        Index of the operator it is for (of the lane that reports, for a report).
+    origin
+        Who sent it: at the source side (0, partition, chunk, number), in a lane (level, operator,
+        place, number). Orders payloads.
+    rows
+        Rows it was made from, or 0 where another payload of the same rows counts them.
+    """
+
+    kind: int
+    level: int
+    operator: int
+    origin: tuple[int, int, int, int]
+    rows: int
+
+    @classmethod
+    def of(cls, payload: bytes) -> Header:
+        """Read the header of a payload."""
+        kind, level, operator, a, b, c, d, rows = _HEADER.unpack_from(payload)
+        return cls(kind, level, operator, (a, b, c, d), rows)
+
+    @property
+    def is_report(self) -> bool:
+        """Whether the payload is a lane's report."""
+        return self.kind == _REPORT
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the rows are partial states."""
+        return self.kind == _PARTIAL
+
+
+def raw_schema(operator: KeyedOperator) -> pa.Schema:
+    """Columns of raw rows: the key's hash, the key columns, the columns the operator reads."""
+    return pa.schema([pa.field(HASH, pa.int64()), *operator.schema.keys, *operator.inputs])
+
+
+def partial_schema(operator: KeyedOperator) -> pa.Schema:
+    """Columns of partial states: the key's hash, the key columns, the state columns."""
+    return pa.schema([pa.field(HASH, pa.int64()), *operator.schema.keys, *operator.schema.values])
+
+
+def pack_report(level: int, place: int, report: bytes) -> bytes:
+    """Make a payload of a lane's report."""
+    return _HEADER.pack(_REPORT, level, 0, 0, place, 0, 0, 0) + report
+
+
+def unpack_report(payload: bytes) -> bytes:
+    """Undo `pack_report`."""
+    return payload[_HEADER.size :]
+
+
+def unpack_rows(payload: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """Read the record batch of a payload, without copying it."""
+    return pa.ipc.read_record_batch(pa.py_buffer(payload)[_HEADER.size :], schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipment:
+    """How rows reach one operator in one epoch.
+
+    Attributes
+    ----------
+    index
+        The operator's index in the flow.
+    level
+        Level of its component.
+    operator
+        The operator.
+    places
+        Shape ``(num_key_groups,)``: the lane of each key group.
+    """
+
+    index: int
+    level: int
+    operator: KeyedOperator
+    places: npt.NDArray[np.int32]
+
+
+def ship(
+    shipment: Shipment,
+    hashes: npt.NDArray[np.int64],
+    columns: pa.RecordBatch,
+    origin: tuple[int, int, int],
+) -> Iterator[Blob]:
+    """Split rows by lane, combined per key first where that pays.
+
+    Parameters
+    ----------
+    shipment
+        Which operator, and where its key groups are.
+    hashes
+        Shape ``(N,)``: hash of each row's key.
+    columns
+        N rows: key columns, then the operator's input columns.
+    origin
+        The sender (see `Header`).
+    """
+    for number, start in enumerate(range(0, len(hashes), _MAX_CHUNK_ROWS)):
+        chunk = slice(start, start + _MAX_CHUNK_ROWS)
+        yield from _ship_chunk(
+            shipment,
+            hashes[chunk],
+            columns.slice(start, _MAX_CHUNK_ROWS),
+            (*origin, number),
+        )
+
+
+def _ship_chunk(
+    shipment: Shipment,
+    hashes: npt.NDArray[np.int64],
+    columns: pa.RecordBatch,
+    origin: tuple[int, int, int, int],
+) -> Iterator[Blob]:
+    operator, num_key_groups = shipment.operator, len(shipment.places)
+    num_keys = len(operator.schema.keys)
+    kind = _ROWS
+    if operator.mergeable and combining_pays(hashes):
+        keys = columns.select(columns.schema.names[:num_keys])
+        groups = group_rows(hashes, keys, num_key_groups)
+        states = operator.combine(groups, columns.select(columns.schema.names[num_keys:]))
+        keys = keys.take(pa.array(groups.first_row))
+        hashes, kind = groups.hashes, _PARTIAL
+        arrays, names = [*keys.columns, *states.columns], keys.schema.names + states.schema.names
+        lanes = shipment.places[groups.key_groups]
+    else:
+        arrays, names = columns.columns, columns.schema.names
+        lanes = shipment.places[key_groups_of(hashes, num_key_groups)]
+    batch = pa.RecordBatch.from_arrays([pa.array(hashes), *arrays], [HASH, *names])
+    rows = columns.num_rows
+    for lane, part in split_by_lane(batch, lanes):
+        header = _HEADER.pack(kind, shipment.level, shipment.index, *origin, rows)
+        yield lane, header + part.serialize().to_pybytes()
+        rows = 0
+
+
+def split_by_lane(
+    batch: pa.RecordBatch, lanes: npt.NDArray[np.int32]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows of `batch` by lane, in their order within each lane."""
+    if batch.num_rows == 0:
+        return
+    counts = np.bincount(lanes)
+    used = np.flatnonzero(counts)
+    if len(used) == 1:
+        yield int(used[0]), batch
+        return
+    # 16 bits make NumPy's stable sort a radix sort.
+    order = np.argsort(lanes.astype(np.uint16), kind="stable")
+    batch = batch.take(pa.array(order))
+    ends = np.cumsum(counts[used])
+    for lane, end, count in zip(used.tolist(), ends.tolist(), counts[used].tolist(), strict=True):
+        yield lane, batch.slice(end - count, count)
+
+
+def combining_pays(hashes: npt.NDArray[np.int64]) -> bool:
+    """Whether keys repeat often enough that combining before the exchange saves work.
+
+    Counts distinct hashes in a sixteenth of the hash space, which estimates without bias the
+    ratio of keys to rows.
+    """
+    if len(hashes) < 1024:
+        return True
+    sample = hashes[(hashes >> 32) & _SAMPLE == 0]
+    if len(sample) < 16:  # a few hot keys, none of them in the sample
+        sample = hashes[:1024]
+    distinct = 1 + np.count_nonzero(np.diff(np.sort(sample)))
+    return bool(distinct < 0.7 * len(sample))

@@ -1,0 +1,75 @@
+"""Collecting the files that nothing needs any more.
+
+Problem: retries, speculation, crashes and superseded snapshots leave files behind, and nobody knows
+at the time that they will not be needed.
+
+Invariant: only files of committed epochs are deleted, and of those only what no retained epoch
+needs.  What is retained is decided by the latest commit record, not here, so it does not matter
+where a collection stops, in what order it deletes, or whether an older run still does the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from godwit.state.records import (
+    BLOCKS,
+    COMMITS,
+    IDENTITY,
+    MANIFESTS,
+    commit_path,
+    manifest_path,
+    number_in,
+)
+
+if TYPE_CHECKING:
+    from godwit.state.commit_log import CommitLog
+    from godwit.state.storage import FileEntry
+
+__all__ = ["collect", "needed_files", "unneeded_files"]
+
+
+def collect(log: CommitLog) -> list[str]:
+    """Delete every file that no retained epoch needs.
+
+    Reads one manifest and the records after it, and lists four directories: call it every few
+    epochs, not in each. It may run beside commits of the same log.
+
+    Returns
+    -------
+    list of str
+        Paths of the files that were deleted.
+    """
+    removed = [entry.path for entry in unneeded_files(log)]
+    for path in removed:
+        log.storage.delete(path)
+    log.forget_manifests(before=log.anchor)
+    return removed
+
+
+def unneeded_files(log: CommitLog) -> list[FileEntry]:
+    """Files that `collect` would delete, ordered by path."""
+    latest = log.latest_epoch
+    needed = needed_files(log)
+    found = []
+    for directory in (BLOCKS, COMMITS, MANIFESTS):
+        for entry in log.storage.list(directory):
+            epoch = number_in(entry.path, temporary=True)
+            if epoch is not None and epoch <= latest and entry.path not in needed:
+                found.append(entry)
+    return sorted(found)
+
+
+def needed_files(log: CommitLog) -> set[str]:
+    """Files that the retained epochs need: what `chains_at` reads, and every block they name."""
+    retained = log.retained_epochs
+    if not retained:
+        return {IDENTITY}
+    anchor = log.manifest_before(retained.start)
+    needed = {IDENTITY}
+    needed.update(manifest_path(epoch) for epoch in (anchor, *retained))
+    needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
+    needed.update(block.file for block in log.chains_at(retained.start).blocks())
+    for epoch in retained:
+        needed.update(block.file for block in log.record(epoch).blocks())
+    return needed

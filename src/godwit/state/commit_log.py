@@ -1,0 +1,422 @@
+"""The commit log: one small record an epoch, whose existence is the commit.
+
+Problem: lanes write many files, fail, are retried and run twice; which of their files count must
+change in one instant, and stay decided whatever fails afterwards.
+
+Invariants:
+
+- epochs are committed in order without gaps, each by one file that is created at once and only if
+  it does not exist;
+- a run that no longer owns the checkpoint commits nothing: opening it for writing takes the next
+  number of run, and a commit first looks whether that is still the highest.  Where the two cross,
+  the exclusive creation of the record decides, and the loser says so;
+- opening reads one manifest and the records after it, never the whole history;
+- every epoch from ``retained_from`` of the latest record on can be read.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from godwit.model.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    ConcurrentRunError,
+    CorruptCheckpointError,
+)
+from godwit.state.chains import Chains
+from godwit.state.framing import decode_record, encode_commit, encode_record
+from godwit.state.identity import differences
+from godwit.state.records import (
+    COMMITS,
+    IDENTITY,
+    MANIFESTS,
+    RUNS,
+    CommitRecord,
+    FlowIdentity,
+    Manifest,
+    RunRecord,
+    commit_path,
+    manifest_path,
+    number_in,
+    run_path,
+)
+
+if TYPE_CHECKING:
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["DEFAULT_MANIFEST_INTERVAL", "DEFAULT_RETAIN_EPOCHS", "CommitLog", "load_record"]
+
+DEFAULT_RETAIN_EPOCHS: Final = 10
+DEFAULT_MANIFEST_INTERVAL: Final = 50
+_RUNS_KEPT = 10
+
+_T = TypeVar("_T")
+
+
+class CommitLog:
+    """The committed epochs of one checkpoint; made by `create_or_open` or `open_read_only`.
+
+    Attributes
+    ----------
+    storage
+        The checkpoint's directory.
+    identity
+        Whose checkpoint it is.
+    latest
+        The latest commit record; ``None`` before the first.
+    chains
+        What brings each key group to its version as of `latest`.
+    retain_epochs
+        How many committed epochs stay readable.
+    manifest_interval
+        A manifest is written every so many epochs.
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        identity: FlowIdentity,
+        *,
+        run: RunRecord | None,
+        retain_epochs: int,
+        manifest_interval: int,
+    ) -> None:
+        self.storage = storage
+        self.identity = identity
+        self.retain_epochs = retain_epochs
+        self.manifest_interval = manifest_interval
+        self._run = run
+        self._records: dict[int, CommitRecord] = {}
+        self.latest: CommitRecord | None = None
+        records = _numbers(storage, COMMITS)
+        self._manifests = _numbers(storage, MANIFESTS)
+        latest = max(records, default=-1)
+        if self._manifests and self._manifests[-1] > latest:
+            load_record(storage, commit_path(self._manifests[-1]), CommitRecord)
+        self.chains = self._replay(latest)
+        if latest >= 0:
+            self.latest = self.record(latest)
+
+    @classmethod
+    def create_or_open(
+        cls,
+        storage: CheckpointStorage,
+        identity: FlowIdentity,
+        run_id: str,
+        *,
+        retain_epochs: int = DEFAULT_RETAIN_EPOCHS,
+        manifest_interval: int = DEFAULT_MANIFEST_INTERVAL,
+    ) -> CommitLog:
+        """Open a checkpoint for writing, creating it if there is none, and take it over.
+
+        Parameters
+        ----------
+        storage
+            The checkpoint's directory.
+        identity
+            The flow that is to run.
+        run_id
+            Unique for this run.
+        retain_epochs, manifest_interval
+            See the attributes; at least 1.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If the checkpoint is of another flow, or the flow has changed so that its state does
+            not fit: every difference is listed.
+        ConcurrentRunError
+            If another run takes it over at the same moment.
+        CorruptCheckpointError
+            If a file that is needed is missing or damaged.
+        """
+        if retain_epochs < 1 or manifest_interval < 1:
+            raise CheckpointError(
+                f"retain_epochs is {retain_epochs} and manifest_interval is {manifest_interval}.",
+                remedy="Both must be at least 1.",
+            )
+        stored = _create_identity(storage, identity)
+        found = list(differences(stored, identity))
+        if found:
+            raise CheckpointMismatchError(
+                f"The checkpoint {storage.uri!r} does not fit this flow: {'; '.join(found)}.",
+                remedy="Start the changed flow with a new checkpoint, or undo the change.",
+                uri=storage.uri,
+                differences=found,
+            )
+        run = _take_over(storage, run_id)
+        return cls(
+            storage,
+            stored,
+            run=run,
+            retain_epochs=retain_epochs,
+            manifest_interval=manifest_interval,
+        )
+
+    @classmethod
+    def open_read_only(cls, storage: CheckpointStorage) -> CommitLog:
+        """Open a checkpoint to read it, whoever is running on it.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no checkpoint.
+        CorruptCheckpointError
+            If a file that is needed is missing or damaged.
+        """
+        identity = _stored_identity(storage)
+        if identity is None:
+            raise CheckpointError(
+                f"There is no checkpoint at {storage.uri!r}.",
+                remedy="Check the location; it is the one that was given to start().",
+                uri=storage.uri,
+            )
+        return cls(
+            storage,
+            identity,
+            run=None,
+            retain_epochs=DEFAULT_RETAIN_EPOCHS,
+            manifest_interval=DEFAULT_MANIFEST_INTERVAL,
+        )
+
+    @property
+    def latest_epoch(self) -> int:
+        """The latest committed epoch; -1 before the first."""
+        return -1 if self.latest is None else self.latest.epoch
+
+    @property
+    def retained_epochs(self) -> range:
+        """The epochs whose state can be read."""
+        latest = self.latest  # read once: a collection may run beside commits
+        return range(0) if latest is None else range(latest.retained_from, latest.epoch + 1)
+
+    def commit(self, record: CommitRecord) -> CommitRecord:
+        """Commit the next epoch. When this returns, it is durable; before, it may or may not be.
+
+        Parameters
+        ----------
+        record
+            Of epoch ``latest_epoch + 1``; ``run_id`` and ``retained_from`` are set here.
+
+        Returns
+        -------
+        CommitRecord
+            The record as it was written: every block has a file, and small ones still have their
+            bytes with them.
+
+        Raises
+        ------
+        ConcurrentRunError
+            If another run owns the checkpoint.
+        CheckpointError
+            If the record cannot be the next one, or the log is open to read only.
+        StorageFullError
+            If there is no room; nothing was committed.
+        """
+        run = self._run
+        if run is None:
+            raise CheckpointError(
+                f"The checkpoint {self.storage.uri!r} is open to read only.",
+                remedy="Open it with CommitLog.create_or_open to commit.",
+            )
+        self.chains.check(record)
+        self._check_files(record)
+        floor = max(self.retained_epochs.start, record.epoch - self.retain_epochs + 1)
+        record = msgspec.structs.replace(record, run_id=run.run_id, retained_from=floor)
+        data, settled = encode_commit(record)
+        self._check_ownership(run)
+        if self.latest_epoch - self.manifest_before(self.latest_epoch) >= self.manifest_interval:
+            self._write_manifest()
+        try:
+            self.storage.create_exclusive(commit_path(record.epoch), data)
+        except FileExistsError as error:
+            if self.storage.read(commit_path(record.epoch)).to_pybytes() != data:
+                raise self._lost(record.epoch, run) from error
+        self.chains.apply(settled)
+        self.latest = self._records[record.epoch] = settled
+        for epoch in [epoch for epoch in self._records if epoch < self.anchor]:
+            del self._records[epoch]
+        return settled
+
+    def record(self, epoch: int) -> CommitRecord:
+        """Commit record of a retained epoch.
+
+        Raises
+        ------
+        CheckpointError
+            If the epoch is not retained, or not committed yet.
+        CorruptCheckpointError
+            If its file is missing or damaged.
+        """
+        if self.latest is not None:
+            self._require_retained(epoch)
+        found = self._records.get(epoch)
+        return self._load(epoch) if found is None else found
+
+    def chains_at(self, epoch: int) -> Chains:
+        """Chains as of a retained epoch.
+
+        Raises
+        ------
+        CheckpointError
+            If the epoch is not retained, or not committed yet.
+        CorruptCheckpointError
+            If a file that is needed is missing or damaged.
+        """
+        self._require_retained(epoch)
+        return self._replay(epoch)
+
+    @property
+    def anchor(self) -> int:
+        """Epoch of the manifest that the earliest retained epoch starts from; -1 for none."""
+        return self.manifest_before(self.retained_epochs.start)
+
+    def manifest_before(self, epoch: int) -> int:
+        """Epoch of the latest manifest of `epoch` or earlier; -1 for none."""
+        return max((m for m in self._manifests if m <= epoch), default=-1)
+
+    def forget_manifests(self, *, before: int) -> None:
+        """Take note that manifests of epochs earlier than `before` were deleted."""
+        self._manifests = [epoch for epoch in self._manifests if epoch >= before]
+
+    def _require_retained(self, epoch: int) -> None:
+        if epoch not in self.retained_epochs:
+            retained = self.retained_epochs
+            there_are = (
+                f"epochs {retained[0]} to {retained[-1]} are retained"
+                if retained
+                else "no epoch is committed yet"
+            )
+            raise CheckpointError(
+                f"Epoch {epoch} cannot be read from the checkpoint {self.storage.uri!r}: "
+                f"{there_are}.",
+                remedy="Name one of the retained epochs; retain_epochs says how many are kept.",
+                epoch=epoch,
+                retained=(retained.start, retained.stop - 1),
+            )
+
+    def _replay(self, epoch: int) -> Chains:
+        start = self.manifest_before(epoch)
+        if start >= 0:
+            path = manifest_path(start)
+            chains = Chains.restore(load_record(self.storage, path, Manifest))
+        else:
+            chains = Chains(self.identity.num_key_groups)
+        for later in range(start + 1, epoch + 1):
+            found = self._records.get(later)
+            chains.apply(self._load(later) if found is None else found)
+        return chains
+
+    def _load(self, epoch: int) -> CommitRecord:
+        record = load_record(self.storage, commit_path(epoch), CommitRecord)
+        self._records[epoch] = record
+        return record
+
+    def _write_manifest(self) -> None:
+        path = manifest_path(self.latest_epoch)
+        try:
+            self.storage.create_exclusive(path, encode_record(self.chains.manifest()))
+        except FileExistsError:
+            # Only a manifest of the same epoch can be there, and records do not change.
+            load_record(self.storage, path, Manifest)
+        self._manifests.append(self.latest_epoch)
+        self.chains.forget_inline_bytes(before=self.retained_epochs.start)
+
+    def _check_files(self, record: CommitRecord) -> None:
+        for block in record.blocks():
+            epoch = number_in(block.file) if block.file else record.epoch
+            if epoch is None or epoch < record.epoch:
+                raise CheckpointError(
+                    f"The commit record of epoch {record.epoch} names the file {block.file!r}, "
+                    f"which was not written for it or a later epoch and may be collected.",
+                    remedy="Give BlockWriter the epoch whose record names its blocks.",
+                    epoch=record.epoch,
+                    file=block.file,
+                )
+
+    def _check_ownership(self, run: RunRecord) -> None:
+        highest = max(_numbers(self.storage, RUNS), default=-1)
+        if highest != run.number:
+            owner = load_record(self.storage, run_path(highest), RunRecord)
+            raise _overtaken(self.storage, run.run_id, owner.run_id)
+
+    def _lost(self, epoch: int, run: RunRecord) -> CheckpointError:
+        other = load_record(self.storage, commit_path(epoch), CommitRecord).run_id
+        if other != run.run_id:
+            return _overtaken(self.storage, run.run_id, other)
+        return CheckpointError(
+            f"Epoch {epoch} of the checkpoint {self.storage.uri!r} was already committed by an "
+            f"attempt of this run that seemed to fail.",
+            remedy="Start the query again: it goes on after what is committed.",
+            epoch=epoch,
+        )
+
+
+def load_record(storage: CheckpointStorage, path: str, kind: type[_T]) -> _T:
+    """Read a record's file.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If it is missing or damaged.
+    """
+    return decode_record(memoryview(storage.read(path)), kind, path=path)
+
+
+def _numbers(storage: CheckpointStorage, directory: str) -> list[int]:
+    numbers = (number_in(entry.path) for entry in storage.list(directory))
+    return sorted(number for number in numbers if number is not None)
+
+
+def _stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:
+    if any(entry.path == IDENTITY for entry in storage.list("")):
+        return load_record(storage, IDENTITY, FlowIdentity)
+    if _numbers(storage, COMMITS):
+        raise CorruptCheckpointError(
+            f"The file {IDENTITY!r} is missing from the checkpoint {storage.uri!r}, though epochs "
+            f"are committed.",
+            remedy="Restore it from a copy of the checkpoint.",
+            file=IDENTITY,
+            uri=storage.uri,
+        )
+    return None
+
+
+def _create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowIdentity:
+    """Give the stored identity, after storing `identity` if there is none."""
+    stored = _stored_identity(storage)
+    if stored is not None:
+        return stored
+    # If another run is faster, its identity is the one to compare with.
+    with suppress(FileExistsError):
+        storage.create_exclusive(IDENTITY, encode_record(identity))
+    return load_record(storage, IDENTITY, FlowIdentity)
+
+
+def _take_over(storage: CheckpointStorage, run_id: str) -> RunRecord:
+    numbers = _numbers(storage, RUNS)
+    run = RunRecord(number=max(numbers, default=-1) + 1, run_id=run_id)
+    try:
+        storage.create_exclusive(run_path(run.number), encode_record(run))
+    except FileExistsError as error:
+        owner = load_record(storage, run_path(run.number), RunRecord)
+        raise _overtaken(storage, run_id, owner.run_id) from error
+    for number in numbers[:-_RUNS_KEPT]:
+        storage.delete(run_path(number))
+    return run
+
+
+def _overtaken(storage: CheckpointStorage, run_id: str, other: str) -> ConcurrentRunError:
+    return ConcurrentRunError(
+        f"Run {run_id!r} no longer owns the checkpoint {storage.uri!r}: run {other!r} has taken "
+        f"it over.",
+        remedy="Let only one query run on a checkpoint; stop this one, or start it again to take "
+        "the checkpoint back.",
+        uri=storage.uri,
+        run_id=run_id,
+        owner=other,
+    )

@@ -1,0 +1,158 @@
+"""Finding rows by hash: open addressing with linear probing over one array of 64-bit slots.
+
+A slot is zero (free) or holds a 32-bit *tag* of the hash above a 32-bit row number plus one, so a
+probe reads eight bytes and learns both whether the hash may be meant and where its row is.  Slots
+are never freed: a removed key keeps its slot and its row until the table is rebuilt.  Hence the
+invariant that probing relies on: between a hash's home slot and the slot of its row nothing is
+free, and a free slot ends the search.
+
+A tag is not a proof.  The caller compares the keys, and asks `HashIndex.following` for the next
+candidate where they differ; that is how two keys with one 64-bit hash both find their rows.
+
+Source: linear probing is Knuth, TAOCP vol. 3, §6.4, algorithm L; homes are spread by Fibonacci
+hashing (ibid.), because the low bits of all hashes of one key group are equal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["HashIndex", "slots_for"]
+
+Rows = npt.NDArray[np.int64]
+
+_SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2^64 divided by the golden ratio, odd
+_TAG_SHIFT = np.uint64(16)
+_TAG_MASK = np.uint64(0xFFFF_FFFF_0000_0000)
+_TAGGED = np.uint64(1 << 32)  # slot XOR tag is below this exactly where the tags are equal
+_FREE = np.uint64(0)
+_WINDOW = np.arange(1, 9)[None, :]  # eight slots are one cache line
+
+
+def slots_for(rows: int) -> int:
+    """Return the number of slots for up to `rows` rows: a power of two, at most half of them used.
+
+    Examples
+    --------
+    >>> slots_for(64), slots_for(65)
+    (128, 256)
+    """
+    return max(2, 1 << (2 * rows - 1).bit_length())
+
+
+class HashIndex:
+    """Hash → row numbers, over an array of slots that somebody else holds.
+
+    Parameters
+    ----------
+    slots
+        Shape ``(S,)``, uint64, S a power of two; zeros where nothing was inserted.  More than half
+        of it is never used, so that probes stay short and always meet a free slot.
+    """
+
+    __slots__ = ("_home_shift", "_mask", "_slots")
+
+    def __init__(self, slots: npt.NDArray[np.uint64]) -> None:
+        self._slots = slots
+        self._mask = len(slots) - 1
+        self._home_shift = np.uint64(64 - self._mask.bit_length())
+
+    def first(self, hashes: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
+        """Find the first candidate row of each hash.
+
+        Parameters
+        ----------
+        hashes
+            Shape ``(n,)``.
+
+        Returns
+        -------
+        rows
+            Shape ``(n,)``: a row whose tag is equal, or -1 where there is none.
+        at
+            Shape ``(n,)``: the slot where the search ended, which is free where ``rows`` is -1.
+
+        Raises
+        ------
+        IndexError
+            If no slot is free: the array is damaged.
+        """
+        spread = hashes.view(np.uint64) * _SPREAD
+        at = (spread >> self._home_shift).view(np.int64)
+        tags = (spread << _TAG_SHIFT) & _TAG_MASK
+        slots = self._slots.take(at)
+        found = slots ^ tags
+        hit = found < _TAGGED
+        rows = found.view(np.int64) - 1
+        if hit.all():
+            return rows, at
+        rows[~hit] = -1
+        passed = np.flatnonzero(~hit & (slots != _FREE))
+        if passed.size:
+            self._walk(tags, at, rows, passed)
+        return rows, at
+
+    def following(self, hashes: npt.NDArray[np.int64], at: Rows) -> tuple[Rows, Rows]:
+        """Find the next candidate after the slots `at` where the one before was another key.
+
+        Parameters
+        ----------
+        hashes
+            Shape ``(n,)``.
+        at
+            Shape ``(n,)``: slots of the candidates that were turned down.
+
+        Returns
+        -------
+        rows, at
+            As of `first`.
+        """
+        tags = ((hashes.view(np.uint64) * _SPREAD) << _TAG_SHIFT) & _TAG_MASK
+        at, rows = at.copy(), np.full(len(at), -1, np.int64)
+        self._walk(tags, at, rows, np.arange(len(at)))
+        return rows, at
+
+    def insert(self, hashes: npt.NDArray[np.int64], rows: Rows, at: Rows | None = None) -> None:
+        """Give each hash a slot that leads to its row.
+
+        All write at once, then look who is there: of several that wanted one slot the last is
+        in, and the others go on to the next slot.
+
+        Parameters
+        ----------
+        hashes
+            Shape ``(n,)``.
+        rows
+            Shape ``(n,)``: row numbers that are in no slot yet.
+        at
+            Shape ``(n,)``: where a search for each hash ended; its home slot if omitted.
+        """
+        spread = hashes.view(np.uint64) * _SPREAD
+        if at is None:
+            at = (spread >> self._home_shift).view(np.int64)
+        slots = self._slots
+        entries = ((spread << _TAG_SHIFT) & _TAG_MASK) | (rows + 1).view(np.uint64)
+        while entries.size:
+            free = slots.take(at) == _FREE
+            slots[at[free]] = entries[free]
+            lost = np.flatnonzero(slots.take(at) != entries)
+            at, entries = (at[lost] + 1) & self._mask, entries[lost]
+
+    def _walk(self, tags: npt.NDArray[np.uint64], at: Rows, rows: Rows, open_: Rows) -> None:
+        """Go on, from the slots after `at`, for the searches `open_`; fill in `at` and `rows`."""
+        for _ in range(len(self._slots) // _WINDOW.size + 2):
+            window = (at[open_][:, None] + _WINDOW) & self._mask
+            slots = self._slots.take(window)
+            found = slots ^ tags[open_][:, None]
+            ends = (found < _TAGGED) | (slots == _FREE)
+            line, column = np.arange(len(open_)), ends.argmax(axis=1)
+            ended = ends[line, column]
+            column[~ended] = _WINDOW.size - 1
+            at[open_] = window[line, column]
+            word = found[line, column]
+            rows[open_] = np.where(word < _TAGGED, word.view(np.int64) - 1, -1)
+            open_ = open_[~ended]
+            if not open_.size:
+                return
+        raise IndexError(f"All {len(self._slots)} slots are used; half of them should be free.")

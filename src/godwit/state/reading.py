@@ -1,0 +1,197 @@
+"""State as rows, from the checkpoint alone: no local store, no running query.
+
+Invariant: snapshot, then segments in order of epochs; of several entries of one key the latest
+wins, and a key whose latest entry is a removal is gone.  Keys are compared exactly, by their bits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.model.errors import CheckpointMismatchError
+from godwit.state.blocks import read_batch
+from godwit.state.chains import rows_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from godwit.state.chains import KeyGroupChain
+    from godwit.state.records import BlockRef
+    from godwit.state.schema import StateSchema
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["BatchCache", "StateRows", "read_chain", "split_state"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StateRows:
+    """Entries of state, one a key unless said otherwise.
+
+    Attributes
+    ----------
+    hashes
+        Shape ``(n,)``, int64: the key's hash.
+    keys
+        n rows of key columns.
+    values
+        n rows of state columns.
+    removed
+        Shape ``(n,)``: entries that say that the key is gone; ``None`` where there are none.
+    """
+
+    hashes: npt.NDArray[np.int64]
+    keys: pa.RecordBatch
+    values: pa.RecordBatch
+    removed: npt.NDArray[np.bool_] | None = None
+
+
+class BatchCache:
+    """Reads batches, and keeps the last ones, since the key groups of a lane share a segment.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint.
+    max_bytes
+        How much to keep; blocks on a local disk are mapped and cost no memory of their own.
+    """
+
+    def __init__(self, storage: CheckpointStorage, *, max_bytes: int = 256 << 20) -> None:
+        self.storage = storage
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._batches: OrderedDict[tuple[str, int], pa.RecordBatch] = OrderedDict()
+
+    def read(self, ref: BlockRef) -> pa.RecordBatch:
+        """Read a block as a record batch.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If it is missing or damaged.
+        """
+        key = (ref.file, ref.offset)
+        found = self._batches.get(key)
+        if found is not None:
+            self._batches.move_to_end(key)
+            return found
+        batch = read_batch(self.storage, ref)
+        if ref.file:
+            self._batches[key] = batch
+            self._bytes += batch.nbytes
+            while self._bytes > self._max_bytes:
+                _, dropped = self._batches.popitem(last=False)
+                self._bytes -= dropped.nbytes
+        return batch
+
+
+def split_state(
+    batch: pa.RecordBatch, schema: StateSchema, *, first: int = 0, end: int | None = None
+) -> StateRows:
+    """Take rows ``first:end`` of a segment's or snapshot's batch apart, without copying.
+
+    Columns are told by position (the hash, keys, values, whether removed), so that a user's column
+    may have any name.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If the columns are not those of `schema`.
+    """
+    fields = [*schema.keys, *schema.values]
+    columns = batch.columns
+    types = [column.type for column in columns[1 : len(fields) + 1]]
+    names = batch.schema.names[1 : len(fields) + 1]
+    if types != [f.type for f in fields] or names != [f.name for f in fields]:
+        raise CheckpointMismatchError(
+            f"State was written with columns {dict(zip(names, types, strict=True))} but is read "
+            f"with { ({f.name: f.type for f in fields}) }.",
+            remedy="Read it with the flow that wrote it.",
+        )
+    length = (batch.num_rows if end is None else end) - first
+    columns = [column.slice(first, length) for column in columns]
+    split, last = len(schema.keys) + 1, len(fields) + 1
+    removed = None
+    if len(columns) > last:
+        removed = columns[last].to_numpy(zero_copy_only=False)
+    return StateRows(
+        hashes=columns[0].to_numpy(),
+        keys=pa.RecordBatch.from_arrays(columns[1:split], schema=schema.keys),
+        values=pa.RecordBatch.from_arrays(columns[split:last], schema=schema.values),
+        removed=removed,
+    )
+
+
+def read_chain(
+    storage: CheckpointStorage,
+    chain: KeyGroupChain,
+    schema: StateSchema,
+    *,
+    cache: BatchCache | None = None,
+) -> StateRows:
+    """Read the whole state of one key group.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint.
+    chain
+        From `Chains.chain`, so that it starts from nothing.
+    schema
+        Of the operator.
+    cache
+        To share between the key groups of an operator.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If a file is missing or damaged.
+    CheckpointMismatchError
+        If the state was written with other columns.
+    """
+    cache = BatchCache(storage) if cache is None else cache
+    parts = []
+    if chain.snapshot is not None:
+        parts.append(split_state(cache.read(chain.snapshot.block), schema))
+    for segment in chain.segments:
+        first, end = rows_of(segment, chain.key_group)
+        parts.append(split_state(cache.read(segment.block), schema, first=first, end=end))
+    if len(parts) == 1 and parts[0].removed is None:
+        return parts[0]
+    return _latest(parts, schema)
+
+
+def _latest(parts: list[StateRows], schema: StateSchema) -> StateRows:
+    hashes = np.concatenate([part.hashes for part in parts] or [np.empty(0, np.int64)])
+    keys = _stack([part.keys for part in parts], schema.keys)
+    values = _stack([part.values for part in parts], schema.values)
+    removed = np.concatenate(
+        [
+            np.zeros(len(part.hashes), np.bool_) if part.removed is None else part.removed
+            for part in parts
+        ]
+        or [np.empty(0, np.bool_)]
+    )
+    # The names of grouped columns are ours, since a user's may be "row" or "hash".
+    columns = [pa.array(hashes), *keys.columns]
+    names = [f"k{i}" for i in range(len(columns))]
+    table = pa.table([*columns, pa.array(np.arange(len(hashes)))], names=[*names, "row"])
+    grouped = table.group_by(names, use_threads=False).aggregate([("row", "max")])
+    rows = np.sort(grouped["row_max"].to_numpy())
+    rows = rows[~removed[rows]]
+    return StateRows(
+        hashes=hashes[rows],
+        keys=keys.take(rows) if len(schema.keys) else keys,
+        values=values.take(rows) if len(schema.values) else values,
+    )
+
+
+def _stack(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if batches and len(schema):
+        return pa.concat_batches(batches)
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

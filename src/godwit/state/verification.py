@@ -1,0 +1,332 @@
+"""Whether a checkpoint is whole.
+
+`verify` looks at everything that a retained epoch needs: every byte of every record and block
+against its checksum, every reference against the file it names, every row against the key group it
+is filed under, every chain of records for gaps, every manifest against the records it sums up.  It
+finds as much as it can in one go and never raises because of what it finds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.model.errors import GodwitError
+from godwit.model.key_groups import key_groups_of
+from godwit.state.blocks import read_batch
+from godwit.state.chains import Chains
+from godwit.state.commit_log import load_record
+from godwit.state.records import (
+    COMMITS,
+    IDENTITY,
+    MANIFESTS,
+    RUNS,
+    BlockRef,
+    CommitRecord,
+    FlowIdentity,
+    Manifest,
+    OutputRef,
+    RunRecord,
+    SegmentRef,
+    SnapshotRef,
+    commit_path,
+    manifest_path,
+    number_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["Finding", "VerificationReport", "verify"]
+
+_RESTORE = "Restore this file from a copy of the checkpoint, or start with a new checkpoint."
+_REPORT = "This is an error in Godwit: please report it with this text."
+
+_REMOVED = pa.field("removed", pa.bool_())
+
+IntArray = npt.NDArray[np.int64]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Finding:
+    """One thing that is wrong with a checkpoint.
+
+    Attributes
+    ----------
+    file
+        Path of the file within the checkpoint.
+    problem
+        What is wrong.
+    remedy
+        What can be done about it.
+    """
+
+    file: str
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationReport:
+    """What `verify` found.
+
+    Attributes
+    ----------
+    findings
+        Everything that is wrong, ordered by file; empty if the checkpoint is whole.
+    epochs
+        Retained epochs, first and last; ``None`` if none is committed or it cannot be told.
+    records, blocks, checked_bytes
+        How many records and blocks were checked, and their size.
+    """
+
+    findings: tuple[Finding, ...]
+    epochs: tuple[int, int] | None
+    records: int
+    blocks: int
+    checked_bytes: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+def verify(storage: CheckpointStorage) -> VerificationReport:
+    """Check everything that the retained epochs need.
+
+    Never raises because of the checkpoint: what is wrong is in the report.
+    """
+    return _Verification(storage).run()
+
+
+class _Verification:
+    def __init__(self, storage: CheckpointStorage) -> None:
+        self.storage = storage
+        self.findings: set[Finding] = set()
+        self.records = self.checked_bytes = 0
+        self.num_key_groups: int | None = None
+        self.checked: dict[BlockRef, pa.Schema | None] = {}
+
+    def run(self) -> VerificationReport:
+        identity = self.load(IDENTITY, FlowIdentity)
+        self.num_key_groups = None if identity is None else identity.num_key_groups
+        for _, path in self.numbered(RUNS):
+            self.load(path, RunRecord)
+        commits = {n: self.load(path, CommitRecord) for n, path in self.numbered(COMMITS)}
+        manifests = {n: self.load(path, Manifest) for n, path in self.numbered(MANIFESTS)}
+        for loaded in (commits, manifests):
+            for number, value in loaded.items():
+                if value is not None and value.epoch != number:
+                    path = (commit_path if loaded is commits else manifest_path)(number)
+                    self.find(path, f"It holds epoch {value.epoch}, not {number}.", _RESTORE)
+        epochs = self.check_epochs(commits, manifests)
+        return VerificationReport(
+            findings=tuple(sorted(self.findings)),
+            epochs=epochs,
+            records=self.records,
+            blocks=len(self.checked),
+            checked_bytes=self.checked_bytes,
+        )
+
+    def find(self, file: str, problem: str, remedy: str) -> None:
+        self.findings.add(Finding(file=file, problem=problem, remedy=remedy))
+
+    def numbered(self, directory: str) -> list[tuple[int, str]]:
+        try:
+            paths = [entry.path for entry in self.storage.list(directory)]
+        except GodwitError as error:
+            self.find(directory, error.message, error.remedy)
+            return []
+        return [(n, path) for path in paths if (n := number_in(path)) is not None]
+
+    def load(self, path: str, kind: type[_T]) -> _T | None:
+        try:
+            value = load_record(self.storage, path, kind)
+        except GodwitError as error:
+            self.find(path, error.message, error.remedy)
+            return None
+        self.records += 1
+        return value
+
+    def check_epochs(
+        self, commits: dict[int, CommitRecord | None], manifests: dict[int, Manifest | None]
+    ) -> tuple[int, int] | None:
+        """Walk from the manifest that the retained epochs start from to the latest record."""
+        last = max([*commits, *manifests], default=-1)
+        if last < 0:
+            return None
+        # The latest record that can be read says what is retained.
+        readable = [record for _, record in sorted(commits.items()) if record is not None]
+        floor = readable[-1].retained_from if readable else last
+        anchor = max((m for m in manifests if m <= floor), default=-1)
+        chains: Chains | None = None
+        if anchor < 0:
+            chains = None if self.num_key_groups is None else Chains(self.num_key_groups)
+        for epoch in range(max(anchor, 0), last + 1):
+            record = commits.get(epoch)
+            if epoch not in commits:
+                self.find(
+                    commit_path(epoch),
+                    f"The record of epoch {epoch} is missing, though epoch {last} is committed.",
+                    _RESTORE,
+                )
+            if epoch > anchor:
+                chains = self.advance(chains, record)
+            if epoch in manifests:
+                chains = self.check_manifest(chains, manifests[epoch])
+            if epoch == floor and chains is not None:
+                self.check_segments(chains.segments())
+                self.check_snapshots(chains.snapshots())
+            if epoch >= floor and record is not None:
+                self.check_segments(record.segments)
+                self.check_snapshots(record.snapshots)
+                self.check_outputs(record.outputs)
+        if chains is not None:
+            self.check_columns(chains)
+        return floor, last
+
+    def advance(self, chains: Chains | None, record: CommitRecord | None) -> Chains | None:
+        if chains is None or record is None:
+            return None
+        problems = list(chains.problems(record))
+        for problem in problems:
+            self.find(commit_path(record.epoch), f"The record is wrong: {problem}.", _REPORT)
+        if problems:
+            return None
+        chains.apply(record)
+        return chains
+
+    def check_manifest(self, chains: Chains | None, manifest: Manifest | None) -> Chains | None:
+        """Compare a manifest with the records; where they are unknown, go on from it."""
+        if manifest is None:
+            return chains
+        if chains is None:
+            if self.num_key_groups in {None, manifest.num_key_groups}:
+                return Chains.restore(manifest)
+            self.find(
+                manifest_path(manifest.epoch),
+                f"It has {manifest.num_key_groups} key groups, not {self.num_key_groups}.",
+                _RESTORE,
+            )
+            return None
+        if chains.manifest() != manifest:
+            self.find(
+                manifest_path(manifest.epoch),
+                f"The manifest of epoch {manifest.epoch} does not agree with the records.",
+                _REPORT,
+            )
+        return chains
+
+    def batch(self, ref: BlockRef) -> pa.RecordBatch | None:
+        """Read a block; ``None`` if it was checked before or cannot be read, which is then found.
+
+        Only its schema is kept: the retained state may be larger than memory.
+        """
+        if ref in self.checked:
+            return None
+        self.checked[ref] = None
+        try:
+            batch = read_batch(self.storage, ref)
+            batch.validate(full=True)
+        except GodwitError as error:
+            self.find(ref.file, error.message, error.remedy)
+            return None
+        except pa.ArrowException as error:
+            self.find(ref.file, f"The batch at {ref.offset} is invalid: {error}.", _REPORT)
+            return None
+        self.checked[ref] = batch.schema.remove_metadata()
+        self.checked_bytes += ref.length
+        return batch
+
+    def check_segments(self, segments: Iterable[SegmentRef]) -> None:
+        for segment in segments:
+            batch = self.batch(segment.block)
+            if batch is None:
+                continue
+            ends = (0, *segment.row_ends)
+            where = (
+                f"The {segment.kind} segment of {segment.operator!r}, epoch {segment.epoch}, lane "
+                f"{segment.lane}, at {segment.block.offset}"
+            )
+            if ends[-1] != batch.num_rows:
+                problem = f"{where} has {batch.num_rows} rows, not {ends[-1]}."
+                self.find(segment.block.file, problem, _REPORT)
+            elif segment.kind == "changes":
+                filed = np.repeat(np.array(segment.key_groups, np.int64), np.diff(ends))
+                self.check_hashes(segment.block, batch, filed, where)
+
+    def check_snapshots(self, snapshots: Iterable[SnapshotRef]) -> None:
+        for snapshot in snapshots:
+            batch = self.batch(snapshot.block)
+            if batch is None:
+                continue
+            where = (
+                f"The snapshot of key group {snapshot.key_group} of {snapshot.operator!r} at "
+                f"{snapshot.block.offset}"
+            )
+            if snapshot.rows != batch.num_rows:
+                problem = f"{where} has {batch.num_rows} rows, not {snapshot.rows}."
+                self.find(snapshot.block.file, problem, _REPORT)
+            filed = np.full(batch.num_rows, snapshot.key_group, np.int64)
+            self.check_hashes(snapshot.block, batch, filed, where)
+
+    def check_outputs(self, outputs: Iterable[OutputRef]) -> None:
+        for output in outputs:
+            batch = self.batch(output.block)
+            if batch is not None and batch.num_rows != output.rows:
+                self.find(
+                    output.block.file,
+                    f"The output for {output.sink!r} at {output.block.offset} has "
+                    f"{batch.num_rows} rows, not {output.rows}.",
+                    _REPORT,
+                )
+
+    def check_hashes(
+        self, ref: BlockRef, batch: pa.RecordBatch, filed: IntArray, where: str
+    ) -> None:
+        """Compare the key group of each row's hash with the one it is filed under."""
+        if self.num_key_groups is None:
+            return
+        if not batch.num_columns or batch.column(0).type != pa.int64():
+            self.find(ref.file, f"{where} has no column of hashes.", _REPORT)
+            return
+        actual = key_groups_of(batch.column(0).to_numpy(zero_copy_only=False), self.num_key_groups)
+        wrong = np.flatnonzero(actual != filed)
+        if len(wrong):
+            self.find(
+                ref.file,
+                f"{where} has {len(wrong)} rows in the wrong key group, the first in row "
+                f"{wrong[0]}: it is filed under {filed[wrong[0]]} and belongs to "
+                f"{actual[wrong[0]]}.",
+                _REPORT,
+            )
+
+    def check_columns(self, chains: Chains) -> None:
+        """Find operators whose snapshots and segments do not have the same columns."""
+        blocks = [(s.operator, s.block) for s in chains.segments() if s.kind == "changes"]
+        blocks += [(s.operator, s.block) for s in chains.snapshots()]
+        narrowest: dict[str, pa.Schema] = {}
+        for operator, ref in blocks:
+            schema = self.checked.get(ref)
+            if schema is None:
+                continue
+            other = narrowest.setdefault(operator, schema)
+            if len(schema) < len(other):
+                schema, other = other, schema
+                narrowest[operator] = other
+            if list(schema) not in (list(other), [*other, _REMOVED]):
+                self.find(
+                    ref.file,
+                    f"State of {operator!r} at {ref.offset} has other columns than elsewhere: "
+                    f"{schema.names} and {other.names}, or their types differ.",
+                    _REPORT,
+                )

@@ -1,0 +1,53 @@
+"""Fixtures that tests in several places share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+# `pytest` alone, unlike `python -m pytest`, does not put the repository's root on the path.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.postgres_server import postgres, postgres_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["postgres", "postgres_server", "spark"]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Yield a Spark session with two cores, loopback only, as plain as can be."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("Spark needs Java 17 or newer; none is installed.")
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("godwit-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    with warnings.catch_warnings():
+        # The gateway leaves its sockets to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        session.stop()

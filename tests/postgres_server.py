@@ -1,0 +1,163 @@
+"""A real PostgreSQL server for tests, started from the binaries that are installed.
+
+It lives in a directory of its own, listens on a Unix socket there and nowhere else, does not wait
+for the disk, and is stopped by the process id it was started with.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["PostgresServer", "postgres", "postgres_server"]
+
+_START_TIMEOUT_S = 30.0
+
+
+class _RunAs(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+@dataclass(slots=True)
+class PostgresServer:
+    """A running server.
+
+    Attributes
+    ----------
+    directory
+        Where its socket is.
+    databases
+        How many databases tests have had.
+    """
+
+    directory: Path
+    databases: int = 0
+
+    def dsn(self, database: str) -> str:
+        """Connection string of `database`, for the superuser."""
+        return f"host={self.directory} user=postgres dbname={database}"
+
+    def new_database(self) -> str:
+        """Connection string of an empty database."""
+        import psycopg
+
+        self.databases += 1
+        name = f"test_{self.databases}"
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self.dsn(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """Yield a server that lives as long as the test session."""
+    pytest.importorskip("psycopg", reason="PostgreSQL tests need psycopg.")
+    binaries = _binaries()
+    if binaries is None:
+        pytest.skip("PostgreSQL tests need initdb and postgres: apt install postgresql.")
+    run_as = _run_as()
+    directory = Path(tempfile.mkdtemp(prefix="godwit-pg-"))
+    try:
+        if "user" in run_as:
+            os.chown(directory, run_as["user"], run_as["group"])
+        data = directory / "data"
+        environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"}
+        common: dict[str, Any] = {"cwd": directory, "env": environment, **run_as}
+        initdb = subprocess.run(
+            [
+                *(binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust"),
+                *("-E", "UTF8", "--locale=C", "--no-sync"),
+            ],
+            check=False,
+            capture_output=True,
+            text=True,
+            **common,
+        )
+        assert initdb.returncode == 0, initdb.stderr
+        with (directory / "log").open("w") as log:
+            server = subprocess.Popen(
+                [
+                    *(binaries / "postgres", "-D", data, "-k", directory, "-F"),
+                    *("-c", "listen_addresses=", "-c", "shared_buffers=16MB"),
+                    *("-c", "max_connections=20", "-c", "full_page_writes=off"),
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                **common,
+            )
+        try:
+            _wait_for(server, directory)
+            yield PostgresServer(directory)
+        finally:
+            server.send_signal(signal.SIGINT)  # fast shutdown: does not wait for clients
+            server.wait(timeout=_START_TIMEOUT_S)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> str:
+    """Connection string of an empty database of a real server."""
+    return postgres_server.new_database()
+
+
+def _binaries() -> Path | None:
+    """Directory of ``initdb`` and ``postgres``, the newest version first."""
+    debian = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"),
+        key=lambda path: float(path.parent.name),
+        reverse=True,
+    )
+    on_path = shutil.which("postgres")
+    candidates = [*debian, *([Path(on_path).resolve().parent] if on_path else [])]
+    return next(
+        (
+            path
+            for path in candidates
+            if (path / "initdb").exists() and (path / "postgres").exists()
+        ),
+        None,
+    )
+
+
+def _run_as() -> _RunAs:
+    """Whom the server runs as: PostgreSQL refuses root."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    pytest.skip("PostgreSQL does not run as root, and there is no other user to run it as.")
+
+
+def _wait_for(server: subprocess.Popen[bytes], directory: Path) -> None:
+    import psycopg
+
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            psycopg.connect(f"host={directory} user=postgres dbname=postgres").close()
+        except psycopg.OperationalError:
+            assert server.poll() is None, (directory / "log").read_text()
+            assert time.monotonic() < deadline, (directory / "log").read_text()
+            time.sleep(0.05)
+        else:
+            return

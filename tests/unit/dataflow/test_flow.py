@@ -1,0 +1,110 @@
+"""Flows, sources and sinks: what is refused before any column is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from godwit.dataflow.aggregates import sum  # noqa: A004
+from godwit.dataflow.flow import Flow
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from godwit.dataflow.stream import Stream
+
+
+def assert_refused(call: Any, *parts: str) -> None:
+    """Check that the error says what, where and what to do."""
+    with pytest.raises(InvalidFlowError) as caught:
+        call()
+    for part in parts:
+        assert part in str(caught.value)
+    assert caught.value.remedy
+
+
+@pytest.fixture
+def stream(flow: Flow, flights: Any) -> Stream:
+    return flow.source("flights", flights)
+
+
+@pytest.fixture
+def total(stream: Stream) -> Stream:
+    return stream.key_by("tailnum").compute(total=sum("arr_delay"))
+
+
+@pytest.mark.parametrize("number", [1, 7, 256, 32_768])
+def test_a_flow_has_between_one_and_32768_key_groups(number: int) -> None:
+    assert Flow("f", num_key_groups=number).num_key_groups == number
+
+
+@pytest.mark.parametrize("number", [0, -1, 32_769, 2.0, "8", None, True])
+def test_other_numbers_of_key_groups_are_refused(number: Any) -> None:
+    assert_refused(
+        lambda: Flow("f", num_key_groups=number),
+        "Flow 'f'",
+        f"num_key_groups={number!r}",
+        "from 1 to 32768",
+    )
+
+
+def test_a_flow_has_256_key_groups_by_default() -> None:
+    assert Flow("f").num_key_groups == 256
+
+
+def test_a_flow_needs_a_name() -> None:
+    assert_refused(lambda: Flow(""), "''", "name of a flow")
+
+
+def test_a_source_must_be_a_streaming_dataframe(flow: Flow, flights: Any) -> None:
+    batch = type(flights)(flights.schema, isStreaming=False)
+    assert_refused(
+        lambda: flow.source("flights", batch), "'flights'", "not streaming", "spark.readStream"
+    )
+    not_a_frame: Any = [1, 2]
+    assert_refused(
+        lambda: flow.source("flights", not_a_frame), "'flights'", "list", "spark.readStream"
+    )
+    assert not flow.sources
+
+
+def test_two_sources_cannot_have_one_name(flow: Flow, flights: Any, orders: Any) -> None:
+    flow.source("flights", flights)
+    assert_refused(
+        lambda: flow.source("flights", orders), "'delays'", "source named 'flights'", "another name"
+    )
+    assert flow.sources["flights"] is flights
+
+
+def test_two_sinks_cannot_have_one_name(flow: Flow, total: Stream, sink: Any) -> None:
+    flow.sink("totals", total, sink)
+    assert_refused(lambda: flow.sink("totals", total, sink), "sink named 'totals'", "another name")
+
+
+def test_a_sink_needs_a_keyed_operator_before_it(flow: Flow, stream: Stream, sink: Any) -> None:
+    assert_refused(
+        lambda: flow.sink("raw", stream.map(lambda df: df), sink),
+        "Sink 'raw'",
+        "source 'flights'",
+        "key_by(...).compute(...)",
+    )
+
+
+def test_a_sink_takes_streams_of_its_own_flow_only(total: Stream, sink: Any) -> None:
+    other = Flow("other")
+    assert_refused(
+        lambda: other.sink("totals", total, sink),
+        "Sink 'totals' of flow 'other'",
+        "another flow, 'delays'",
+        "Build the stream from a source of flow 'other'",
+    )
+
+
+def test_a_sink_must_be_a_sink_and_its_stream_a_stream(
+    flow: Flow, stream: Stream, total: Stream, sink: Any
+) -> None:
+    keyed: Any = stream.key_by("year")
+    assert_refused(lambda: flow.sink("s", keyed, sink), "Sink 's'", "KeyedStream", "compute")
+    assert_refused(lambda: flow.sink("s", total, "out/"), "Sink 's'", "str", "gw.sinks.parquet")
+    assert_refused(lambda: flow.sink("s", total, type(sink)), "the class FakeSink", "instance")
+    assert not flow.sinks

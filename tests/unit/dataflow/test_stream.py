@@ -1,0 +1,259 @@
+"""Streams: names, options and arguments, checked in the line that writes them."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from godwit.dataflow.aggregates import Aggregator, sum  # noqa: A004
+from godwit.dataflow.flow import Flow
+from godwit.dataflow.nodes import ComputeNode, ProcessNode
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from godwit.dataflow.stream import Stream
+
+
+def clear_market(key: Any, rows: Any, state: Any) -> None: ...
+
+
+def assert_refused(call: Any, *parts: str) -> None:
+    """Check that the error says what, where and what to do."""
+    with pytest.raises(InvalidFlowError) as caught:
+        call()
+    for part in parts:
+        assert part in str(caught.value)
+    assert caught.value.remedy
+
+
+@pytest.fixture
+def stream(flow: Flow, flights: Any) -> Stream:
+    return flow.source("flights", flights)
+
+
+@pytest.fixture
+def total(stream: Stream) -> Stream:
+    return stream.key_by("tailnum").compute(total=sum("arr_delay"))
+
+
+def test_two_operators_cannot_have_one_name(stream: Stream) -> None:
+    stream.key_by("tailnum").compute(name="totals", total=sum("arr_delay"))
+    assert_refused(
+        lambda: stream.key_by("origin").compute(name="totals", total=sum("arr_delay")),
+        "operator named 'totals'",
+        "another name",
+    )
+
+
+def test_two_operators_that_do_the_same_need_names(stream: Stream) -> None:
+    """Numbers would depend on the order of lines, and state would swap with them."""
+    stream.key_by("tailnum").compute(total=sum("arr_delay"))
+    late = stream.map(lambda df: df)
+    assert_refused(
+        lambda: late.key_by("tailnum").compute(total=sum("arr_delay")),
+        "operator named 'flights_total_by_tailnum'",
+        "another name",
+    )
+    late.key_by("tailnum").compute(name="late", total=sum("arr_delay"))
+
+
+def test_default_names_say_source_results_and_key(stream: Stream, flow: Flow) -> None:
+    by_plane = stream.key_by("tailnum", "year").compute(
+        total=sum("arr_delay"), worst=sum("arr_delay")
+    )
+    by_plane.key_by("year").compute(
+        a=sum("arr_delay"), b=sum("arr_delay"), c=sum("arr_delay"), d=sum("arr_delay")
+    )
+    stream.key_by("dest").process(clear_market, state=dict, output="x int")
+    stream.key_by("dest").process(lambda *_: None, state=dict, output="x int")
+    stream.key_by("year").process(functools.partial(clear_market), state=dict, output="x int")
+    assert [node.name for node in flow.operators] == [
+        "flights_total_worst_by_tailnum_year",
+        "flights_a_b_2_more_by_year",
+        "flights_clear_market_by_dest",
+        "flights_process_by_dest",
+        "flights_clear_market_by_year",
+    ]
+
+
+def test_default_names_do_not_depend_on_the_order_of_lines(flights: Any) -> None:
+    def names(*keys: str) -> set[str]:
+        flow = Flow("f")
+        stream = flow.source("flights", flights)
+        for key in keys:
+            stream.key_by(key).compute(total=sum("arr_delay"))
+        return {node.name for node in flow.operators}
+
+    assert names("tailnum", "dest") == names("dest", "tailnum")
+
+
+def test_a_stream_may_be_used_many_times(stream: Stream, flow: Flow) -> None:
+    shorter = stream.map(lambda df: df.drop("legs"))
+    shorter.key_by("tailnum").compute(total=sum("arr_delay"))
+    shorter.key_by("year").compute(total=sum("arr_delay"))
+    stream.key_by("origin").compute(total=sum("arr_delay"))
+    first, second, third = flow.operators
+    assert first.upstream is second.upstream is shorter.node
+    assert third.upstream is stream.node
+
+
+def test_streams_are_immutable(stream: Stream) -> None:
+    with pytest.raises(AttributeError):
+        stream.node = stream.node  # type: ignore[misc]
+
+
+def test_streams_and_flows_show_what_they_are(stream: Stream, total: Stream, flow: Flow) -> None:
+    assert repr(stream.map(lambda df: df)) == (
+        "<Stream of flow 'delays': source 'flights' after 1 map>"
+    )
+    assert repr(stream.key_by("year", "dest")) == (
+        "<KeyedStream of flow 'delays': source 'flights' by year, dest>"
+    )
+    assert repr(total.map(len).map(len)) == (
+        "<Stream of flow 'delays': operator 'flights_total_by_tailnum' after 2 maps>"
+    )
+    assert repr(flow) == (
+        "<Flow 'delays': sources ['flights'], operators ['flights_total_by_tailnum'], sinks []>"
+    )
+
+
+def test_a_map_must_be_a_function(stream: Stream) -> None:
+    not_callable: Any = "arr_delay > 0"
+    assert_refused(
+        lambda: stream.map(not_callable), "map on source 'flights'", "str", "Give it a function"
+    )
+
+
+def test_a_map_over_dataframes_takes_no_schema(stream: Stream) -> None:
+    assert_refused(
+        lambda: stream.map(lambda df: df, schema="x int"),
+        "map on source 'flights'",
+        "Leave schema= out",
+    )
+
+
+def test_a_bad_schema_of_an_arrow_map_is_refused_where_it_is_written(total: Stream) -> None:
+    assert_refused(
+        lambda: total.map(lambda table: table, schema="x strng"),
+        "The schema of map on operator 'flights_total_by_tailnum'",
+        "'string'",
+    )
+
+
+def test_a_key_is_made_of_distinct_column_names(stream: Stream) -> None:
+    columns: Any = ["origin", "dest"]
+    assert_refused(stream.key_by, "source 'flights'", "names no column", "at least one")
+    assert_refused(lambda: stream.key_by(columns), "list", 'key_by("origin", "dest")')
+    assert_refused(lambda: stream.key_by("dest", "dest"), "'dest' twice", "once")
+
+
+def test_compute_needs_aggregates(stream: Stream) -> None:
+    keyed = stream.key_by("tailnum")
+    text: Any = "arr_delay"
+    cls: Any = Aggregator
+    assert_refused(keyed.compute, "by 'tailnum'", "source 'flights'", "gw.count()")
+    assert_refused(
+        lambda: keyed.compute(total=text),
+        "'flights_total_by_tailnum'",
+        "'total'",
+        "str",
+        "total=gw.sum",
+    )
+    assert_refused(lambda: keyed.compute(total=cls), "'total'", "the class Aggregator")
+    number: Any = 5
+    assert_refused(
+        lambda: keyed.compute(total=sum(number)), "'total'", "type int", "columns by text"
+    )
+
+
+def test_a_result_cannot_have_the_name_of_a_key_or_a_reserved_one(stream: Stream) -> None:
+    keyed = stream.key_by("tailnum", "year")
+    assert_refused(
+        lambda: keyed.compute(name="o", year=sum("arr_delay")),
+        "Operator 'o'",
+        "'year'",
+        "another name",
+    )
+    assert_refused(
+        lambda: keyed.compute(name="o", __godwit_x=sum("arr_delay")),
+        "Operator 'o'",
+        "'__godwit_x'",
+        "another name",
+    )
+
+
+def test_a_result_cannot_be_called_like_an_option(stream: Stream) -> None:
+    keyed: Any = stream.key_by("tailnum")
+    assert_refused(
+        lambda: keyed.compute(name=sum("arr_delay")),
+        "an aggregate for name=",
+        "choose another name",
+    )
+    assert_refused(
+        lambda: keyed.compute(output=sum("arr_delay")), "an aggregate for output=", "another name"
+    )
+
+
+def test_the_output_mode_is_update_or_complete(stream: Stream, flow: Flow) -> None:
+    keyed: Any = stream.key_by("tailnum")
+    assert_refused(
+        lambda: keyed.compute(name="o", output="updates", total=sum("arr_delay")),
+        "Operator 'o'",
+        "output='updates'",
+        "Did you mean 'update'",
+    )
+    keyed.compute(name="u", total=sum("arr_delay"))
+    keyed.compute(name="c", total=sum("arr_delay"), output="complete")
+    update, complete = flow.operators
+    assert isinstance(update, ComputeNode)
+    assert isinstance(complete, ComputeNode)
+    assert (update.complete, complete.complete) == (False, True)
+
+
+def test_process_needs_function_state_and_output(stream: Stream) -> None:
+    keyed: Any = stream.key_by("tailnum")
+    assert_refused(
+        lambda: keyed.process("clear", state=dict, output="x int"), "process by 'tailnum'", "str"
+    )
+    assert_refused(
+        lambda: keyed.process(clear_market, output="x int"),
+        "'flights_clear_market_by_tailnum'",
+        "no type of state",
+        "state=dict",
+    )
+    assert_refused(
+        lambda: keyed.process(clear_market, state={}, output="x int"),
+        "no type of state, but {}",
+        "state=dict",
+    )
+    assert_refused(
+        lambda: keyed.process(clear_market, state=dict),
+        "'flights_clear_market_by_tailnum'",
+        "no output columns",
+        "symbol string",
+    )
+    assert_refused(
+        lambda: keyed.process(clear_market, state=dict, output="x in"),
+        "The output of operator 'flights_clear_market_by_tailnum'",
+        "Did you mean",
+    )
+    assert_refused(
+        lambda: keyed.process(clear_market, state=dict, output="x int", codec="mspack"),
+        "codec='mspack'",
+        "Did you mean 'msgpack'",
+    )
+
+
+def test_process_keeps_what_it_was_given(stream: Stream, flow: Flow) -> None:
+    stream.key_by("tailnum").process(
+        clear_market, state=list, output={"x": int}, name="market", codec="pickle"
+    )
+    (node,) = flow.operators
+    assert isinstance(node, ProcessNode)
+    assert node.name == "market"
+    assert node.function is clear_market
+    assert node.state_type is list
+    assert node.codec == "pickle"
+    assert str(node.output) == "x: int64"

@@ -1,0 +1,64 @@
+"""Doubles that sinks are tested with: an epoch's rows in memory, and a context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from godwit.spark.sinks.sink import SinkContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = pa.schema([("plane", pa.string()), ("total", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRows:
+    """An epoch's output from a table.
+
+    ``on_batch`` is called before each batch is read and may raise, as a broken checkpoint does.
+    """
+
+    epoch: int
+    table: pa.Table
+    batch_rows: int = 2
+    on_batch: Callable[[int], None] = lambda _: None
+    spark: SparkSession | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.table.num_rows)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for index, batch in enumerate(self.table.to_batches(max_chunksize=self.batch_rows)):
+            self.on_batch(index)
+            yield batch
+
+    def dataframe(self) -> DataFrame:
+        assert self.spark is not None
+        return self.spark.createDataFrame(self.table)
+
+
+def rows(epoch: int, *pairs: tuple[str | None, int | None]) -> EpochRows:
+    """An epoch of (plane, total) rows."""
+    planes, totals = zip(*pairs, strict=True) if pairs else ((), ())
+    return EpochRows(epoch=epoch, table=pa.table({"plane": planes, "total": totals}, schema=SCHEMA))
+
+
+def context(**changes: Any) -> SinkContext:
+    """A context for (plane, total) rows keyed by plane, with some fields changed."""
+    fields: dict[str, Any] = {
+        "name": "by_plane",
+        "flow": "delays",
+        "query_id": "query-1",
+        "schema": SCHEMA,
+        "keys": ("plane",),
+        "complete": False,
+        "spark": cast("Any", None),
+    }
+    return SinkContext(**{**fields, **changes})

@@ -1,0 +1,281 @@
+"""Delivery to a Delta Lake table: one commit an epoch, once each, whoever else commits."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+
+from godwit.model.errors import SinkError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.spark.sinks.delta import DeltaSink
+    from godwit.spark.sinks.sink import SinkContext
+
+deltalake = pytest.importorskip("deltalake", reason="Delta tests need deltalake.")
+
+EPOCHS = [
+    rows(0, ("N1", 1), ("N2", 2), (None, 3)),
+    rows(1, ("N1", 10), ("N3", 30), ("N1", 11), (None, None), ("N3", 31)),
+]
+APPENDED = [
+    *[(None, 3), (None, None), ("N1", 1), ("N1", 10), ("N1", 11)],
+    *[("N2", 2), ("N3", 30), ("N3", 31)],
+]
+UPSERTED = [(None, None), ("N1", 11), ("N2", 2), ("N3", 31)]
+REPLACED = [(None, None), ("N1", 10), ("N1", 11), ("N3", 30), ("N3", 31)]
+MODES = [
+    pytest.param({"mode": "append"}, False, APPENDED, id="append"),
+    pytest.param({"mode": "upsert"}, False, UPSERTED, id="upsert"),
+    pytest.param({"mode": "append"}, True, REPLACED, id="complete"),
+]
+
+
+def read(path: Path) -> list[tuple[Any, ...]]:
+    table = pa.table(
+        deltalake.QueryBuilder()
+        .register("t", deltalake.DeltaTable(path))
+        .execute("SELECT plane, total FROM t")
+    )
+    pairs = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return sorted(pairs, key=lambda row: (row[0] or "", row[1] is None, row[1] or 0))
+
+
+def opened(path: Path, ctx: SinkContext | None = None, **options: Any) -> DeltaSink:
+    from godwit.spark.sinks.delta import DeltaSink
+
+    sink = DeltaSink(path, **options)
+    sink.open(ctx or context())
+    return sink
+
+
+@pytest.mark.parametrize(("options", "complete", "expected"), MODES)
+def test_epochs_are_there_once_however_often_they_are_delivered(
+    tmp_path: Path, options: dict[str, str], complete: bool, expected: list[tuple[Any, ...]]
+) -> None:
+    ctx = context(complete=complete)
+    sink = opened(tmp_path, ctx, **options)
+    for epoch in [*EPOCHS, EPOCHS[1], EPOCHS[0]]:
+        sink.deliver(epoch)
+    opened(tmp_path, ctx, **options).deliver(EPOCHS[1])
+    assert read(tmp_path) == expected
+    assert deltalake.DeltaTable(tmp_path).version() == 2
+
+
+def test_the_table_says_which_epoch_it_holds(tmp_path: Path) -> None:
+    opened(tmp_path).deliver(EPOCHS[1])
+    table = deltalake.DeltaTable(tmp_path)
+    assert table.transaction_version("godwit-query-1-by_plane") == 1
+
+
+def test_an_epoch_without_rows_makes_no_version_unless_it_is_complete(tmp_path: Path) -> None:
+    changed = opened(tmp_path / "changed")
+    whole = opened(tmp_path / "whole", context(complete=True))
+    for sink in (changed, whole):
+        sink.deliver(EPOCHS[0])
+        sink.deliver(rows(1))
+    assert len(read(tmp_path / "changed")) == 3
+    assert read(tmp_path / "whole") == []
+
+
+def test_partitioned_tables_are_merged_as_well(tmp_path: Path) -> None:
+    sink = opened(tmp_path, mode="upsert", keys=["plane"], partition_by="plane")
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    assert deltalake.DeltaTable(tmp_path).metadata().partition_columns == ["plane"]
+    assert read(tmp_path) == UPSERTED
+
+
+def test_keys_with_odd_names_are_merged(tmp_path: Path) -> None:
+    schema = pa.schema([('the "plane".x', pa.string()), ("Total", pa.int64())])
+    sink = opened(tmp_path, context(schema=schema, keys=schema.names[:1]), mode="upsert")
+    for number in range(2):
+        sink.deliver(EpochRows(epoch=number, table=pa.table([["N1"], [number]], schema=schema)))
+    found = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
+    assert found.column("Total").to_pylist() == [1]
+
+
+# --- crashes and rivals ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "complete", "expected"), MODES)
+def test_an_error_at_any_batch_leaves_the_table_as_it_was(
+    tmp_path: Path, options: dict[str, str], complete: bool, expected: list[tuple[Any, ...]]
+) -> None:
+    sink = opened(tmp_path, context(complete=complete), **options)
+    sink.deliver(EPOCHS[0])
+    before = read(tmp_path)
+    reads = 0
+
+    def fail_at(number: int) -> EpochRows:
+        def on_batch(_: int) -> None:
+            nonlocal reads
+            if reads == number:
+                raise ValueError("the checkpoint is damaged")
+            reads += 1
+
+        return EpochRows(epoch=1, table=EPOCHS[1].table, on_batch=on_batch)
+
+    for number in range(6 if options["mode"] == "upsert" else 3):
+        reads = 0
+        with pytest.raises(ValueError, match="damaged"):
+            sink.deliver(fail_at(number))
+        assert read(tmp_path) == before
+    sink.deliver(EPOCHS[1])
+    assert read(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("options", "complete", "expected"), MODES)
+@pytest.mark.parametrize("after", [False, True], ids=["before commit", "after commit"])
+def test_a_crash_around_the_commit_neither_loses_nor_doubles_rows(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after: bool,
+    options: dict[str, str],
+    complete: bool,
+    expected: list[tuple[Any, ...]],
+) -> None:
+    from godwit.spark.sinks.delta import DeltaSink
+
+    ctx = context(complete=complete)
+    sink = opened(tmp_path, ctx, **options)
+    sink.deliver(EPOCHS[0])
+    before = read(tmp_path)
+    commit = DeltaSink._commit
+
+    def crash(self: DeltaSink, *args: Any) -> None:
+        if after:
+            commit(self, *args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaSink, "_commit", crash)
+        with pytest.raises(KeyboardInterrupt):
+            sink.deliver(EPOCHS[1])
+    assert read(tmp_path) == (expected if after else before)
+    opened(tmp_path, ctx, **options).deliver(EPOCHS[1])
+    assert read(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("options", "complete", "expected"), MODES)
+def test_a_rival_that_delivers_the_epoch_while_it_is_written_makes_no_second_copy(
+    tmp_path: Path, options: dict[str, str], complete: bool, expected: list[tuple[Any, ...]]
+) -> None:
+    ctx = context(complete=complete)
+    sink, rival = (opened(tmp_path, ctx, **options) for _ in range(2))
+    sink.deliver(EPOCHS[0])
+    overtaken = EpochRows(
+        epoch=1, table=EPOCHS[1].table, on_batch=lambda _: rival.deliver(EPOCHS[1])
+    )
+    sink.deliver(overtaken)
+    assert read(tmp_path) == expected
+    assert deltalake.DeltaTable(tmp_path).version() == 2
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_queries_that_write_to_one_table_at_once_lose_nothing(tmp_path: Path, mode: str) -> None:
+    sinks = [opened(tmp_path, context(query_id=str(n)), mode=mode) for n in range(3)]
+
+    def deliver(number: int, sink: DeltaSink) -> None:
+        for epoch in range(3):
+            sink.deliver(rows(epoch, (f"N{number}", epoch)))
+
+    threads = [threading.Thread(target=deliver, args=pair) for pair in enumerate(sinks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    newest = [(f"N{number}", 2) for number in range(3)]
+    every = [(f"N{number}", epoch) for number in range(3) for epoch in range(3)]
+    assert read(tmp_path) == (every if mode == "append" else newest)
+
+
+# --- what open refuses ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([("plane", pa.string())], r"total \(long in the rows, absent in the table\)"),
+        (
+            [("plane", pa.string()), ("total", pa.int32())],
+            r"total \(long in the rows, integer in the table\)",
+        ),
+        (
+            [("plane", pa.string()), ("total", pa.int64()), ("day", pa.date32())],
+            r"day \(absent in the rows, date in the table\)",
+        ),
+    ],
+)
+def test_a_table_with_other_columns_is_refused(
+    tmp_path: Path, columns: list[Any], message: str
+) -> None:
+    deltalake.DeltaTable.create(tmp_path, schema=pa.schema(columns))
+    with pytest.raises(SinkError, match=message):
+        opened(tmp_path)
+
+
+def test_types_that_delta_lacks_are_widened_and_accepted_again(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            *[("a", pa.uint8()), ("b", pa.uint16()), ("c", pa.uint32()), ("d", pa.uint64())],
+            *[("e", pa.large_string()), ("f", pa.timestamp("ns")), ("g", pa.float16())],
+            *[("h", pa.dictionary(pa.int8(), pa.string())), ("i", pa.timestamp("us", "UTC"))],
+            *[("j", pa.list_(pa.struct([("k", pa.decimal128(9, 2))]))), ("l", pa.binary())],
+        ]
+    )
+    largest = [[2**8 - 1], [2**16 - 1], [2**32 - 1], [2**64 - 1], ["x"], [1_000], [0.5], ["y"]]
+    arrays = [
+        pa.array(values, schema.field(n).type)
+        for n, values in enumerate([*largest, [7], [[{"k": None}]], [b"\0"]])
+    ]
+    table = pa.table(arrays, schema=schema)
+    for number in range(2):
+        opened(tmp_path, context(schema=schema, keys=())).deliver(
+            EpochRows(epoch=number, table=table)
+        )
+    found = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
+    assert found.num_rows == 2
+    assert [int(found.column(n)[1].as_py()) for n in "abcd"] == [v[0] for v in largest[:4]]
+
+
+def test_a_type_that_delta_cannot_hold_is_refused(tmp_path: Path) -> None:
+    schema = pa.schema([("plane", pa.string()), ("at", pa.time64("us"))])
+    with pytest.raises(SinkError, match="cannot open .*Time64"):
+        opened(tmp_path / "out", context(schema=schema))
+
+
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match="cannot open"):
+        opened(tmp_path / "file" / "out")
+
+
+def test_a_commit_that_fails_is_an_error_that_names_the_epoch(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    log = tmp_path / "_delta_log"
+    for file in log.iterdir():
+        file.unlink()
+    log.rmdir()
+    log.touch()
+    with pytest.raises(SinkError, match="epoch 4 cannot be committed") as caught:
+        sink.deliver(rows(4, ("N1", 1)))
+    assert caught.value.context["epoch"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"mode": "replace"}, "mode 'replace'"), ({"keys": ["plane"]}, "keys mean nothing")],
+)
+def test_options_that_are_never_right_are_refused_at_once(
+    options: dict[str, Any], message: str
+) -> None:
+    from godwit.spark.sinks.delta import DeltaSink
+
+    with pytest.raises(SinkError, match=message):
+        DeltaSink("out", **options)

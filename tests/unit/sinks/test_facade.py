@@ -1,0 +1,60 @@
+"""``godwit.sinks``: every sink by its word, and what happens where a package is missing."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from tests.unit.sinks.epoch_rows import context, rows
+
+from godwit import sinks
+from godwit.model.errors import SinkError
+
+
+def test_every_word_makes_its_sink() -> None:
+    made = {
+        "ParquetSink": sinks.parquet("out", partition_by="plane", keep=2),
+        "PostgresSink": sinks.postgres("dbname=none", "t", mode="upsert", keys="plane"),
+        "DeltaSink": sinks.delta("out", mode="upsert"),
+        "ForeachSink": sinks.foreach(print),
+        "MemorySink": sinks.memory(),
+        "ConsoleSink": sinks.console(limit=5),
+        "NoopSink": sinks.noop(),
+    }
+    assert {name: type(sink).__name__ for name, sink in made.items()} == {n: n for n in made}
+    assert all(isinstance(sink, sinks.Sink) for sink in made.values())
+
+
+def test_all_but_noop_want_rows() -> None:
+    assert sinks.memory().wants_rows
+    assert not sinks.noop().wants_rows
+
+
+def test_noop_takes_anything_and_keeps_nothing() -> None:
+    sink = sinks.noop()
+    sink.open(context())
+    sink.deliver(rows(0, ("N1", 1)))
+    sink.close()
+    assert vars(sink) == {}
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "extra"),
+    [("psycopg", "postgres", "postgres"), ("deltalake", "delta", "delta")],
+)
+def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, package: str, module: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"godwit.spark.sinks.{module}", raising=False)
+    with pytest.raises(SinkError) as caught:
+        if package == "psycopg":
+            sinks.postgres("dbname=none", "t")
+        else:
+            sinks.delta("out")
+    assert package in caught.value.message
+    assert caught.value.remedy == f"pip install 'godwit[{extra}]'"
+
+
+def test_everything_exported_is_there() -> None:
+    assert all(hasattr(sinks, name) for name in sinks.__all__)

@@ -1,0 +1,79 @@
+"""Results in memory: the newest row of every key, or every epoch."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.sinks.epoch_rows import SCHEMA, context, rows
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.memory import MemorySink
+
+EPOCHS = [
+    rows(0, ("N1", 1), ("N2", 2), (None, 3)),
+    rows(1, ("N1", 10), ("N3", 30), ("N1", 11), (None, None)),
+]
+
+
+def test_the_table_has_the_newest_row_of_every_key() -> None:
+    sink = MemorySink()
+    sink.open(context())
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    assert sink.table().to_pydict() == {
+        "plane": ["N2", "N3", "N1", None],
+        "total": [2, 30, 11, None],
+    }
+
+
+def test_in_complete_mode_the_table_is_the_newest_epoch() -> None:
+    sink = MemorySink()
+    sink.open(context(complete=True))
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    assert sink.table().equals(EPOCHS[1].table)
+
+
+def test_without_keys_the_table_has_all_rows() -> None:
+    sink = MemorySink()
+    sink.open(context(keys=()))
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    assert sink.table().num_rows == 7
+
+
+def test_before_the_first_epoch_the_table_is_empty_but_has_its_columns() -> None:
+    sink = MemorySink()
+    sink.open(context())
+    assert sink.table().equals(SCHEMA.empty_table())
+
+
+def test_every_epoch_is_kept_and_an_epoch_delivered_twice_is_kept_once() -> None:
+    sink = MemorySink()
+    sink.open(context())
+    for epoch in [*EPOCHS[::-1], EPOCHS[0], rows(1, ("N9", 9))]:
+        sink.deliver(epoch)
+    assert list(sink.epochs) == [0, 1]
+    assert all(sink.epochs[n].equals(EPOCHS[n].table) for n in (0, 1))
+
+
+def test_rows_stay_when_the_same_query_starts_again_and_go_when_another_does() -> None:
+    sink = MemorySink()
+    sink.open(context())
+    sink.deliver(EPOCHS[0])
+    sink.open(context())
+    assert list(sink.epochs) == [0]
+    sink.open(context(query_id="another"))
+    assert list(sink.epochs) == []
+
+
+def test_a_table_that_was_changed_by_its_reader_is_not_the_sinks() -> None:
+    sink = MemorySink()
+    sink.open(context())
+    sink.deliver(EPOCHS[0])
+    with pytest.raises(TypeError):
+        sink.epochs[5] = EPOCHS[0].table  # type: ignore[index]  # the point of the test
+
+
+def test_a_table_before_the_query_starts_is_an_error() -> None:
+    with pytest.raises(SinkError, match="belongs to no query yet"):
+        MemorySink().table()

@@ -1,0 +1,390 @@
+"""An epoch in a directory of Parquet files: there once, whole or not at all, whatever breaks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.unit.sinks.file_systems import FaultyHandler
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.parquet import ParquetSink, latest_epoch, open_file_system
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.spark.sinks.sink import SinkContext
+
+EPOCHS = [
+    rows(0, ("N1", 1), ("N2", 2), (None, 3)),
+    rows(1, ("N1", 10), ("N3", 30), ("N1", 11), (None, None)),
+]
+ROWS = [
+    (0, None, 3),
+    (0, "N1", 1),
+    (0, "N2", 2),
+    (1, None, None),
+    (1, "N1", 10),
+    (1, "N1", 11),
+    (1, "N3", 30),
+]
+
+
+def read(path: Path) -> list[tuple[Any, ...]]:
+    """What a reader of the directory sees, as (epoch, plane, total), sorted."""
+    if not any(path.glob("epoch=*/**/*.parquet")):
+        return []
+    schema = pa.schema([("epoch", pa.int32()), *SCHEMA])
+    table = ds.dataset(path, schema=schema, partitioning="hive", format="parquet").to_table()
+    return sorted(
+        ((row["epoch"], row["plane"], row["total"]) for row in table.to_pylist()),
+        key=lambda row: (row[0], row[1] or "", row[2] or 0),
+    )
+
+
+def opened(path: Path | str, ctx: SinkContext | None = None, **options: Any) -> ParquetSink:
+    sink = ParquetSink(path, **options)
+    sink.open(ctx or context())
+    return sink
+
+
+def visible_files(path: Path) -> list[str]:
+    files = (file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    return sorted(file for file in files if not file.rsplit("/", 1)[-1].startswith(("_", ".")))
+
+
+@pytest.mark.parametrize("partition_by", [(), ("plane",)])
+def test_epochs_are_read_back_as_one_table(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
+    sink = opened(tmp_path / "out", partition_by=partition_by)
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    assert read(tmp_path / "out") == ROWS
+
+
+def test_names_of_files_say_epoch_and_part(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    assert visible_files(tmp_path) == ["epoch=0/part-00000.parquet", "epoch=1/part-00000.parquet"]
+
+
+def test_pandas_reads_the_directory_as_it_is(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    frame = pd.read_parquet(tmp_path)
+    assert sorted(frame.columns) == ["epoch", "plane", "total"]
+    assert len(frame) == len(ROWS)
+    assert frame.query("epoch == 1 and plane == 'N3'").total.tolist() == [30]
+
+
+def test_delivering_the_same_or_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    for epoch in [*EPOCHS, EPOCHS[1], EPOCHS[0], rows(0, ("N9", 9))]:
+        sink.deliver(epoch)
+    opened(tmp_path).deliver(EPOCHS[1])
+    assert read(tmp_path) == ROWS
+
+
+def test_small_batches_make_one_row_group_and_rows_keep_their_order(tmp_path: Path) -> None:
+    table = pa.table({"plane": [f"N{i}" for i in range(1000)], "total": range(1000)}, schema=SCHEMA)
+    opened(tmp_path).deliver(EpochRows(epoch=0, table=table, batch_rows=10))
+    file = pq.ParquetFile(tmp_path / "epoch=0/part-00000.parquet")
+    assert file.metadata.num_row_groups == 1
+    assert file.read().equals(table)
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_a_large_epoch_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    batch = pa.record_batch({"plane": ["N1" * 500] * 10_000, "total": range(10_000)}, schema=SCHEMA)
+    peak = 0
+
+    class Generated:
+        epoch = 0
+        num_rows = 40 * batch.num_rows
+
+        def batches(self) -> Any:
+            nonlocal peak
+            for _ in range(40):
+                yield pa.record_batch([pa.concat_arrays([c]) for c in batch.columns], schema=SCHEMA)
+                peak = max(peak, pa.total_allocated_bytes() - before)
+
+        def dataframe(self) -> Any:
+            raise NotImplementedError
+
+    before = pa.total_allocated_bytes()
+    opened(tmp_path).deliver(Generated())
+    assert pq.read_metadata(tmp_path / "epoch=0/part-00000.parquet").num_rows == 400_000
+    assert peak < 40 * batch.nbytes / 2
+
+
+def test_an_epoch_without_rows_leaves_nothing(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    sink.deliver(rows(0))
+    assert visible_files(tmp_path) == []
+    assert latest_epoch(tmp_path) is None
+
+
+@pytest.mark.parametrize("partition_by", [(), ("plane",)])
+def test_a_complete_epoch_without_rows_is_an_empty_result(
+    tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    sink = opened(tmp_path, context(complete=True), partition_by=partition_by)
+    sink.deliver(EPOCHS[0])
+    sink.deliver(rows(1))
+    assert latest_epoch(tmp_path) == 1
+    assert [row[0] for row in read(tmp_path)] == [0, 0, 0]
+    depths = {file.count("/") for file in visible_files(tmp_path)}
+    assert depths == {1 + len(partition_by)}
+
+
+def test_the_latest_epoch_of_a_complete_result_is_a_directory_of_its_own(tmp_path: Path) -> None:
+    sink = opened(tmp_path, context(complete=True))
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    latest = pq.read_table(tmp_path / f"epoch={latest_epoch(tmp_path)}", partitioning=None)
+    assert latest.equals(EPOCHS[1].table)
+
+
+def test_only_the_newest_epochs_are_kept_and_older_ones_do_not_come_back(tmp_path: Path) -> None:
+    sink = opened(tmp_path, context(complete=True), keep=2)
+    for number in range(5):
+        sink.deliver(rows(number, ("N1", number)))
+    sink.deliver(rows(0, ("N1", 0)))
+    assert read(tmp_path) == [(3, "N1", 3), (4, "N1", 4)]
+
+
+def test_partition_values_of_every_kind_are_read_back(tmp_path: Path) -> None:
+    day = dt.date(2024, 2, 29)
+    schema = pa.schema(
+        [("a/b", pa.string()), ("n", pa.int16()), ("day", pa.date32()), ("f", pa.bool_()), *SCHEMA]
+    )
+    values = [["x=1 %/ż", None], [-5, None], [day, None], [True, None], ["N1", "N2"], [1, 2]]
+    table = pa.table(values, schema=schema)
+    sink = opened(tmp_path, context(schema=schema), partition_by=schema.names[:4])
+    sink.deliver(EpochRows(epoch=0, table=table))
+    partitioning = ds.partitioning(
+        pa.schema([("epoch", pa.int32()), *list(schema)[:4]]), flavor="hive"
+    )
+    found = ds.dataset(tmp_path, format="parquet", partitioning=partitioning).to_table()
+    assert found.select(schema.names).sort_by("total").to_pylist() == table.to_pylist()
+
+
+# --- crashes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partition_by", [(), ("plane",)], ids=["one file", "many files"])
+@pytest.mark.parametrize("renames", [True, False], ids=["renames", "object store"])
+def test_a_crash_at_any_operation_neither_loses_nor_doubles_rows(
+    tmp_path: Path, partition_by: tuple[str, ...], renames: bool
+) -> None:
+    half_seen = 0
+    for step in count():
+        root = tmp_path / str(step)
+        root.mkdir()
+        handler = FaultyHandler(root, renames=renames)
+        options = {"partition_by": partition_by, "filesystem": pafs.PyFileSystem(handler)}
+        sink = opened("out", **options)
+        sink.deliver(EPOCHS[0])
+        before = read(root / "out")
+        handler.restart(fail_at=step)
+        try:
+            sink.deliver(EPOCHS[1])
+        except SinkError:
+            seen = read(root / "out")
+            half_seen += seen not in (before, ROWS)
+            done = (root / "out/epoch=1/_SUCCESS").exists()
+            assert not done or seen == ROWS, handler.operations
+        else:
+            break
+        handler.restart()
+        opened("out", **options).deliver(EPOCHS[1])
+        assert read(root / "out") == ROWS, f"crash at {step}: {handler.operations}"
+        assert not (root / "out/_staging").exists() or not any((root / "out/_staging").iterdir())
+    assert step > 4
+    assert half_seen == 0 if renames or not partition_by else half_seen > 0
+
+
+def test_a_crash_at_any_operation_of_open_does_no_harm(tmp_path: Path) -> None:
+    for step in count():
+        root = tmp_path / str(step)
+        root.mkdir()
+        handler = FaultyHandler(root)
+        handler.restart(fail_at=step)
+        sink = ParquetSink("out", filesystem=pafs.PyFileSystem(handler))
+        try:
+            sink.open(context())
+        except SinkError:
+            handler.restart()
+            sink.open(context())
+        else:
+            break
+        sink.deliver(EPOCHS[0])
+        assert len(read(root / "out")) == 3
+    assert step > 3
+
+
+def test_an_error_while_rows_are_read_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fail(batch: int) -> None:
+        if batch == 1:
+            raise ValueError("the checkpoint is damaged")
+
+    sink = opened(tmp_path)
+    with pytest.raises(ValueError, match="damaged"):
+        sink.deliver(EpochRows(epoch=0, table=EPOCHS[0].table, on_batch=fail))
+    assert read(tmp_path) == []
+    assert not any((tmp_path / "_staging").iterdir())
+    sink.deliver(EPOCHS[0])
+    assert len(read(tmp_path)) == 3
+
+
+def test_two_deliveries_of_one_epoch_at_the_same_time_leave_its_rows_once(tmp_path: Path) -> None:
+    barrier = threading.Barrier(2, timeout=10)
+
+    def meet(batch: int) -> None:
+        if batch == 0:
+            barrier.wait()
+
+    errors: list[BaseException] = []
+
+    def deliver(sink: ParquetSink) -> None:
+        try:
+            sink.deliver(EpochRows(epoch=0, table=EPOCHS[0].table, on_batch=meet))
+        except BaseException as error:
+            errors.append(error)
+
+    sinks = [opened(tmp_path), opened(tmp_path)]
+    threads = [threading.Thread(target=deliver, args=(sink,)) for sink in sinks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert errors == []
+    assert read(tmp_path) == ROWS[:3]
+    assert visible_files(tmp_path) == ["epoch=0/part-00000.parquet"]
+
+
+def test_an_epoch_directory_that_the_sink_did_not_complete_is_an_error(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    (tmp_path / "epoch=0").mkdir()
+    (tmp_path / "epoch=0" / "stranger.parquet").write_bytes(b"")
+    with pytest.raises(SinkError, match="epoch 0 cannot be written") as caught:
+        sink.deliver(EPOCHS[0])
+    assert caught.value.context["epoch"] == 0
+
+
+# --- what open refuses ----------------------------------------------------------------------
+
+
+def test_the_directory_of_another_query_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path, context(query_id="old"))
+    with pytest.raises(SinkError, match="belongs to sink 'by_plane' of query old"):
+        opened(tmp_path, context(query_id="new"))
+
+
+def test_the_directory_of_another_sink_of_the_query_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path, context(name="hourly"))
+    with pytest.raises(SinkError, match="belongs to sink 'hourly'"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ctx", "options", "message"),
+    [
+        (context(schema=SCHEMA.append(pa.field("mean", pa.float64()))), {}, "columns changed"),
+        (context(), {"partition_by": "plane"}, "partition_by changed"),
+    ],
+)
+def test_a_layout_that_changed_since_is_refused(
+    tmp_path: Path, ctx: SinkContext, options: dict[str, Any], message: str
+) -> None:
+    opened(tmp_path)
+    with pytest.raises(SinkError, match=message):
+        opened(tmp_path, ctx, **options)
+
+
+def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").touch()
+    with pytest.raises(SinkError, match="already holds holiday.jpg"):
+        opened(tmp_path)
+
+
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match="cannot write to") as caught:
+        opened(tmp_path / "file" / "out")
+    assert caught.value.context["sink"] == "by_plane"
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "message"),
+    [
+        ([], {"partition_by": ["tail"]}, "partition_by names 'tail'"),
+        ([("mean", pa.float64())], {"partition_by": "mean"}, "cannot name directories"),
+        ([("Epoch", pa.int64())], {}, "a column is called 'epoch'"),
+        ([], {"partition_by": ["plane", "total"]}, "leaves no column"),
+        ([("gap", pa.month_day_nano_interval())], {}, "Parquet cannot hold these columns"),
+        ([], {"keep": 3}, "keep is for complete mode"),
+    ],
+)
+def test_columns_and_options_that_do_not_go_together_are_refused(
+    tmp_path: Path, fields: list[Any], options: dict[str, Any], message: str
+) -> None:
+    schema = pa.schema([*SCHEMA, *fields])
+    with pytest.raises(SinkError, match=message):
+        opened(tmp_path / "out", context(schema=schema), **options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"compression": "winzip"}, "'winzip'"), ({"keep": 0}, "keep=0")],
+)
+def test_options_that_are_never_right_are_refused_at_once(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SinkError, match=message):
+        ParquetSink("out", **options)
+
+
+# --- paths ----------------------------------------------------------------------------------
+
+
+def test_a_uri_and_a_path_are_the_same_directory(tmp_path: Path) -> None:
+    sink = opened(f"file://{tmp_path}/out/", compression="none")
+    sink.deliver(EPOCHS[0])
+    opened(tmp_path / "out").deliver(EPOCHS[1])
+    assert read(tmp_path / "out") == ROWS
+    assert latest_epoch(f"file://{tmp_path}/out") == 1
+
+
+def test_a_relative_path_starts_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened("out").deliver(EPOCHS[0])
+    assert len(read(tmp_path / "out")) == 3
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_all_words_for_s3_open_it(scheme: str) -> None:
+    filesystem, path = open_file_system(f"{scheme}://bucket/out/?region=eu-west-1")
+    assert (filesystem.type_name, path) == ("s3", "bucket/out")
+
+
+def test_a_uri_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(SinkError, match="Cannot open carrier-pigeon://coop/out"):
+        open_file_system("carrier-pigeon://coop/out")
+
+
+def test_a_path_that_is_not_there_has_no_latest_epoch(tmp_path: Path) -> None:
+    assert latest_epoch(tmp_path / "nothing") is None

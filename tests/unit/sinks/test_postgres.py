@@ -1,0 +1,413 @@
+"""Delivery to a real PostgreSQL server: once each, whatever breaks and whoever else delivers."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.postgres import PostgresSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from godwit.spark.sinks.sink import SinkContext
+
+pytestmark = pytest.mark.postgres
+
+EPOCHS = [
+    rows(0, ("N1", 1), ("N2", 2), (None, 3)),
+    rows(1, ("N1", 10), ("N3", 30), ("N1", 11), (None, None)),
+]
+APPENDED = [(None, 3), (None, None), ("N1", 1), ("N1", 10), ("N1", 11), ("N2", 2), ("N3", 30)]
+UPSERTED = [(None, None), ("N1", 11), ("N2", 2), ("N3", 30)]
+REPLACED = [(None, None), ("N1", 10), ("N1", 11), ("N3", 30)]
+
+
+def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.Connection.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def table(dsn: str, name: str = "target") -> list[tuple[Any, ...]]:
+    statement = f"SELECT plane, total FROM {name} ORDER BY plane NULLS FIRST, total"
+    return query(dsn, statement)
+
+
+@contextmanager
+def opened(
+    dsn: str, ctx: SinkContext | None = None, name: str = "target", **options: Any
+) -> Iterator[PostgresSink]:
+    sink = PostgresSink(dsn, name, **options)
+    sink.open(ctx or context())
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def test_appended_epochs_leave_all_their_rows(postgres: str) -> None:
+    with opened(postgres) as sink:
+        for epoch in EPOCHS:
+            sink.deliver(epoch)
+    assert table(postgres) == APPENDED
+
+
+def test_upserted_rows_replace_those_with_the_same_key_and_null_is_a_key(postgres: str) -> None:
+    with opened(postgres, mode="upsert") as sink:
+        for epoch in EPOCHS:
+            sink.deliver(epoch)
+    assert table(postgres) == UPSERTED
+
+
+def test_a_complete_epoch_replaces_all_rows(postgres: str) -> None:
+    with opened(postgres, context(complete=True)) as sink:
+        for epoch in EPOCHS:
+            sink.deliver(epoch)
+        assert table(postgres) == REPLACED
+        sink.deliver(rows(2))
+    assert table(postgres) == []
+
+
+def test_a_complete_epoch_may_be_upserted(postgres: str) -> None:
+    with opened(postgres, context(complete=True), mode="upsert") as sink:
+        for epoch in EPOCHS:
+            sink.deliver(epoch)
+    assert table(postgres) == [(None, None), ("N1", 11), ("N3", 30)]
+
+
+def test_rows_that_are_all_key_are_kept_once(postgres: str) -> None:
+    with opened(postgres, context(keys=("plane", "total")), mode="upsert") as sink:
+        sink.deliver(rows(0, ("N1", 1), ("N1", 1)))
+        sink.deliver(rows(1, ("N1", 1), ("N1", 2)))
+    assert table(postgres) == [("N1", 1), ("N1", 2)]
+
+
+def test_delivering_the_same_or_an_older_epoch_changes_nothing(postgres: str) -> None:
+    with opened(postgres) as sink:
+        for epoch in [*EPOCHS, EPOCHS[1], EPOCHS[0], rows(0, ("N9", 9))]:
+            sink.deliver(epoch)
+    with opened(postgres) as restarted:
+        restarted.deliver(EPOCHS[1])
+    assert table(postgres) == APPENDED
+
+
+def test_a_large_epoch_is_copied_in_parts(postgres: str) -> None:
+    many = 150_000
+    planes, totals = [f"N{i % 1000}" for i in range(many)], list(range(many))
+    large = EpochRows(
+        epoch=0,
+        table=pa.table({"plane": planes, "total": totals}, schema=SCHEMA),
+        batch_rows=many,
+    )
+    with opened(postgres) as sink:
+        sink.deliver(large)
+    with opened(postgres, context(name="newest"), "newest", mode="upsert") as sink:
+        sink.deliver(large)
+    total = many * (many - 1) // 2
+    assert query(postgres, "SELECT count(*), sum(total) FROM target") == [(many, total)]
+    newest = sum(range(many - 1000, many))
+    assert query(postgres, "SELECT count(*), sum(total) FROM newest") == [(1000, newest)]
+
+
+def test_two_queries_append_to_one_table(postgres: str) -> None:
+    with (
+        opened(postgres, context(query_id="one")) as one,
+        opened(postgres, context(query_id="two")) as two,
+    ):
+        for sink in (one, two, one):
+            sink.deliver(rows(0, ("N1", 1)))
+    assert table(postgres) == [("N1", 1), ("N1", 1)]
+    recorded = query(postgres, "SELECT query_id, sink, epoch FROM godwit_epochs ORDER BY 1")
+    assert recorded == [("one", "by_plane", 0), ("two", "by_plane", 0)]
+
+
+# --- crashes --------------------------------------------------------------------------------
+
+
+class CrashError(Exception):
+    """The driver dies here."""
+
+
+class Faults:
+    """Counts the steps of a delivery and fails at one of them."""
+
+    def __init__(self) -> None:
+        self.fail_at = -1
+        self.error: Callable[[], Exception] = CrashError
+        self.steps: list[str] = []
+
+    def reach(self, step: str) -> None:
+        self.steps.append(step)
+        if len(self.steps) - 1 == self.fail_at:
+            raise self.error()
+
+    def connection(self) -> type[psycopg.Connection[Any]]:
+        faults = self
+
+        class FaultyCursor(psycopg.Cursor[Any]):
+            def execute(self, statement: Any, *args: Any, **kwargs: Any) -> Any:
+                text = statement if isinstance(statement, str) else statement.as_string()
+                faults.reach(f"before {text[:12]}")
+                result = super().execute(statement, *args, **kwargs)
+                faults.reach(f"after {text[:12]}")
+                return result
+
+            @contextmanager
+            def copy(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+                faults.reach("before COPY")
+                with super().copy(*args, **kwargs) as copy:
+                    yield copy
+                    faults.reach("before the end of COPY")
+                faults.reach("after COPY")
+
+        class FaultyConnection(psycopg.Connection[Any]):
+            @contextmanager
+            def transaction(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+                faults.reach("before BEGIN")
+                with super().transaction(*args, **kwargs) as transaction:
+                    yield transaction
+                    faults.reach("before COMMIT")
+                faults.reach("after COMMIT")
+
+            @classmethod
+            def connect(cls, *args: Any, **kwargs: Any) -> Any:
+                return super().connect(*args, cursor_factory=FaultyCursor, **kwargs)
+
+        return FaultyConnection
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    faults = Faults()
+    monkeypatch.setattr(psycopg, "connect", faults.connection().connect)
+    return faults
+
+
+MODES = [
+    pytest.param({"mode": "append"}, False, APPENDED, id="append"),
+    pytest.param({"mode": "upsert"}, False, UPSERTED, id="upsert"),
+    pytest.param({"mode": "append"}, True, REPLACED, id="complete"),
+]
+
+
+@pytest.mark.parametrize(("options", "complete", "expected"), MODES)
+def test_a_crash_at_any_step_of_a_delivery_neither_loses_nor_doubles_rows(
+    postgres: str,
+    faults: Faults,
+    options: dict[str, str],
+    complete: bool,
+    expected: list[tuple[Any, ...]],
+) -> None:
+    for step in count():
+        name = f"target_{step}"
+        ctx = context(query_id=name, complete=complete)
+        faults.fail_at = -1
+        with opened(postgres, ctx, name, **options) as sink:
+            sink.deliver(EPOCHS[0])
+            before = table(postgres, name)
+            faults.steps, faults.fail_at = [], step
+            try:
+                sink.deliver(EPOCHS[1])
+            except CrashError:
+                committed = faults.steps[-1] == "after COMMIT"
+                assert table(postgres, name) == (expected if committed else before), faults.steps
+            else:
+                break
+        faults.fail_at = -1
+        with opened(postgres, ctx, name, **options) as restarted:
+            restarted.deliver(EPOCHS[1])
+        assert table(postgres, name) == expected, f"crash at step {step}: {faults.steps}"
+    assert {"after COPY", "before COMMIT", "after COMMIT"} <= set(faults.steps)
+
+
+@pytest.mark.parametrize(("options", "complete", "expected"), MODES)
+def test_a_connection_that_breaks_at_any_step_is_opened_anew(
+    postgres: str,
+    faults: Faults,
+    options: dict[str, str],
+    complete: bool,
+    expected: list[tuple[Any, ...]],
+) -> None:
+    faults.error = lambda: psycopg.OperationalError("the connection is lost")
+    for step in count():
+        name = f"target_{step}"
+        faults.fail_at = -1
+        ctx = context(query_id=name, complete=complete)
+        with opened(postgres, ctx, name, **options) as sink:
+            sink.deliver(EPOCHS[0])
+            faults.steps, faults.fail_at = [], step
+            sink.deliver(EPOCHS[1])
+        assert table(postgres, name) == expected, f"lost at step {step}: {faults.steps}"
+        if len(faults.steps) <= step:
+            break
+
+
+def terminate_others(dsn: str) -> None:
+    query(
+        dsn,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+
+
+def test_a_connection_closed_by_the_server_between_epochs_is_opened_anew(postgres: str) -> None:
+    with opened(postgres) as sink:
+        sink.deliver(EPOCHS[0])
+        terminate_others(postgres)
+        sink.deliver(EPOCHS[1])
+    assert table(postgres) == APPENDED
+
+
+def test_a_connection_closed_by_the_server_during_the_copy_is_opened_anew(postgres: str) -> None:
+    cut = iter([True])
+
+    def cut_once(_: int) -> None:
+        if next(cut, False):
+            terminate_others(postgres)
+
+    with opened(postgres) as sink:
+        sink.deliver(EPOCHS[0])
+        sink.deliver(EpochRows(epoch=1, table=EPOCHS[1].table, on_batch=cut_once))
+    assert table(postgres) == APPENDED
+
+
+def test_a_connection_that_breaks_every_time_is_an_error(postgres: str) -> None:
+    with opened(postgres) as sink:
+        broken = EpochRows(
+            epoch=0, table=EPOCHS[0].table, on_batch=lambda _: terminate_others(postgres)
+        )
+        with pytest.raises(SinkError, match="epoch 0 cannot be written") as caught:
+            sink.deliver(broken)
+        assert caught.value.context["epoch"] == 0
+        assert table(postgres) == []
+
+
+def test_an_error_while_rows_are_read_leaves_nothing_behind(postgres: str) -> None:
+    def fail(batch: int) -> None:
+        if batch == 1:
+            raise CrashError
+
+    with opened(postgres) as sink:
+        with pytest.raises(CrashError):
+            sink.deliver(EpochRows(epoch=0, table=EPOCHS[0].table, on_batch=fail))
+        assert table(postgres) == []
+        sink.deliver(EPOCHS[0])
+        assert len(table(postgres)) == 3
+
+
+@pytest.mark.parametrize("first_fails", [False, True])
+def test_of_two_deliveries_of_one_epoch_at_the_same_time_one_counts(
+    postgres: str, first_fails: bool
+) -> None:
+    copying, finish, seen = threading.Event(), threading.Event(), []
+
+    def hold(batch: int) -> None:
+        if batch == 1:
+            copying.set()
+            assert finish.wait(10)
+            if first_fails:
+                raise CrashError
+
+    def deliver(sink: PostgresSink, epoch: EpochRows) -> None:
+        try:
+            sink.deliver(epoch)
+        except CrashError:
+            seen.append("crash")
+
+    with opened(postgres) as first, opened(postgres) as second:
+        held = EpochRows(epoch=0, table=EPOCHS[0].table, on_batch=hold)
+        threads = [threading.Thread(target=deliver, args=(first, held))]
+        threads[0].start()
+        assert copying.wait(10)
+        threads.append(threading.Thread(target=deliver, args=(second, EPOCHS[0])))
+        threads[1].start()
+        threads[1].join(0.2)
+        assert threads[1].is_alive(), "the second delivery must wait for the first"
+        finish.set()
+        for thread in threads:
+            thread.join(10)
+    assert seen == (["crash"] if first_fails else [])
+    assert table(postgres) == [(None, 3), ("N1", 1), ("N2", 2)]
+
+
+def test_queries_that_upsert_the_same_keys_at_once_do_not_lock_each_other_out(
+    postgres: str,
+) -> None:
+    planes = [f"N{i}" for i in range(300)]
+
+    def deliver(number: int, sink: PostgresSink) -> None:
+        order = planes if number % 2 else planes[::-1]
+        for epoch in range(5):
+            sink.deliver(rows(epoch, *((plane, number) for plane in order)))
+
+    sinks = [PostgresSink(postgres, "target", mode="upsert") for _ in range(3)]
+    for number, sink in enumerate(sinks):
+        sink.open(context(query_id=str(number)))
+    threads = [threading.Thread(target=deliver, args=pair) for pair in enumerate(sinks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for sink in sinks:
+        sink.close()
+    assert query(postgres, "SELECT count(*) FROM target") == [(300,)]
+    assert query(postgres, "SELECT min(epoch), count(*) FROM godwit_epochs") == [(4, 3)]
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+def test_a_value_that_the_server_refuses_is_an_error_that_names_the_epoch(postgres: str) -> None:
+    with opened(postgres) as sink:
+        with pytest.raises(SinkError, match="epoch 3 cannot be written: .*0x00"):
+            sink.deliver(rows(3, ("N\0", 1)))
+        sink.deliver(rows(4, ("N1", 1)))
+    assert table(postgres) == [("N1", 1)]
+
+
+def test_a_server_that_cannot_be_reached_is_an_error_at_open(tmp_path: object) -> None:
+    sink = PostgresSink(f"host={tmp_path} dbname=none", "target")
+    with pytest.raises(SinkError, match="cannot be opened"):
+        sink.open(context())
+
+
+def test_the_connection_may_be_given_as_a_mapping(postgres: str) -> None:
+    parameters = psycopg.conninfo.conninfo_to_dict(postgres)
+    sink = PostgresSink(parameters, "public.target")
+    sink.open(context())
+    sink.deliver(rows(0, ("N1", 1)))
+    sink.close()
+    assert table(postgres) == [("N1", 1)]
+
+
+def test_epochs_are_recorded_in_the_schema_of_the_table(postgres: str) -> None:
+    query(postgres, "CREATE SCHEMA results")
+    with opened(postgres, None, "results.target") as sink:
+        sink.deliver(EPOCHS[0])
+    assert query(postgres, "SELECT epoch FROM results.godwit_epochs") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"table": "t", "mode": "replace"}, "mode 'replace'"),
+        ({"table": "t", "keys": ["plane"]}, "keys mean nothing"),
+        ({"table": "a.b.c"}, "does not name a table"),
+        ({"table": ""}, "does not name a table"),
+        ({"table": "a."}, "does not name a table"),
+    ],
+)
+def test_options_that_are_never_right_are_refused_at_once(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SinkError, match=message):
+        PostgresSink("", **arguments)

@@ -1,0 +1,262 @@
+"""A table that the rows do not fit is refused at open, with the statement that mends it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.postgres import PostgresSink
+
+if TYPE_CHECKING:
+    from godwit.spark.sinks.sink import SinkContext
+
+pytestmark = pytest.mark.postgres
+
+NOT_NULL = pa.schema([pa.field("plane", pa.string(), nullable=False), SCHEMA.field("total")])
+
+
+def execute(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def open_and_close(dsn: str, ctx: SinkContext | None = None, **options: Any) -> None:
+    sink = PostgresSink(dsn, "target", **options)
+    try:
+        sink.open(ctx or context())
+    finally:
+        sink.close()
+
+
+def refusal(dsn: str, ctx: SinkContext | None = None, **options: Any) -> SinkError:
+    with pytest.raises(SinkError) as caught:
+        open_and_close(dsn, ctx, **options)
+    return caught.value
+
+
+def constraints(dsn: str) -> list[str]:
+    found = execute(
+        dsn,
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint "
+        "WHERE conrelid = 'target'::regclass ORDER BY 1",
+    )
+    return [definition for (definition,) in found]
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [(SCHEMA, "UNIQUE NULLS NOT DISTINCT (plane)"), (NOT_NULL, "PRIMARY KEY (plane)")],
+)
+def test_a_table_created_for_upserts_has_one_row_a_key(
+    postgres: str, schema: pa.Schema, expected: str
+) -> None:
+    open_and_close(postgres, context(schema=schema), mode="upsert")
+    assert constraints(postgres) == [expected]
+
+
+def test_a_table_created_for_appending_has_no_constraint(postgres: str) -> None:
+    open_and_close(postgres)
+    assert constraints(postgres) == []
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_table_that_the_sink_created_is_accepted_when_the_query_starts_again(
+    postgres: str, mode: str
+) -> None:
+    open_and_close(postgres, mode=mode)
+    open_and_close(postgres, mode=mode, create=False)
+
+
+def test_odd_names_of_tables_and_columns_are_quoted(postgres: str) -> None:
+    schema = pa.schema([('the "plane"', pa.string()), ("SELECT", pa.int64()), ("a b", pa.int64())])
+    sink = PostgresSink(postgres, 'Big "Table"', mode="upsert", keys='the "plane"')
+    sink.open(context(schema=schema))
+    sink.deliver(EpochRows(epoch=0, table=pa.table([["x"], [1], [2]], schema=schema)))
+    sink.close()
+    assert execute(postgres, 'SELECT * FROM "Big ""Table"""') == [("x", 1, 2)]
+
+
+def test_an_absent_table_is_refused_with_its_statement_where_none_is_to_be_created(
+    postgres: str,
+) -> None:
+    error = refusal(postgres, mode="upsert", create=False)
+    assert "does not exist" in error.message
+    statement = error.remedy.split("create=True: ")[1]
+    execute(postgres, statement)
+    open_and_close(postgres, mode="upsert", create=False)
+
+
+MISFITS = [
+    pytest.param("plane text", "has no column 'total'", id="a column is missing"),
+    pytest.param("plane text, total integer", "type integer, which", id="too narrow"),
+    pytest.param("plane text, total numeric(10)", r"type numeric\(10,0\)", id="too few digits"),
+    pytest.param("plane text, total text", "type text, which", id="another type"),
+    pytest.param(
+        "plane text, total bigint, day date NOT NULL", "value for column 'day'", id="not null"
+    ),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), MISFITS)
+def test_a_misfit_is_refused_and_the_statement_in_the_error_mends_it(
+    postgres: str, columns: str, message: str
+) -> None:
+    execute(postgres, f"CREATE TABLE target ({columns})")
+    error = refusal(postgres)
+    assert error.context == {"sink": "by_plane", "table": "target"}
+    assert re.search(message, error.message)
+    execute(postgres, error.remedy.replace("TYPE bigint", "TYPE bigint USING total::bigint"))
+    open_and_close(postgres)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "plane text, total bigint, loaded timestamptz NOT NULL DEFAULT now()",
+        "plane text, total bigint, id bigint GENERATED ALWAYS AS IDENTITY",
+        "plane varchar(20), total numeric(21,2), note text",
+        "total bigint, plane text",
+    ],
+)
+def test_columns_that_fill_themselves_do_no_harm(postgres: str, columns: str) -> None:
+    execute(postgres, f"CREATE TABLE target ({columns})")
+    sink = PostgresSink(postgres, "target")
+    sink.open(context())
+    sink.deliver(rows(0, ("N1", 1)))
+    sink.close()
+    assert execute(postgres, "SELECT plane, total FROM target") == [("N1", 1)]
+
+
+def test_a_computed_column_is_refused(postgres: str) -> None:
+    execute(
+        postgres,
+        "CREATE TABLE target (plane text, total bigint GENERATED ALWAYS AS (length(plane)) STORED)",
+    )
+    assert "computes column 'total' itself" in refusal(postgres).message
+
+
+def test_an_enumeration_takes_strings(postgres: str) -> None:
+    execute(
+        postgres,
+        "CREATE TYPE plane AS ENUM ('N1', 'N2')",
+        "CREATE TABLE target (plane plane, total bigint)",
+    )
+    open_and_close(postgres)
+
+
+def test_a_domain_is_what_it_is_made_of(postgres: str) -> None:
+    execute(
+        postgres,
+        "CREATE DOMAIN short AS integer CHECK (value > 0)",
+        "CREATE TABLE target (plane text, total short)",
+    )
+    assert "column 'total' of type short" in refusal(postgres).message
+
+
+def test_a_timestamp_column_that_would_round_is_refused(postgres: str) -> None:
+    schema = pa.schema([("plane", pa.string()), ("at", pa.timestamp("us"))])
+    execute(postgres, "CREATE TABLE target (plane text, at timestamp(3))")
+    assert "timestamp(3)" in refusal(postgres, context(schema=schema)).message
+
+
+def test_a_timestamp_with_a_zone_needs_a_column_with_one(postgres: str) -> None:
+    schema = pa.schema([("plane", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    execute(postgres, "CREATE TABLE target (plane text, at timestamp)")
+    assert "TYPE timestamptz" in refusal(postgres, context(schema=schema)).remedy
+
+
+def test_a_view_is_refused(postgres: str) -> None:
+    execute(postgres, "CREATE VIEW target AS SELECT 'a' AS plane, 1::bigint AS total")
+    assert "is no table" in refusal(postgres).message
+
+
+def test_a_user_who_may_not_write_is_refused_with_the_grant(postgres: str) -> None:
+    execute(
+        postgres,
+        "DROP ROLE IF EXISTS reader",
+        "CREATE ROLE reader LOGIN",
+        "GRANT CREATE ON SCHEMA public TO reader",
+        "CREATE TABLE target (plane text UNIQUE NULLS NOT DISTINCT, total bigint)",
+    )
+    as_reader = postgres.replace("user=postgres", "user=reader")
+    error = refusal(as_reader, context(complete=True), mode="upsert")
+    assert "may not be written by reader" in error.message
+    execute(postgres, error.remedy)
+    open_and_close(as_reader, context(complete=True), mode="upsert")
+    execute(postgres, "DROP OWNED BY reader", "DROP ROLE reader")
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("SELECT 1", "has no unique constraint"),
+        ("ALTER TABLE target ADD UNIQUE NULLS NOT DISTINCT (plane, total)", "no unique"),
+        ("CREATE UNIQUE INDEX ON target (plane) WHERE total > 0", "no unique constraint"),
+        ("CREATE UNIQUE INDEX ON target (lower(plane))", "no unique constraint"),
+        ("ALTER TABLE target ADD UNIQUE (plane) DEFERRABLE", "no unique constraint"),
+        ("ALTER TABLE target ADD UNIQUE (plane)", "lets a null key come twice"),
+    ],
+)
+def test_upserts_need_a_unique_constraint_on_the_keys_that_sees_nulls(
+    postgres: str, statement: str, message: str
+) -> None:
+    execute(postgres, "CREATE TABLE target (plane text, total bigint)", statement)
+    error = refusal(postgres, mode="upsert")
+    assert message in error.message
+    execute(postgres, error.remedy.split(";")[0])
+    open_and_close(postgres, mode="upsert")
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        "UNIQUE NULLS NOT DISTINCT (total, plane)",
+        "PRIMARY KEY (plane, total)",
+    ],
+)
+def test_the_order_of_key_columns_in_the_constraint_does_not_matter(
+    postgres: str, constraint: str
+) -> None:
+    execute(postgres, f"CREATE TABLE target (plane text, total bigint, {constraint})")
+    open_and_close(postgres, mode="upsert", keys=["plane", "total"])
+
+
+def test_columns_carried_along_in_the_index_are_no_keys(postgres: str) -> None:
+    execute(
+        postgres,
+        "CREATE TABLE target (plane text NOT NULL, total bigint)",
+        "CREATE UNIQUE INDEX ON target (plane) INCLUDE (total)",
+    )
+    open_and_close(postgres, mode="upsert")
+
+
+def test_a_null_key_that_the_table_forbids_is_an_error_of_its_epoch(postgres: str) -> None:
+    execute(postgres, "CREATE TABLE target (plane text PRIMARY KEY, total bigint)")
+    sink = PostgresSink(postgres, "target", mode="upsert")
+    sink.open(context())
+    with pytest.raises(SinkError, match="null value in column"):
+        sink.deliver(rows(0, (None, 1)))
+    sink.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "message"),
+    [
+        ((), {}, "its rows have no key columns"),
+        (("plane",), {"keys": ["tail"]}, "keys names 'tail', which the rows do not have"),
+        (("plane",), {"keys": "total_"}, "keys names 'total_'"),
+    ],
+)
+def test_keys_that_are_no_columns_are_refused_before_the_server_is_asked(
+    keys: tuple[str, ...], options: dict[str, Any], message: str
+) -> None:
+    error = refusal("host=/nowhere", context(keys=keys), mode="upsert", **options)
+    assert message in error.message

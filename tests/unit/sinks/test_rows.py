@@ -1,0 +1,94 @@
+"""Fitting, gathering and the last row of a key."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.rows import (
+    column_names,
+    fit,
+    gather,
+    last_of_each_key,
+    storable_schema,
+    upsert_keys,
+    without_replaced_rows,
+)
+
+
+def test_a_lone_string_is_one_column() -> None:
+    assert column_names("plane") == ("plane",)
+    assert column_names(["plane", "year"]) == ("plane", "year")
+
+
+def test_keys_of_the_operator_are_the_default() -> None:
+    assert upsert_keys(context(), None) == ("plane",)
+    assert upsert_keys(context(), ["total"]) == ("total",)
+
+
+def test_timestamps_become_microseconds_wherever_they_are() -> None:
+    schema = pa.schema(
+        [
+            pa.field("a", pa.timestamp("ns", "UTC"), nullable=False),
+            ("b", pa.list_(pa.timestamp("s"))),
+            ("c", pa.dictionary(pa.int8(), pa.string())),
+        ]
+    )
+    assert storable_schema(schema).equals(
+        pa.schema(
+            [
+                pa.field("a", pa.timestamp("us", "UTC"), nullable=False),
+                ("b", pa.list_(pa.timestamp("us"))),
+                ("c", pa.string()),
+            ]
+        )
+    )
+
+
+def test_rows_that_fit_pass_untouched() -> None:
+    output = rows(0, ("N1", 1))
+    (batch,) = fit(output, SCHEMA, "by_plane")
+    assert batch.equals(next(output.batches()))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"plane": ["N1"], "total": pa.array([2.5])}),
+        pa.table({"plane": ["N1"], "sum": [1]}),
+        pa.table({"plane": ["N1"]}),
+    ],
+)
+def test_rows_that_do_not_fit_are_an_error(table: pa.Table) -> None:
+    with pytest.raises(SinkError, match="epoch 5: the rows do not fit"):
+        list(fit(EpochRows(epoch=5, table=table), SCHEMA, "by_plane"))
+
+
+def test_small_batches_are_joined_and_empty_ones_dropped() -> None:
+    batches = [pa.record_batch({"n": range(k)}) for k in (3, 0, 4, 5, 1)]
+    sizes = [batch.num_rows for batch in gather(batches, rows=6)]
+    assert sizes == [7, 6]
+    assert [batch.num_rows for batch in gather(batches, size_bytes=8)] == [3, 4, 5, 1]
+
+
+def test_the_last_row_of_a_key_is_marked_whatever_the_types() -> None:
+    keys = pa.table(
+        {
+            "s": ["a", "a", None, "a", None],
+            "f": [0.5, None, 0.5, 0.5, 0.5],
+            "row": [b"x", b"x", b"y", b"x", b"y"],
+        }
+    )
+    assert last_of_each_key(keys).tolist() == [False, True, False, True, True]
+
+
+def test_no_rows_have_no_last_one() -> None:
+    assert last_of_each_key(SCHEMA.empty_table()).tolist() == []
+
+
+def test_rows_that_a_later_batch_replaces_are_left_out() -> None:
+    output = rows(0, ("N1", 1), ("N2", 2), ("N1", 3), (None, 4), ("N3", 5), (None, 6))
+    kept = pa.Table.from_batches(without_replaced_rows(output, SCHEMA, ["plane"], "by_plane"))
+    assert kept.column("total").to_pylist() == [2, 3, 5, 6]
