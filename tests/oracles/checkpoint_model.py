@@ -110,7 +110,7 @@ def models(history: list[Epoch]) -> list[Model]:
 
 
 def open_log(storage: CheckpointStorage, run_id: str = "run") -> CommitLog:
-    return CommitLog.create_or_open(storage, IDENTITY, run_id, retain_epochs=2, manifest_interval=3)
+    return CommitLog.create_or_open(storage, IDENTITY, run_id, retain_epochs=2, manifest_interval=2)
 
 
 def run_epoch(log: CommitLog, epoch: Epoch, *, inline_limit_bytes: int) -> None:

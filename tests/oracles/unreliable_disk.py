@@ -30,14 +30,14 @@ class UnreliableDisk(PosixDisk):
         self._graveyard = graveyard
         self._open: dict[int, Path] = {}
         self._unsynced_bytes: dict[Path, int] = {}
-        self._unsynced_names: list[tuple[Path, Callable[[], None]]] = []
+        self._unsynced_names: list[tuple[Path, Callable[[], object]]] = []
 
     def create(self, path: Path) -> int:
         self._step()
         descriptor = super().create(path)
         self._open[descriptor] = path
         self._unsynced_bytes[path] = 0
-        self._changed(path, path.unlink)
+        self._changed(path, lambda: path.unlink(missing_ok=True))
         return descriptor
 
     def write(self, descriptor: int, data: memoryview) -> int:
@@ -63,7 +63,7 @@ class UnreliableDisk(PosixDisk):
     def link(self, source: Path, target: Path) -> None:
         self._step()
         super().link(source, target)
-        self._changed(target, target.unlink)
+        self._changed(target, lambda: target.unlink(missing_ok=True))
 
     def replace(self, source: Path, target: Path) -> None:
         raise NotImplementedError("nothing of a checkpoint is ever replaced")
@@ -73,7 +73,7 @@ class UnreliableDisk(PosixDisk):
         kept = self._graveyard / f"{self.calls}-{path.name}"
         kept.hardlink_to(path)
         super().unlink(path)
-        self._changed(path, lambda: path.hardlink_to(kept))
+        self._changed(path, lambda: path.exists() or path.hardlink_to(kept))
 
     def make_directory(self, path: Path) -> None:
         self._step()
@@ -93,7 +93,7 @@ class UnreliableDisk(PosixDisk):
             if random.random() < 0.5:
                 undo()
 
-    def _changed(self, path: Path, undo: Callable[[], None]) -> None:
+    def _changed(self, path: Path, undo: Callable[[], object]) -> None:
         self._unsynced_names.append((path, undo))
 
     def _step(self) -> None:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from godwit.planning.solution import Solution
 
 CLOSE = 1e-6
-many = settings(derandomize=True, deadline=None, max_examples=250)
-some = settings(derandomize=True, deadline=None, max_examples=60)
+many = settings(derandomize=True, deadline=None, max_examples=100)
+some = settings(derandomize=True, deadline=None, max_examples=40)
 
 
 def sides(problem: Problem, assignment: Any) -> tuple[float, float]:
@@ -141,7 +141,7 @@ def _emptying_helps(problem: Problem, solution: Solution) -> bool:
 
 
 PLANS: dict[str, Callable[[Problem], Solution]] = {
-    "albic": lambda p: plan_albic(p, pairs=2, time_limit_s=0.5, patience=10),
+    "albic": lambda p: plan_albic(p, pairs=2, time_limit_s=60, patience=3),
     "cola": plan_cola,
     "flux": plan_flux,
     "pkg": plan_pkg,

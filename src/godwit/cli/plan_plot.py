@@ -27,9 +27,7 @@ def preview_figure(preview: PlanPreview) -> Figure:
               label="before")  # fmt: skip
     above.bar(place + 0.2, [e.load_after for e in preview.executors], 0.4, color=AFTER,
               label="after")  # fmt: skip
-    staying = [e for e in preview.executors if not e.draining]
-    mean = sum(e.load_after for e in staying) / len(staying)
-    above.axhline(mean, color="black", linewidth=0.8, linestyle="--", label="mean")
+    above.axhline(preview.mean_index, color="black", linewidth=0.8, linestyle="--", label="mean")
     above.set_ylabel("load index")
     above.set_title(
         f"{preview.method}: {len(preview.moves)} moves, load distance "

@@ -21,7 +21,13 @@ from godwit.dataflow.compiled import (
 )
 from godwit.dataflow.compute import ComputeOperator
 from godwit.dataflow.maps import ArrowMap, bind_map
-from godwit.dataflow.naming import check_column_names, did_you_mean, function_name, listing
+from godwit.dataflow.naming import (
+    check_column_names,
+    did_you_mean,
+    error_line,
+    function_name,
+    listing,
+)
 from godwit.dataflow.nodes import (
     ComputeNode,
     MapNode,
@@ -208,7 +214,7 @@ class _Compilation:
             raise
         except Exception as error:
             raise InvalidFlowError(
-                f"The columns of {origin} cannot be found: {type(error).__name__}: {error}.",
+                f"The columns of {origin} cannot be found: {error_line(error)}.",
                 remedy="Correct the maps: each gets a DataFrame and returns one."
                 if maps
                 else "Check the DataFrame that the source was given.",

@@ -164,7 +164,7 @@ class ComputeOperator(KeyedOperator):
         rows: pa.RecordBatch,
         keys: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
-        columns = [rows.column(index) for index in slot.columns]
+        columns = [rows.column(name) for name in slot.columns]
         return slot.call(
             "update",
             lambda: slot.aggregate.update(states, groups.of_row, *columns),
@@ -206,7 +206,7 @@ class _Slot:
     aggregate
         The aggregate.
     columns
-        Positions of its columns among the operator's inputs.
+        Names of its columns among the operator's inputs.
     first
         Position of its first column among the operator's state columns.
     fields
@@ -216,7 +216,7 @@ class _Slot:
     operator: str
     name: str
     aggregate: BoundAggregate
-    columns: tuple[int, ...]
+    columns: tuple[str, ...]
     first: int
     fields: tuple[pa.Field, ...]
 
@@ -319,7 +319,7 @@ def _slots(operator: str, inputs: pa.Schema, aggregates: Mapping[str, Aggregate]
                 operator=operator,
                 name=name,
                 aggregate=bound,
-                columns=tuple(inputs.get_field_index(column) for column in aggregate.columns),
+                columns=tuple(aggregate.columns),
                 first=first,
                 fields=fields,
             )

@@ -26,6 +26,8 @@ __all__ = ["explain"]
 _WIDTH = 100
 _LABEL = 10
 _INDENT = "    "
+_TIE = "\xa0"
+"""A blank that no line breaks at."""
 
 
 def explain(flow: CompiledFlow) -> str:
@@ -113,7 +115,7 @@ def _maps(functions: Sequence[Callable[..., object]], where: str) -> str:
 
 
 def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    return ", ".join(f"{field.name}{_TIE}{field.type}" for field in schema)
 
 
 def _count(number: int, noun: str) -> str:
@@ -127,7 +129,7 @@ def _labelled(label: str, values: Sequence[str]) -> Iterator[str]:
 
 
 def _wrap(text: str, head: str = "") -> list[str]:
-    return textwrap.wrap(
+    lines = textwrap.wrap(
         text,
         _WIDTH,
         initial_indent=head,
@@ -135,3 +137,4 @@ def _wrap(text: str, head: str = "") -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace(_TIE, " ") for line in lines]

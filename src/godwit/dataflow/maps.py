@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from godwit.dataflow.naming import check_column_names, function_name, listing, type_name
+from godwit.dataflow.naming import check_column_names, error_line, function_name, listing, type_name
 from godwit.dataflow.types import plain_schema
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 
@@ -146,7 +146,7 @@ def map_dataframe(
             result: object = function(dataframe)
         except Exception as error:
             raise InvalidFlowError(
-                f"{where} raised {type(error).__name__}: {error}.",
+                f"{where} raised {error_line(error)}.",
                 remedy=f"Correct the map; it gets a DataFrame of columns "
                 f"{listing(dataframe.columns)}.",
                 **context,

@@ -24,6 +24,7 @@ __all__ = [
     "check_unique",
     "default_name",
     "did_you_mean",
+    "error_line",
     "function_name",
     "listing",
     "type_name",
@@ -68,6 +69,18 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     if not close:
         return ""
     return f"Did you mean {' or '.join(repr(by_case[match]) for match in close)}? "
+
+
+def error_line(error: BaseException) -> str:
+    r"""Type of an error and the first line of its text: Spark's go on for many more.
+
+    Examples
+    --------
+    >>> error_line(ValueError("no such column\nat line 3"))
+    'ValueError: no such column'
+    """
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def check_name(kind: str, name: object) -> str:

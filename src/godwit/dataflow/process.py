@@ -315,7 +315,7 @@ class _Columns(dict[str, list[Any]]):
         if name not in self.names:
             msg = f"There is no column {name!r}; the columns are {', '.join(self.names)}"
             raise KeyError(msg)
-        column = self._rows.column(self.names.index(name))
+        column = self._rows.column(name)
         self[name] = values = _python_values(column.take(pa.array(self._order)))
         return values
 

@@ -215,11 +215,13 @@ class Component:
 
     # Transfers and switches.
 
-    def start_transfers(self, run: Run) -> None:
+    def start_transfers(self, run: Run) -> bool:
         """Order warming for what there is room for: what is suspended first, then what is planned.
 
         Planned moves wait while anything is suspended: rows wait there, and nobody waits here.
+        Returns whether a copy was found that is warm already, so that it can switch at once.
         """
+        known = set(self.transfers)
         cold = [g for g in self.suspended if g not in self.transfers]
         cold.sort(key=lambda g: (g not in self.waiting, g))
         recoveries = []
@@ -251,6 +253,7 @@ class Component:
                     attempt=attempt,
                 )
             )
+        return any(t.warm for g, t in self.transfers.items() if g not in known)
 
     def _admit(self, run: Run, moves: Iterable[Move], bounds: Bounds, *, planned: bool) -> None:
         flying = [t for t in self.transfers.values() if t.planned == planned]

@@ -167,10 +167,11 @@ class MigrationProtocol:
         if run.executors:
             for component in self._components.values():
                 component.start_transfers(run)
-                if run.running is None:
+                while run.running is None:
                     component.switch(run)
-                    component.start_transfers(run)
-                    component.finish(run)
+                    if not component.start_transfers(run):
+                        component.finish(run)
+                        break
         self._holds = self._reasons_to_hold()
         if (before or holds) and not self._holds:
             run.orders.append(ReleaseEpochs())

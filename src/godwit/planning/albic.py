@@ -132,7 +132,8 @@ def plan_albic(
         sF: how far above average a pair's traffic must be.
     pairs
         Pairs brought together per plan, those with most traffic first and ties at random; the paper
-        takes 1. A pair that does not fit the budget is passed over.
+        takes 1. A pair that does not fit the budget is passed over; while the load distance is
+        above maxLD half as many are tried, before maxPL falls.
     time_limit_s, node_limit, patience, clock, rng
         As for the MILP, for all attempts together.
 
@@ -172,7 +173,10 @@ def plan_albic(
         result = _solve(problem, units, limits, left)
         if result.objective <= max_load_distance / 100 * mean or share <= 0:
             break
-        share = max(0.0, share - partition_step)
+        if len(pinned) > 1:  # pins may have taken the moves that balance needs
+            pairs = len(pinned) // 2
+        else:
+            share = max(0.0, share - partition_step)
     return make_solution(
         problem,
         units.expand(result.place),

@@ -110,7 +110,8 @@ def build_model(problem: Problem, units: Units) -> AllocationModel:
         share = (1 + limits.tau) * mean * problem.speed
         usage = np.column_stack([usage, units.weight])
         room = np.column_stack([room, share])
-    largest = np.maximum(usage.max(axis=0, initial=0.0), np.finfo(np.float64).tiny)
+    largest = usage.max(axis=0, initial=0.0)
+    largest[largest == 0] = 1.0
     return AllocationModel(
         units=units,
         weight=units.weight / scale,

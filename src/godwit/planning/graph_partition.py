@@ -77,8 +77,7 @@ class KeyGroupGraph:
         edge = np.maximum(1, np.rint(inner.data / self._heaviest * _SCALE))
         _, found = pymetis.part_graph(
             parts,
-            xadj=inner.indptr.tolist(),
-            adjncy=inner.indices.tolist(),
+            pymetis.CSRAdjacency(inner.indptr.tolist(), inner.indices.tolist()),
             vweights=vertex.astype(np.int64).tolist(),
             eweights=edge.astype(np.int64).tolist(),
             recursive=parts <= 8,

@@ -1,7 +1,7 @@
 """Problems and solutions as JSON, for people and for other programs.
 
-A problem's JSON has the fields of the value it becomes, by the same names, so an error that names a
-field names a place in the file; executors may be written by name or by number.  ``kind`` chooses the
+A problem's JSON has the fields of the value it becomes, by the same names, so an error that names
+a field names a place in the file; executors may be written by name or by number.  ``kind`` chooses the
 type of problem, and ``options`` holds options per method.  `PROBLEM_SCHEMA` and `SOLUTION_SCHEMA`
 are JSON Schemas, `EXAMPLE` is a problem that every part of the documentation uses.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,9 @@ __all__ = [
     "problem_to_dict",
     "solution_to_dict",
 ]
+
+
+Made = TypeVar("Made")
 
 
 def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
@@ -79,7 +82,11 @@ def problem_from_dict(values: Mapping[str, Any]) -> Any:
 
 
 def _assignment(values: dict[str, Any]) -> Problem:
-    executors = tuple(_list(values.get("executors", []), "executors"))
+    if "executors" not in values:
+        raise _wrong("executors", None, "The field is missing.")
+    executors = tuple(_list(values["executors"], "executors"))
+    if not all(isinstance(name, str) for name in executors):
+        raise _wrong("executors", values["executors"], "Give names.")
     place = {name: i for i, name in enumerate(executors)}
     if "current" in values:
         values["current"] = [
@@ -116,11 +123,11 @@ KINDS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
 """How each kind of problem is built from its fields."""
 
 
-def _build(kind: type[Any], values: dict[str, Any], prefix: str) -> Any:
+def _build(kind: type[Made], values: dict[str, Any], prefix: str) -> Made:
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    for name in values:
+    for name, value in values.items():
         if name not in fields:
-            raise _wrong(prefix + name, values[name], f"Fields are {', '.join(fields)}.")
+            raise _wrong(prefix + name, value, f"Fields are {', '.join(fields)}.")
     for name, field in fields.items():
         optional = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
         if name not in values and not optional:

@@ -70,8 +70,8 @@ def plan_mtm(
     Returns
     -------
     Solution
-        ``objective`` is bytes now + gamma · projected bytes. ``details`` has both, and the facts about
-        the table. The status is optimal only with an exact table of this very problem.
+        ``objective`` is bytes now + gamma · projected bytes. ``details`` has both, and the facts
+        about the table. The status is optimal only with an exact table of this very problem.
 
     Raises
     ------

@@ -2,8 +2,8 @@
 
 Problem (paper 1 §5.2).  Numbers of executors follow a Markov chain (`Transitions`).  From
 partitioning P the next number n' is drawn; then a partitioning P' with n' intervals is chosen, and
-the bytes c(P, P') move.  The projected cost C is the least expected sum of bytes, discounted by gamma
-per migration, over an endless sequence:
+the bytes c(P, P') move.  The projected cost C is the least expected sum of bytes, discounted by
+gamma per migration, over an endless sequence:
 
     C(P) = Σ_n' M[n, n'] · min over P' with n' intervals of ( c(P, P') + gamma·C(P') )
 

@@ -73,6 +73,8 @@ class PlanPreview:
         In the order they would be made.
     moved_bytes, moved_share
         ψ, and its share of all state.
+    mean_index
+        Load index of every executor if the load were spread perfectly.
     load_distance_before, load_distance_after
         Largest deviation of an executor's load index from the mean.
     transfer_s
@@ -92,6 +94,7 @@ class PlanPreview:
     moves: tuple[Move, ...]
     moved_bytes: float
     moved_share: float
+    mean_index: float
     load_distance_before: float
     load_distance_after: float
     transfer_s: float
@@ -201,6 +204,7 @@ def preview(
         moves=solution.moves,
         moved_bytes=size,
         moved_share=size / total if total else 0.0,
+        mean_index=metrics.mean_index(problem),
         load_distance_before=metrics.load_distance(problem, before),
         load_distance_after=solution.load_distance,
         transfer_s=transfer,

@@ -322,7 +322,7 @@ class Problem:
                 f"there is no such executor: they are numbered 0 to {n - 1}",
             )
         if np.ndim(self.load) == 1 and r == 1:
-            set_field(self, "load", np.asarray(self.load, np.float64)[:, None])
+            set_field(self, "load", np.asarray(self.load)[:, None])
         freeze_array(self, "load", "load", np.float64, shape=(m, r))
         require_load(self.load, "load")
         freeze_array(self, "state_bytes", "state_bytes", np.float64, shape=(m,))

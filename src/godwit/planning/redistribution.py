@@ -75,7 +75,8 @@ def plan_redistribution(
     place = ring_owners(problem.num_key_groups, names, points=points, seed=seed)
     heavy = np.flatnonzero(weight >= heavy_share * share)
     light = np.setdiff1d(np.arange(problem.num_key_groups), heavy)
-    load = np.bincount(place[light], weights=weight[light], minlength=len(owners))
+    load = np.zeros(len(owners))
+    np.add.at(load, place[light], weight[light])
     mean_state = max(float(state.sum()) / len(owners), 1e-300)
     for k in heavy[np.argsort(-weight[heavy], kind="stable")].tolist():
         penalty = (load + weight[k]) / speed / share

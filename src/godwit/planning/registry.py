@@ -44,9 +44,21 @@ def equal_executors(problem: Problem) -> str:
     return "" if problem.homogeneous else "executors have different capacities"
 
 
-def some_history(problem: Problem) -> str:
-    """There must be a history of load."""
-    return "" if len(problem.history) else "there is no history of load"
+def two_windows(problem: Problem) -> str:
+    """The history must have at least two windows."""
+    return "" if len(problem.history) > 1 else "there are less than two windows of history"
+
+
+def a_load_range(problem: Problem) -> str:
+    """The range that loads should be in must be given."""
+    limits = problem.limits
+    given = limits.load_low is not None and limits.load_high is not None
+    return "" if given else "limits.load_low and limits.load_high are not given"
+
+
+def none_draining(problem: Problem) -> str:
+    """No executor may drain."""
+    return "an executor is draining" if problem.draining.any() else ""
 
 
 def some_traffic(problem: Problem) -> str:
@@ -228,6 +240,132 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="explicit map for heavy key groups, consistent hash for the rest",
                 cost="O(m log m + heavy·n)",
                 paper="1 §6 (Gedik 2014)",
+            ),
+            Planner(
+                name="milp",
+                kind="exact",
+                minimises="load distance, then over- plus underload, then load left to drain",
+                constraints="max_moves, max_bytes, max_usage, tau; nothing onto a draining executor",
+                cost="exact up to 600 binaries; beyond, the time limit, with a bound and a gap",
+                paper="2 §4.3.1",
+                requires=(arbitrary_maps,),
+            ),
+            Planner(
+                name="albic",
+                kind="heuristic",
+                minimises="load distance, with busy pairs of key groups kept and brought together",
+                constraints="as milp; partitions of collocated key groups move as one",
+                cost="the time limit, for at most maxPL/stepPL + log(pairs) attempts",
+                paper="2 §4.3.2",
+                requires=(arbitrary_maps, some_traffic),
+            ),
+            Planner(
+                name="flux",
+                kind="baseline",
+                minimises="variance of load, pair by pair",
+                constraints="max_moves, max_bytes",
+                cost="O(moves·(m + n log n))",
+                paper="2 §5.1 (Shah 2003)",
+                requires=(arbitrary_maps,),
+            ),
+            Planner(
+                name="potc",
+                kind="baseline",
+                minimises="imbalance, by splitting every key group over two executors and merging",
+                constraints="two candidates per key group (ignores limits)",
+                cost="O(m)",
+                paper="2 §5.2 (Nasir 2015)",
+                requires=(arbitrary_maps,),
+            ),
+            Planner(
+                name="cola",
+                kind="baseline",
+                minimises="traffic between executors, from scratch",
+                constraints="load distance at most max_load_distance percent (ignores limits)",
+                cost="O(parts·(e + parts·log n))",
+                paper="2 §5.3 (Khandekar 2009)",
+                requires=(arbitrary_maps, some_traffic),
+            ),
+            Planner(
+                name="elb",
+                kind="heuristic",
+                minimises="state moved and imbalance, by putting every load into a range",
+                constraints="load_low, load_high; grows and shrinks the executors in use",
+                cost="O(m log m)",
+                paper="4 §3",
+                requires=(arbitrary_maps, a_load_range),
+            ),
+            Planner(
+                name="clb",
+                kind="heuristic",
+                minimises="variance of load summed over the windows of the history",
+                constraints="none (ignores limits: state movement is amortised over the windows)",
+                cost="O(m²·windows)",
+                paper="4 §4",
+                requires=(arbitrary_maps, two_windows),
+            ),
+            Planner(
+                name="pkg",
+                kind="baseline",
+                minimises="imbalance, between two candidates per key group",
+                constraints="two candidates per key group (ignores limits)",
+                cost="O(m)",
+                paper="4 §5 (Nasir 2015)",
+                requires=(arbitrary_maps,),
+            ),
+            Planner(
+                name="universal_hashing",
+                kind="baseline",
+                minimises="nothing: a new random hash function every time",
+                constraints="none (ignores load and limits)",
+                cost="O(m)",
+                paper="4 §5 (UHLB)",
+                requires=(arbitrary_maps,),
+            ),
+            Planner(
+                name="intra_executor",
+                kind="heuristic",
+                minimises="reassignments between the lanes of one executor",
+                constraints="busiest lane at most theta times the mean; max_moves",
+                cost="O(m log m + rounds·log m)",
+                paper="5 §3.1",
+                requires=(arbitrary_maps, equal_executors, none_draining),
+            ),
+            Planner(
+                name="core_allocation",
+                kind="exact",
+                minimises="cores in total",
+                constraints="mean latency of the queueing network at most the target",
+                cost="O(m log m + cores·log m)",
+                paper="5 §4.1",
+                asks="cores",
+            ),
+            Planner(
+                name="core_assignment",
+                kind="heuristic",
+                minimises="bytes of state that leave a machine",
+                constraints="cores per machine and executor; data-intensive executors stay local",
+                cost="O(moves·(n + m)) per doubling of phi",
+                paper="5 §4.2",
+                asks="cores",
+            ),
+            Planner(
+                name="naive_core_assignment",
+                kind="baseline",
+                minimises="nothing: deals the cores out anew",
+                constraints="cores per machine and executor",
+                cost="O(cores)",
+                paper="5 §5.4",
+                asks="cores",
+            ),
+            Planner(
+                name="fusion",
+                kind="heuristic",
+                minimises="rows between components (score traffic) or components (attributes)",
+                constraints="a shared partition attribute per component; no cycle of components",
+                cost="O(operators·streams·(operators + streams))",
+                paper="3 §4.4.1",
+                asks="fusion",
             ),
         )
     }

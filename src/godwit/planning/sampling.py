@@ -105,6 +105,8 @@ def neighbours(cuts: IntArray, reach: IntArray, steps: tuple[int, ...] = (1, 2, 
     rows[np.arange(len(rows)), np.repeat(np.arange(1, inner + 1), len(shifts))] += np.tile(
         shifts, inner
     )
-    rows = rows[((np.diff(rows, axis=1) >= 0).all(axis=1)) & (rows[:, -1] == cuts[-1])]
+    # Cuts ascend, and m alone may be repeated: every partitioning has one way to be written.
+    rows = rows[((np.diff(rows, axis=1) > 0) | (rows[:, :-1] == cuts[-1])).all(axis=1)]
+    rows = rows[(rows <= cuts[-1]).all(axis=1)]
     within = (rows[:, 1:] <= reach[rows[:, :-1]]).all(axis=1)
     return np.unique(rows[within], axis=0).astype(np.int32)

@@ -2,8 +2,8 @@
 
 Problem and result are those of `godwit.planning.ssm`.  A sub-problem is a range [x, y) of key
 groups, a range of executors in the order of their old intervals, and a number of parts; its
-greatest gain is the best over all ways to split all three in two (paper 1 figure 5).  Executors without an
-old interval gain nothing, so they never enter the recursion.
+greatest gain is the best over all ways to split all three in two (paper 1 figure 5).  Executors
+without an old interval gain nothing, so they never enter the recursion.
 """
 
 from __future__ import annotations

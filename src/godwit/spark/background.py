@@ -101,7 +101,7 @@ class Background:
             pool = self._errands[executor] = ThreadPoolExecutor(
                 1, thread_name_prefix=f"godwit-copies-{executor}"
             )
-        pool.submit(inheritable_thread_target(work))
+        pool.submit(inheritable_thread_target(self._run.spark)(work))
 
     def _warm(self, command: commands.StartWarming) -> None:
         run = self._run

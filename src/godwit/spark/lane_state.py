@@ -214,7 +214,7 @@ class OperatorLane:
 
     def _combined(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Make partial states of raw rows."""
-        keys, rows = self._split(batch)
+        keys, rows = self._raw(batch)
         groups = group_rows(batch.column(0).to_numpy(), keys, self.num_key_groups)
         states = self.operator.combine(groups, rows)
         keys = keys.take(pa.array(groups.first_row))
@@ -223,10 +223,13 @@ class OperatorLane:
             schema=partial_schema(self.operator),
         )
 
-    def _split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        names = batch.schema.names
-        n = 1 + len(self.keys)
-        return batch.select(names[1:n]), batch.select(names[n:])
+    def _raw(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Key columns, and the columns the operator reads (a key column may be among them)."""
+        return batch.select(self.keys), batch.select(self.operator.inputs.names)
+
+    def _states(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Key columns and state columns."""
+        return batch.select(self.keys), batch.select(self.operator.schema.values.names)
 
     # -- wait buffers -------------------------------------------------------------------------
 
@@ -283,7 +286,7 @@ class OperatorLane:
         output = None
         load = KeyGroupLoad(key_groups=[], rows=[], keys=[], state_bytes=[], cpu_ms=[])
         if batch.num_rows:
-            keys, rows = self._split(batch)
+            keys, rows = self._states(batch) if self.partial else self._raw(batch)
             groups = group_rows(batch.column(0).to_numpy(), keys, self.num_key_groups)
             keys = keys.take(pa.array(groups.first_row))
             if self.partial:
@@ -391,7 +394,7 @@ class OperatorLane:
                 )
             )
         batch = _concat(whole, schema)
-        keys, values = self._split(batch)
+        keys, values = self._states(batch)
         groups = group_rows(batch.column(0).to_numpy(), keys, self.num_key_groups)
         newest = pa.array(groups.order[groups.starts[1:] - 1])
         return self.operator.finish(keys.take(newest), values.take(newest))

@@ -298,6 +298,15 @@ class Query:
                 else {g: float(loads[g]) for g in np.flatnonzero(loads).tolist()},
             )
         )
+        self.emit(
+            self._run.event(
+                events.MigrationStarted,
+                migration=migration,
+                component=name,
+                strategy=chosen.value,
+                moves=len(current.moves_to(target)),
+            )
+        )
         return Migration(migration, name, self._run)
 
     def _component(self, component: str | None) -> str:

@@ -75,8 +75,10 @@ class Header:
 
 
 def raw_schema(operator: KeyedOperator) -> pa.Schema:
-    """Columns of raw rows: the key's hash, the key columns, the columns the operator reads."""
-    return pa.schema([pa.field(HASH, pa.int64()), *operator.schema.keys, *operator.inputs])
+    """Columns of raw rows: the key's hash, the key columns, the others the operator reads."""
+    keys = operator.schema.keys
+    others = [field for field in operator.inputs if field.name not in keys.names]
+    return pa.schema([pa.field(HASH, pa.int64()), *keys, *others])
 
 
 def partial_schema(operator: KeyedOperator) -> pa.Schema:
@@ -157,12 +159,11 @@ def _ship_chunk(
     origin: tuple[int, int, int, int],
 ) -> Iterator[Blob]:
     operator, num_key_groups = shipment.operator, len(shipment.places)
-    num_keys = len(operator.schema.keys)
     kind = _ROWS
     if operator.mergeable and combining_pays(hashes):
-        keys = columns.select(columns.schema.names[:num_keys])
+        keys = columns.select(operator.schema.keys.names)
         groups = group_rows(hashes, keys, num_key_groups)
-        states = operator.combine(groups, columns.select(columns.schema.names[num_keys:]))
+        states = operator.combine(groups, columns.select(operator.inputs.names))
         keys = keys.take(pa.array(groups.first_row))
         hashes, kind = groups.hashes, _PARTIAL
         arrays, names = [*keys.columns, *states.columns], keys.schema.names + states.schema.names

@@ -190,10 +190,14 @@ class TableImage:
             return rows, at
         # A slot of a damaged file may name a row that is not there; taking that raises.
         wrong = self._differing(rows, keys)
-        while wrong.size:
+        for _ in range(self._head[USED]):
+            if not wrong.size:
+                return rows, at
             rows[wrong], at[wrong] = self._index.following(hashes[wrong], at[wrong])
             some = tuple(column.take(wrong) for column in keys)
             wrong = wrong[self._differing(rows[wrong], some)]
+        if wrong.size:
+            raise IndexError("The index leads to the same rows again and again.")
         return rows, at
 
     def _differing(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
@@ -281,6 +285,8 @@ class TableImage:
         first, count = head[USED], len(fresh.hashes)
         added = np.arange(first, first + count)
         new = np.flatnonzero(rows < 0)
+        if len(new) != count:
+            raise IndexError(f"{len(new)} keys have no row where {count} should have none.")
         rows[new] = added
         self._hashes[first : first + count] = fresh.hashes
         for key, encoded in zip(self.keys, fresh.keys, strict=True):

@@ -13,6 +13,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from godwit.model.errors import StorageFullError
 from godwit.state.image import TableImage
 from godwit.state.layout import PEEK_BYTES, Capacity, capacity_in, file_bytes, peek_version
@@ -97,7 +99,10 @@ def map_file(path: Path, schema: StateSchema) -> tuple[TableImage | None, FileId
     capacity = capacity_in(memory, schema)
     if capacity is None:
         return None, identity
-    return TableImage(schema, memory, capacity), identity
+    try:
+        return TableImage(schema, memory, capacity), identity
+    except pa.ArrowInvalid:  # offsets of entries lead out of the file
+        return None, identity
 
 
 def version_in(path: Path | str) -> int | None:

@@ -119,6 +119,19 @@ def test_lines_are_at_most_100_characters_long(
     assert does == "compute " + ", ".join(f"{name} = sum(arr_delay)" for name in results)
 
 
+def test_a_column_and_its_type_stay_on_one_line(
+    flow: Flow, flights: Any, sink: Any, resolve: Resolve
+) -> None:
+    results: Any = {f"result_{i}": count() for i in range(30)}
+    wide = flow.source("flights", flights).key_by("tailnum").compute(name="wide", **results)
+    flow.sink("s", wide, sink)
+    lines = flow.compile(resolve).explain().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("    emits"))
+    stop = next(i for i, line in enumerate(lines) if line.startswith("    feeds"))
+    assert stop - start > 1
+    assert [line for line in lines[start:stop] if not line.endswith((" int64,", " int64"))] == []
+
+
 def test_one_of_each_is_said_in_the_singular(flights: Any, sink: Any) -> None:
     flow = Flow("small", num_key_groups=1)
     flow.sink("s", flow.source("flights", flights).key_by("year").compute(n=count()), sink)

@@ -12,6 +12,7 @@ from godwit.dataflow.naming import (
     check_unique,
     default_name,
     did_you_mean,
+    error_line,
     function_name,
     listing,
 )
@@ -82,6 +83,13 @@ def test_functions_are_named_as_their_authors_named_them() -> None:
     assert function_name(functools.partial(functools.partial(check_name, "a"))) == "check_name"
     assert function_name(Clear()) == "Clear"
     assert function_name(lambda: 0) == "<lambda>"
+
+
+def test_only_the_first_line_of_an_error_is_quoted() -> None:
+    assert error_line(ValueError("no such column\n+- Relation [a, b]")) == (
+        "ValueError: no such column"
+    )
+    assert error_line(KeyError()) == "KeyError"
 
 
 def test_a_default_name_holds_source_action_and_key_and_is_a_name() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.unit.sinks.epoch_rows import EpochRows, context, rows
 
 from godwit.model.errors import SinkError
 
@@ -134,6 +134,7 @@ def test_an_error_at_any_batch_leaves_the_table_as_it_was(
 @pytest.mark.parametrize("after", [False, True], ids=["before commit", "after commit"])
 def test_a_crash_around_the_commit_neither_loses_nor_doubles_rows(
     tmp_path: Path,
+    *,
     monkeypatch: pytest.MonkeyPatch,
     after: bool,
     options: dict[str, str],
@@ -169,9 +170,13 @@ def test_a_rival_that_delivers_the_epoch_while_it_is_written_makes_no_second_cop
     ctx = context(complete=complete)
     sink, rival = (opened(tmp_path, ctx, **options) for _ in range(2))
     sink.deliver(EPOCHS[0])
-    overtaken = EpochRows(
-        epoch=1, table=EPOCHS[1].table, on_batch=lambda _: rival.deliver(EPOCHS[1])
-    )
+
+    def overtake(_: int) -> None:
+        thread = threading.Thread(target=rival.deliver, args=(EPOCHS[1],))
+        thread.start()
+        thread.join(10)
+
+    overtaken = EpochRows(epoch=1, table=EPOCHS[1].table, on_batch=overtake)
     sink.deliver(overtaken)
     assert read(tmp_path) == expected
     assert deltalake.DeltaTable(tmp_path).version() == 2
@@ -229,7 +234,16 @@ def test_types_that_delta_lacks_are_widened_and_accepted_again(tmp_path: Path) -
             *[("j", pa.list_(pa.struct([("k", pa.decimal128(9, 2))]))), ("l", pa.binary())],
         ]
     )
-    largest = [[2**8 - 1], [2**16 - 1], [2**32 - 1], [2**64 - 1], ["x"], [1_000], [0.5], ["y"]]
+    largest: list[list[Any]] = [
+        [2**8 - 1],
+        [2**16 - 1],
+        [2**32 - 1],
+        [2**64 - 1],
+        ["x"],
+        [1_000],
+        [0.5],
+        ["y"],
+    ]
     arrays = [
         pa.array(values, schema.field(n).type)
         for n, values in enumerate([*largest, [7], [[{"k": None}]], [b"\0"]])
@@ -246,7 +260,7 @@ def test_types_that_delta_lacks_are_widened_and_accepted_again(tmp_path: Path) -
 
 def test_a_type_that_delta_cannot_hold_is_refused(tmp_path: Path) -> None:
     schema = pa.schema([("plane", pa.string()), ("at", pa.time64("us"))])
-    with pytest.raises(SinkError, match="cannot open .*Time64"):
+    with pytest.raises(SinkError, match=r"cannot open .*Time64"):
         opened(tmp_path / "out", context(schema=schema))
 
 

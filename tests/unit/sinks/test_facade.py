@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.unit.sinks.epoch_rows import context, rows
 
 from godwit import sinks
 from godwit.model.errors import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_every_word_makes_its_sink() -> None:
@@ -47,11 +51,12 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"godwit.spark.sinks.{module}", raising=False)
+    make: dict[str, Callable[[], sinks.Sink]] = {
+        "postgres": lambda: sinks.postgres("dbname=none", "t"),
+        "delta": lambda: sinks.delta("out"),
+    }
     with pytest.raises(SinkError) as caught:
-        if package == "psycopg":
-            sinks.postgres("dbname=none", "t")
-        else:
-            sinks.delta("out")
+        make[module]()
     assert package in caught.value.message
     assert caught.value.remedy == f"pip install 'godwit[{extra}]'"
 

@@ -7,7 +7,6 @@ import threading
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
@@ -20,6 +19,7 @@ from godwit.model.errors import SinkError
 from godwit.spark.sinks.parquet import ParquetSink, latest_epoch, open_file_system
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from godwit.spark.sinks.sink import SinkContext
@@ -81,6 +81,7 @@ def test_pandas_reads_the_directory_as_it_is(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     for epoch in EPOCHS:
         sink.deliver(epoch)
+    pd = pytest.importorskip("pandas")
     frame = pd.read_parquet(tmp_path)
     assert sorted(frame.columns) == ["epoch", "plane", "total"]
     assert len(frame) == len(ROWS)
@@ -104,27 +105,28 @@ def test_small_batches_make_one_row_group_and_rows_keep_their_order(tmp_path: Pa
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_a_large_epoch_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
-    batch = pa.record_batch({"plane": ["N1" * 500] * 10_000, "total": range(10_000)}, schema=SCHEMA)
-    peak = 0
+def test_memory_does_not_grow_with_the_epoch(tmp_path: Path) -> None:
+    text = pa.array(["N1" * 500] * 5_000)
+    totals = pa.array(range(5_000))
 
-    class Generated:
-        epoch = 0
-        num_rows = 40 * batch.num_rows
+    def peak_bytes(count: int) -> int:
+        peak, before = 0, pa.total_allocated_bytes()
 
-        def batches(self) -> Any:
-            nonlocal peak
-            for _ in range(40):
-                yield pa.record_batch([pa.concat_arrays([c]) for c in batch.columns], schema=SCHEMA)
-                peak = max(peak, pa.total_allocated_bytes() - before)
+        class Generated(EpochRows):
+            num_rows = count * len(text)
 
-        def dataframe(self) -> Any:
-            raise NotImplementedError
+            def batches(self) -> Iterator[pa.RecordBatch]:
+                nonlocal peak
+                for _ in range(count):
+                    columns = [pa.concat_arrays([values]) for values in (text, totals)]
+                    yield pa.record_batch(columns, schema=SCHEMA)
+                    peak = max(peak, pa.total_allocated_bytes() - before)
 
-    before = pa.total_allocated_bytes()
-    opened(tmp_path).deliver(Generated())
-    assert pq.read_metadata(tmp_path / "epoch=0/part-00000.parquet").num_rows == 400_000
-    assert peak < 40 * batch.nbytes / 2
+        sink = opened(tmp_path / str(count))
+        sink.deliver(Generated(epoch=0, table=SCHEMA.empty_table()))
+        return peak
+
+    assert peak_bytes(80) < 1.2 * peak_bytes(20)
 
 
 def test_an_epoch_without_rows_leaves_nothing(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_only_the_newest_epochs_are_kept_and_older_ones_do_not_come_back(tmp_pat
 def test_partition_values_of_every_kind_are_read_back(tmp_path: Path) -> None:
     day = dt.date(2024, 2, 29)
     schema = pa.schema(
-        [("a/b", pa.string()), ("n", pa.int16()), ("day", pa.date32()), ("f", pa.bool_()), *SCHEMA]
+        [("a b", pa.string()), ("n", pa.int16()), ("day", pa.date32()), ("f", pa.bool_()), *SCHEMA]
     )
     values = [["x=1 %/ż", None], [-5, None], [day, None], [True, None], ["N1", "N2"], [1, 2]]
     table = pa.table(values, schema=schema)
@@ -254,12 +256,12 @@ def test_two_deliveries_of_one_epoch_at_the_same_time_leave_its_rows_once(tmp_pa
         if batch == 0:
             barrier.wait()
 
-    errors: list[BaseException] = []
+    errors: list[SinkError] = []
 
     def deliver(sink: ParquetSink) -> None:
         try:
             sink.deliver(EpochRows(epoch=0, table=EPOCHS[0].table, on_batch=meet))
-        except BaseException as error:
+        except SinkError as error:
             errors.append(error)
 
     sinks = [opened(tmp_path), opened(tmp_path)]
@@ -314,7 +316,7 @@ def test_a_layout_that_changed_since_is_refused(
 
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
-    with pytest.raises(SinkError, match="already holds holiday.jpg"):
+    with pytest.raises(SinkError, match=r"already holds holiday\.jpg"):
         opened(tmp_path)
 
 
@@ -329,7 +331,8 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     ("fields", "options", "message"),
     [
         ([], {"partition_by": ["tail"]}, "partition_by names 'tail'"),
-        ([("mean", pa.float64())], {"partition_by": "mean"}, "cannot name directories"),
+        ([("mean", pa.float64())], {"partition_by": "mean"}, "of type double cannot name"),
+        ([("a/b", pa.string())], {"partition_by": "a/b"}, "'a/b' cannot name directories"),
         ([("Epoch", pa.int64())], {}, "a column is called 'epoch'"),
         ([], {"partition_by": ["plane", "total"]}, "leaves no column"),
         ([("gap", pa.month_day_nano_interval())], {}, "Parquet cannot hold these columns"),
@@ -382,7 +385,7 @@ def test_all_words_for_s3_open_it(scheme: str) -> None:
 
 
 def test_a_uri_of_no_known_kind_is_refused() -> None:
-    with pytest.raises(SinkError, match="Cannot open carrier-pigeon://coop/out"):
+    with pytest.raises(SinkError, match="Cannot open carrier-pigeon:"):
         open_file_system("carrier-pigeon://coop/out")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 import pyarrow as pa
@@ -154,7 +154,7 @@ class Faults:
         faults = self
 
         class FaultyCursor(psycopg.Cursor[Any]):
-            def execute(self, statement: Any, *args: Any, **kwargs: Any) -> Any:
+            def execute(self, statement: Any, *args: Any, **kwargs: Any) -> Self:  # type: ignore[override]  # one of its overloads
                 text = statement if isinstance(statement, str) else statement.as_string()
                 faults.reach(f"before {text[:12]}")
                 result = super().execute(statement, *args, **kwargs)
@@ -368,7 +368,7 @@ def test_queries_that_upsert_the_same_keys_at_once_do_not_lock_each_other_out(
 
 def test_a_value_that_the_server_refuses_is_an_error_that_names_the_epoch(postgres: str) -> None:
     with opened(postgres) as sink:
-        with pytest.raises(SinkError, match="epoch 3 cannot be written: .*0x00"):
+        with pytest.raises(SinkError, match=r"epoch 3 cannot be written: .*0x00"):
             sink.deliver(rows(3, ("N\0", 1)))
         sink.deliver(rows(4, ("N1", 1)))
     assert table(postgres) == [("N1", 1)]

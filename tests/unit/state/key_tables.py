@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.state.schema import StateSchema
-from godwit.state.table import KeyGroupTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from godwit.state.table import KeyGroupTable
 
 COUNTS = StateSchema(
     pa.schema([("key", pa.string())]),
@@ -45,7 +48,7 @@ def put(
     keys = [*state, *removed]
     blank = (None,) * len(table.schema.values)
     rows = [*state.values(), *[blank] * len(removed)]
-    columns = list(zip(*rows, strict=True)) if rows else [[]] * len(table.schema.values)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(table.schema.values)
     table.apply(
         epoch,
         hashes_of(keys) if hashes is None else hashes,

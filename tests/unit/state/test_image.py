@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from tests.unit.state.key_tables import BLOBS, COUNTS, batch, hashes_of
 
 from godwit.model.errors import StateEncodingError
 from godwit.state import image as image_module
 from godwit.state.image import TableImage, Upserts
 from godwit.state.layout import Capacity, file_bytes
+from godwit.state.schema import StateSchema
 from godwit.state.table_file import blank_image
-from tests.unit.state.key_tables import BLOBS, COUNTS, batch, hashes_of
 
 
 def image_for(upserts: Upserts) -> TableImage:
@@ -125,7 +126,7 @@ def test_growth_stops_at_what_offsets_can_count(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_table_without_key_columns_has_one_key() -> None:
-    schema = image_module_schema()
+    schema = StateSchema(pa.schema([]), pa.schema([("n", pa.int64())]))
     capacity = Capacity(rows=33, columns=((0, 0),))
     image = TableImage(schema, bytearray(file_bytes(schema, capacity)), capacity, create=True)
     one = Upserts(
@@ -135,7 +136,12 @@ def test_a_table_without_key_columns_has_one_key() -> None:
     assert image.search(one.hashes, ())[0].tolist() == [0]
 
 
-def image_module_schema() -> Any:
-    from godwit.state.schema import StateSchema
-
-    return StateSchema(pa.schema([]), pa.schema([("n", pa.int64())]))
+def test_an_index_that_leads_in_circles_is_an_error() -> None:
+    upserts = upserts_of({"a": (1, 1.0)})
+    image = image_for(upserts)
+    image.fill(upserts)
+    slots = image._index._slots
+    slots[:] = slots.max()  # every slot leads to the row of "a"
+    other = upserts_of({"b": (1, 1.0)}, upserts.hashes)
+    with pytest.raises(IndexError, match="again and again"):
+        image.search(other.hashes, other.keys)

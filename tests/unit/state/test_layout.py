@@ -7,6 +7,7 @@ import mmap
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.unit.state.key_tables import COUNTS
 
 from godwit.state.image import TableImage
 from godwit.state.layout import (
@@ -19,7 +20,6 @@ from godwit.state.layout import (
     starts_of,
 )
 from godwit.state.schema import StateSchema
-from tests.unit.state.key_tables import COUNTS
 
 CAPACITY = Capacity(rows=33, columns=((0, 512), (0, 0), (0, 0)))
 

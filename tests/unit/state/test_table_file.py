@@ -7,11 +7,11 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.state.key_tables import BLOBS, COUNTS
 
 from godwit.model.errors import StorageFullError
 from godwit.state.layout import Capacity, file_bytes
 from godwit.state.table_file import blank_image, create_file, map_file, version_in
-from tests.unit.state.key_tables import BLOBS, COUNTS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -60,17 +60,17 @@ class ConsoleSink(Sink):
         schema = self._context.schema
         # Text, here and in the cells: rich would take [brackets] in a str for markup.
         title = Text(f"{self._context.name}, epoch {output.epoch}, {output.num_rows:,} rows")
-        table = Table(title=title, title_justify="left")
+        table = Table()
         for field in schema:
             table.add_column(
                 Text(field.name), justify="right" if _is_number(field.type) else "left"
             )
         for row in islice(_rows(output), self._limit):
             table.add_row(*(Text("null" if value is None else str(value)) for value in row))
+        self._console.print(title, table, sep="\n")
         hidden = output.num_rows - self._limit
         if hidden > 0:
-            table.caption = f"and {hidden:,} more"
-        self._console.print(table)
+            self._console.print(f"and {hidden:,} more")
         self._printed = output.epoch
 
 

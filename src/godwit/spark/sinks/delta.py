@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaSink"]
 
-_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 30  # of several writers, one wins each time
 
 
 class DeltaSink(Sink):

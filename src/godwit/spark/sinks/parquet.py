@@ -28,11 +28,11 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from godwit.model.errors import SinkError
+from godwit.spark.sinks.parquet_files import EpochFiles
 from godwit.spark.sinks.rows import column_names, fit, gather, require_columns, storable_schema
 from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
 
@@ -43,8 +43,6 @@ __all__ = ["ParquetSink", "latest_epoch", "open_file_system"]
 
 _EPOCH: Final = re.compile(r"epoch=(\d+)")
 _FORMAT: Final = 1
-_MAX_PARTITIONS: Final = 10_000
-_NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class ParquetSink(Sink):
@@ -63,6 +61,7 @@ class ParquetSink(Sink):
         A local path or any URI that ``pyarrow.fs`` opens (``s3://``, ``gs://``, ``hdfs://``, ...).
     partition_by
         Columns to make directories of within an epoch: strings, integers, dates or booleans.
+        As in Spark, an empty string is read back as null.
     compression
         Codec of the files.
     keep
@@ -169,43 +168,20 @@ class ParquetSink(Sink):
     def _write(self, output: EpochOutput, directory: str) -> None:
         """Write the rows as Parquet files, then ``_SUCCESS``; rows are streamed."""
         self._fs.create_dir(directory, recursive=True)
-        if output.num_rows == 0:
-            self._write_empty(directory)
-        else:
-            file_format = ds.ParquetFileFormat()
-            ds.write_dataset(
-                gather(fit(output, self._schema, self._context.name)),
-                directory,
-                schema=self._schema,
-                filesystem=self._fs,
-                format=file_format,
-                file_options=file_format.make_write_options(compression=self._compression),
-                partitioning=ds.partitioning(
-                    pa.schema([self._schema.field(name) for name in self._partition_by]),
-                    flavor="hive",
-                ),
-                # More than one part only where very many partitions take turns being open.
-                basename_template="part-0000{i}.parquet",
-                use_threads=False,  # rows keep their order
-                max_partitions=_MAX_PARTITIONS,
-                existing_data_behavior="overwrite_or_ignore",
-                create_dir=True,
-            )
-        with self._fs.open_output_stream(f"{directory}/_SUCCESS"):
-            pass
-
-    def _write_empty(self, directory: str) -> None:
-        # A file at another depth than those of other epochs would stop Spark from reading any.
-        levels = [f"{name}={_NULL_PARTITION}" for name in self._partition_by]
-        inner = "/".join([directory, *levels])
-        self._fs.create_dir(inner, recursive=True)
-        columns = [field for field in self._schema if field.name not in self._partition_by]
-        pq.write_table(
-            pa.schema(columns).empty_table(),
-            f"{inner}/part-00000.parquet",
+        files = EpochFiles(
             filesystem=self._fs,
+            directory=directory,
+            schema=self._schema,
+            partition_by=self._partition_by,
             compression=self._compression,
         )
+        with files:
+            for rows in gather(fit(output, self._schema, self._context.name)):
+                files.write(rows)
+            if output.num_rows == 0:
+                files.write_empty()
+        with self._fs.open_output_stream(f"{directory}/_SUCCESS"):
+            pass
 
     def _is_delivered(self, epoch: int) -> bool:
         return _exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
@@ -235,6 +211,11 @@ class ParquetSink(Sink):
                 "Rename the column before the sink.",
             )
         for name in self._partition_by:
+            if not re.fullmatch(r"[^/=%\\]+", name):
+                raise self._error(
+                    f"column {name!r} cannot name directories",
+                    "Rename the column before the sink.",
+                )
             if not _names_a_directory(self._schema.field(name).type):
                 raise self._error(
                     f"column {name!r} of type {self._schema.field(name).type} cannot name "

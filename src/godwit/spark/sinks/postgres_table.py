@@ -144,13 +144,14 @@ class TargetTable:
         return {row[0]: _Column(**dict(zip(names, row, strict=True))) for row in rows}
 
     def _check_columns(self, columns: Mapping[str, _Column]) -> None:
+        alter = f"ALTER TABLE {self._name}"
         for field in self.schema:
             fitting = postgres_type(field.type)
             column = columns.get(field.name)
             if column is None:
                 raise self._error(
                     f"has no column {field.name!r}",
-                    f"ALTER TABLE {self._name} ADD COLUMN {_quoted(field.name)} {fitting.name};",
+                    f"{alter} ADD COLUMN {_quoted(field.name)} {fitting.name};",
                 )
             if column.generated:
                 raise self._error(
@@ -163,14 +164,14 @@ class TargetTable:
                 raise self._error(
                     f"has column {field.name!r} of type {column.shown_type}, which does not hold "
                     f"every value of {field.type}",
-                    f"ALTER TABLE {self._name} ALTER COLUMN {_quoted(field.name)} TYPE {fitting.name};",
+                    f"{alter} ALTER COLUMN {_quoted(field.name)} TYPE {fitting.name};",
                 )
         for column in columns.values():
             supplied = column.name in self.schema.names or column.has_default or column.generated
             if column.not_null and not supplied:
                 raise self._error(
                     f"needs a value for column {column.name!r}, which the rows do not have",
-                    f"ALTER TABLE {self._name} ALTER COLUMN {_quoted(column.name)} DROP NOT NULL;",
+                    f"{alter} ALTER COLUMN {_quoted(column.name)} DROP NOT NULL;",
                 )
 
     def _check_privileges(self, connection: Connection) -> None:
@@ -179,14 +180,15 @@ class TargetTable:
             needed += ["SELECT", "UPDATE"]
         if self.complete:
             needed += ["DELETE"]
+        user = connection.info.user
         for privilege in needed:
             row = connection.execute(
                 "SELECT has_table_privilege(to_regclass(%s), %s)", [self._name, privilege]
             ).fetchone()
             if row is None or not row[0]:
                 raise self._error(
-                    f"may not be written by {connection.info.user}",
-                    f"GRANT {', '.join(needed)} ON {self._name} TO {_quoted(connection.info.user)};",
+                    f"may not be written by {user}",
+                    f"GRANT {', '.join(needed)} ON {self._name} TO {_quoted(user)};",
                 )
 
     def _check_unique(self, connection: Connection, columns: Mapping[str, _Column]) -> None:

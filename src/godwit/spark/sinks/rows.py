@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 GATHERED_ROWS = 131_072
-GATHERED_BYTES = 64 * 2**20
+GATHERED_BYTES = 32 * 2**20
 
 
 def column_names(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,360 @@
+"""A real Spark cluster on one machine: a standalone master, workers and executors, on loopback.
+
+``local[n]`` has one process, so nothing can be lost but everything; moves and losses of executors
+need processes.  `LocalCluster` starts them from the pip package, each a JVM of its own with its log
+in the work directory.  Invariant: whatever way the ``with`` block ends, no process outlives it, and
+no process is signalled that this cluster did not start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pyspark
+
+from godwit.model.errors import GodwitError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["ClusterError", "LocalCluster"]
+
+HOST = "127.0.0.1"
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+_MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = re.compile(r"Successfully registered with master")
+_GRACE_S = 10.0
+
+
+class ClusterError(GodwitError):
+    """A local cluster, or a process of it, could not be started or found."""
+
+
+class LocalCluster:
+    """A standalone Spark cluster on this machine, for as long as a ``with`` block lasts.
+
+    Spark gives every application one executor on each worker; if the executor dies, its worker
+    starts another one, under a new name.
+
+    Parameters
+    ----------
+    workers
+        Spark workers to begin with.
+    cores
+        Cores of each worker, which is the lanes of its executor. They may exceed the cores there
+        are.
+    memory
+        Heap of each executor, as Spark writes sizes.
+    work_dir
+        Directory for logs and for what executors keep locally; by default a temporary one, which
+        is removed at the end.
+    timeout_s
+        Seconds that each process may take to be ready.
+
+    Raises
+    ------
+    ClusterError
+        If a size makes no sense.
+
+    Examples
+    --------
+    >>> with LocalCluster(workers=2) as cluster:  # doctest: +SKIP
+    ...     spark = cluster.session("example")
+    ...     cluster.kill_executor("0", spark.sparkContext.applicationId)
+    """
+
+    def __init__(
+        self,
+        workers: int = 3,
+        cores: int = 1,
+        memory: str = "1g",
+        work_dir: str | os.PathLike[str] | None = None,
+        *,
+        timeout_s: float = 60.0,
+    ) -> None:
+        if workers < 0 or cores < 1 or not re.fullmatch(r"[1-9]\d*[mg]", memory):
+            raise ClusterError(
+                f"A local cluster of {workers} workers with {cores} cores and {memory!r} of memory "
+                "cannot be started.",
+                remedy="Give at least 0 workers, at least 1 core, and memory such as '1g' or "
+                "'512m'.",
+            )
+        self._initial, self._cores, self._memory = workers, cores, memory
+        self._timeout_s = timeout_s
+        self._temporary = work_dir is None
+        self._given = None if work_dir is None else Path(work_dir).absolute()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._sessions: list[SparkSession] = []
+        self.work_dir: Path
+        self.master_url: str
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.work_dir = self._given or Path(tempfile.mkdtemp(prefix="godwit-cluster-"))
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            log = self._spawn(
+                "master", _MASTER, "--host", HOST, "--port", "0", "--webui-port", "0"
+            )
+            self.master_url = self._wait_for("master", log, _MASTER_URL).group(1)
+            names = [self._begin_worker() for _ in range(self._initial)]
+            for name in names:
+                self._wait_for(name, self._log(name), _REGISTERED)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop sessions, executors, workers and the master; a second call does nothing."""
+        with _undisturbed():
+            for session in self._sessions:
+                with suppress(Exception):  # what is left of it goes with its executors
+                    session.stop()
+            self._sessions.clear()
+            executors = [pid for name in self._processes for pid in self._children(name)]
+            # The workers before the master, so that none of them looks for it in vain.
+            processes = list(reversed(self._processes.values()))
+            for process in processes:
+                process.terminate()
+            deadline = time.monotonic() + _GRACE_S
+            for process in processes:
+                try:
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            for pid in executors:
+                if b"--executor-id" in _arguments(pid):  # still the same: orphans keep their pid
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            self._processes.clear()
+            if self._temporary:
+                shutil.rmtree(self.work_dir, ignore_errors=True)
+
+    # -- use ----------------------------------------------------------------------------------
+
+    def session(self, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+        """Start a Spark session whose executors are on this cluster.
+
+        Spark allows one session in a process, so none may be active. The session is stopped with
+        the cluster.
+
+        Parameters
+        ----------
+        app_name
+            Name of the application.
+        conf
+            Further Spark settings; they win over those made here.
+
+        Raises
+        ------
+        ClusterError
+            If a session of another cluster is active in this process.
+        """
+        from pyspark.sql import SparkSession  # noqa: PLC0415  slow, and pointless without Java
+
+        active = SparkSession.getActiveSession()
+        if active is not None and active.sparkContext.master != self.master_url:
+            raise ClusterError(
+                f"A Spark session on {active.sparkContext.master} is active in this process.",
+                remedy="Stop it first: a process has one Spark context.",
+            )
+        os.environ |= _environment()
+        builder = SparkSession.builder.master(self.master_url).appName(app_name)
+        for key, value in {**self._settings(), **(conf or {})}.items():
+            builder = builder.config(key, value)
+        session: SparkSession = builder.getOrCreate()
+        self._sessions.append(session)
+        return session
+
+    def add_worker(self) -> str:
+        """Start one more Spark worker and return its name; running applications get an executor."""
+        name = self._begin_worker()
+        self._wait_for(name, self._log(name), _REGISTERED)
+        return name
+
+    def executor_pids(self, application_id: str) -> dict[str, int]:
+        """Executor name → process id of its JVM, for one application.
+
+        Parameters
+        ----------
+        application_id
+            ``spark.sparkContext.applicationId``.
+        """
+        pids: dict[str, int] = {}
+        for name in self._processes:
+            for pid in self._children(name):
+                arguments = _arguments(pid)
+                if _option(arguments, b"--app-id") == application_id:
+                    pids[_option(arguments, b"--executor-id")] = pid
+        return dict(sorted(pids.items(), key=lambda item: (len(item[0]), item[0])))
+
+    def kill_executor(self, name: str, application_id: str) -> int:
+        """Kill an executor's JVM (SIGKILL: it gets no chance to say goodbye); return its pid.
+
+        Raises
+        ------
+        ClusterError
+            If that application has no such executor here.
+        """
+        pids = self.executor_pids(application_id)
+        if name not in pids:
+            raise ClusterError(
+                f"Application {application_id} has no executor {name!r} on this cluster.",
+                remedy=f"Its executors are {', '.join(pids) or 'none'}.",
+            )
+        os.kill(pids[name], signal.SIGKILL)
+        return pids[name]
+
+    # -- processes ----------------------------------------------------------------------------
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "spark.driver.host": HOST,
+            "spark.driver.bindAddress": HOST,
+            "spark.driver.memory": "1g",
+            "spark.executor.cores": str(self._cores),
+            "spark.executor.memory": self._memory,
+            "spark.scheduler.mode": "FAIR",
+            "spark.dynamicAllocation.enabled": "false",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(self.work_dir / "warehouse"),
+            "spark.local.dir": str(self.work_dir / "local"),
+        }
+
+    def _begin_worker(self) -> str:
+        name = f"worker-{len(self._processes)}"
+        self._spawn(
+            name,
+            _WORKER,
+            *("--host", HOST, "--port", "0", "--webui-port", "0"),
+            *("--cores", str(self._cores), "--memory", self._memory),
+            *("--work-dir", str(self.work_dir / name)),
+            self.master_url,
+        )
+        return name
+
+    def _log(self, name: str) -> Path:
+        return self.work_dir / f"{name}.log"
+
+    def _spawn(self, name: str, *command: str) -> Path:
+        _require_java()
+        environment = os.environ | _environment()
+        environment["SPARK_LOCAL_DIRS"] = str(self.work_dir / "local")
+        log = self._log(name)
+        with log.open("wb") as output:
+            self._processes[name] = subprocess.Popen(  # noqa: S603  Spark's own launcher
+                [f"{environment['SPARK_HOME']}/bin/spark-class", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                # Ctrl-C in the terminal is for this process, which then stops the others in order.
+                start_new_session=True,
+            )
+        return log
+
+    def _wait_for(self, name: str, log: Path, pattern: re.Pattern[str]) -> re.Match[str]:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            exited = self._processes[name].poll()
+            text = log.read_text(errors="replace")
+            if found := pattern.search(text):
+                return found
+            if exited is not None or time.monotonic() > deadline:
+                why = (
+                    f"was not ready after {self._timeout_s:.0f} s"
+                    if exited is None
+                    else f"ended with status {exited}"
+                )
+                tail = "\n".join(text.splitlines()[-15:])
+                raise ClusterError(
+                    f"Spark's {name} {why}. The end of its log:\n{tail}\n",
+                    remedy="Spark 4.3 needs Java 17 or newer (on Debian and Ubuntu: apt install "
+                    "openjdk-17-jre-headless).",
+                    log=str(log),
+                )
+            time.sleep(0.05)
+
+    def _children(self, name: str) -> list[int]:
+        pid = self._processes[name].pid
+        try:
+            # Listed by thread: an executor belongs to the thread of the worker that started it.
+            listed = [p.read_text() for p in Path(f"/proc/{pid}/task").glob("*/children")]
+        except OSError:
+            return []
+        return [int(child) for text in listed for child in text.split()]
+
+
+def _environment() -> dict[str, str]:
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    return {
+        "SPARK_HOME": home,
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_PUBLIC_DNS": HOST,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin/java").exists()):
+        raise ClusterError(
+            "Spark needs Java 17 or newer, and there is no `java` on the PATH nor in JAVA_HOME.",
+            remedy="Install it (on Debian and Ubuntu: apt install openjdk-17-jre-headless) or set "
+            "JAVA_HOME.",
+        )
+
+
+def _arguments(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _option(arguments: list[bytes], name: bytes) -> str:
+    return arguments[arguments.index(name) + 1].decode() if name in arguments[:-1] else ""
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C back: a second one must not leave processes behind."""
+    held: list[int] = []
+    try:
+        before = signal.signal(signal.SIGINT, lambda number, _frame: held.append(number))
+    except ValueError:  # not the main thread, which gets no signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,125 @@
+"""A byte that changes, a file that is cut short and a file that is gone are all noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.oracles.checkpoint_model import make_history, open_log, run_epoch
+from tests.oracles.unreliable_disk import UnreliableDisk
+
+from godwit.model.errors import CheckpointError
+from godwit.state.blocks import read_block
+from godwit.state.collection import collect, needed_files
+from godwit.state.commit_log import CommitLog
+from godwit.state.records import BLOCKS
+from godwit.state.storage import LocalStorage
+from godwit.state.verification import verify
+
+
+def write_checkpoint(root: Path, seed: int) -> CommitLog:
+    """Write some epochs and leave nothing that is not needed."""
+    root.with_name("graveyard").mkdir()
+    log = open_log(LocalStorage(root, disk=UnreliableDisk(root.with_name("graveyard"))))
+    for epoch in make_history(seed, 7):
+        run_epoch(log, epoch, inline_limit_bytes=Random(seed).choice([0, 2_500]))
+    collect(log)
+    return log
+
+
+def read_everything(storage: LocalStorage) -> None:
+    """Read what the retained epochs need, the way a reader of state does."""
+    log = CommitLog.open_read_only(storage)
+    for epoch in log.retained_epochs:
+        for block in (*log.chains_at(epoch).blocks(), *log.record(epoch).blocks()):
+            read_block(storage, block)
+
+
+def is_noticed_by_reading(storage: LocalStorage) -> bool:
+    try:
+        read_everything(storage)
+    except CheckpointError:
+        return True
+    return False
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), data=st.data())
+def test_a_changed_byte_of_any_file_is_found(seed: int, data: st.DataObject) -> None:
+    with TemporaryDirectory() as directory:
+        root = Path(directory) / "ck"
+        log = write_checkpoint(root, seed)
+        file = data.draw(st.sampled_from(sorted(needed_files(log))))
+        content = bytearray((root / file).read_bytes())
+        # In a file of blocks, only those that somebody still needs are under a checksum.
+        ranges = [range(len(content))]
+        if file.startswith(BLOCKS):
+            chains = [log.chains_at(epoch) for epoch in log.retained_epochs]
+            records = [log.record(epoch) for epoch in log.retained_epochs]
+            ranges = [
+                range(block.offset, block.offset + block.length)
+                for of in (*chains, *records)
+                for block in of.blocks()
+                if block.file == file
+            ]
+        position = data.draw(st.sampled_from(ranges).flatmap(st.sampled_from))
+        content[position] ^= data.draw(st.integers(1, 255))
+        (root / file).write_bytes(content)
+        report = verify(log.storage)
+        assert file in {finding.file for finding in report.findings}
+        assert all(finding.problem and finding.remedy for finding in report.findings)
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), data=st.data())
+def test_a_file_that_is_cut_short_or_gone_is_found_and_cannot_be_read(
+    seed: int, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as directory:
+        root = Path(directory) / "ck"
+        log = write_checkpoint(root, seed)
+        file = data.draw(st.sampled_from(sorted(needed_files(log))))
+        if data.draw(st.booleans()):
+            (root / file).unlink()
+        else:
+            # The first block of a file may be one that nobody needs any more.
+            content = (root / file).read_bytes()
+            last = len(content) - 1 if not file.startswith(BLOCKS) else _last_needed(log, file) - 1
+            (root / file).write_bytes(content[: data.draw(st.integers(0, last))])
+        assert file in {finding.file for finding in verify(log.storage).findings}
+        assert isinstance(log.storage, LocalStorage)
+        # A commit record that only keeps old blocks, or only sums up, is not read by everybody.
+        if file.startswith(BLOCKS):
+            assert is_noticed_by_reading(log.storage)
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), data=st.data())
+def test_a_changed_byte_of_a_block_is_noticed_by_whoever_reads_it(
+    seed: int, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as directory:
+        root = Path(directory) / "ck"
+        log = write_checkpoint(root, seed)
+        blocks = list(log.chains.blocks())
+        block = data.draw(st.sampled_from(blocks))
+        content = bytearray((root / block.file).read_bytes())
+        position = block.offset + data.draw(st.integers(0, block.length - 1))
+        content[position] ^= data.draw(st.integers(1, 255))
+        (root / block.file).write_bytes(content)
+        assert isinstance(log.storage, LocalStorage)
+        assert is_noticed_by_reading(log.storage)
+
+
+def _last_needed(log: CommitLog, file: str) -> int:
+    chains = [log.chains_at(epoch) for epoch in log.retained_epochs]
+    records = [log.record(epoch) for epoch in log.retained_epochs]
+    return max(
+        block.offset + block.length
+        for of in (*chains, *records)
+        for block in of.blocks()
+        if block.file == file
+    )

@@ -1,0 +1,96 @@
+"""Exact planners of intervals against brute force on random small problems."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from godwit.planning import ssm
+from godwit.planning.oms import plan_oms
+from godwit.planning.simple_ssm import plan_simple_ssm
+from godwit.planning.solution import Status
+from godwit.planning.ssm import plan_ssm
+from godwit.planning.validation import validate_solution
+from tests.oracles.interval_plans import cheapest_sequence, fewest_bytes, random_line_problem
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def _check_against_brute_force(seed: int, most: int = 9) -> None:
+    problem = random_line_problem(np.random.default_rng(seed), most=most)
+    solution = plan_ssm(problem)
+    validate_solution(solution)
+    tau = problem.limits.tau
+    assert tau is not None
+    limit = (1 + tau) * float(problem.weight.sum()) / problem.target_executors
+    best = fewest_bytes(problem, limit)
+    if best < float("inf"):
+        assert solution.status is Status.OPTIMAL
+        assert solution.moved_bytes == pytest.approx(best)
+        return
+    assert solution.status is Status.INFEASIBLE
+    greatest = float(np.bincount(solution.assignment, weights=problem.weight).max())
+    assert fewest_bytes(problem, greatest * (1 - 1e-6)) == float("inf"), "a smaller tau exists"
+    assert solution.moved_bytes == pytest.approx(fewest_bytes(problem, greatest))
+
+
+@given(seeds)
+@settings(derandomize=True, deadline=None, max_examples=2_000)
+def test_ssm_equals_brute_force(seed: int) -> None:
+    _check_against_brute_force(seed)
+
+
+@given(seeds)
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_ssm_equals_brute_force_when_gains_are_computed_block_by_block(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssm, "BLOCK_CELLS", 4)
+        patch.setattr(ssm, "CACHED_CELLS", 0)
+        _check_against_brute_force(seed)
+
+
+@given(seeds)
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_ssm_equals_brute_force_when_blocks_are_small_and_kept(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssm, "BLOCK_CELLS", 4)
+        _check_against_brute_force(seed)
+
+
+@given(seeds)
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_simple_ssm_ssm_and_one_step_oms_agree(seed: int) -> None:
+    problem = random_line_problem(np.random.default_rng(seed), most=7)
+    plans = [plan_ssm(problem), plan_simple_ssm(problem), plan_oms(problem)]
+    for plan in plans:
+        validate_solution(plan)
+    assert len({plan.status for plan in plans}) == 1
+    assert {plan.moved_bytes for plan in plans} == {plans[0].moved_bytes}
+
+
+@given(seeds)
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_oms_equals_trying_every_sequence(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_line_problem(rng, most=6)
+    available = len(problem.available)
+    further = rng.integers(1, available + 1, int(rng.integers(0, 3))).tolist()
+    targets = [problem.target_executors, *further]
+    taus = rng.choice([0.2, 0.5, 1.0], len(targets)).tolist()
+    solution = plan_oms(problem, targets=targets, taus=taus)
+    best = cheapest_sequence(problem, targets, taus)
+    if best == float("inf"):
+        assert "no intervals within its tau" in solution.reason
+    else:
+        assert solution.objective == pytest.approx(best)
+        assert solution.moved_bytes == pytest.approx(solution.details["moved_bytes"][0])
+
+
+@given(seeds)
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_nothing_moves_onto_a_draining_executor_and_one_plan_empties_it(seed: int) -> None:
+    problem = random_line_problem(np.random.default_rng(seed))
+    assignment = plan_ssm(problem).assignment
+    assert not problem.draining[assignment].any()

@@ -1,0 +1,103 @@
+"""Sinks with a real Spark: what it reads back, what a function is handed, what a view shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+
+from godwit.model.errors import SinkError
+from godwit.spark.sinks.foreach import ForeachSink
+from godwit.spark.sinks.memory import MemorySink
+from godwit.spark.sinks.parquet import ParquetSink, latest_epoch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+EPOCHS = [
+    rows(0, ("N1", 1), ("N2", 2), (None, 3)),
+    rows(1, ("N1", 10), ("N3", 30), (None, None)),
+]
+
+
+def test_spark_reads_the_directory_as_one_table_with_a_column_for_the_epoch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = ParquetSink(tmp_path)
+    sink.open(context())
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    staged = tmp_path / "_staging" / "2-crashed"
+    staged.mkdir(parents=True)
+    (staged / "part-00000.parquet").write_bytes(
+        (tmp_path / "epoch=0/part-00000.parquet").read_bytes()
+    )
+    frame = spark.read.parquet(str(tmp_path))
+    assert frame.dtypes == [("plane", "string"), ("total", "bigint"), ("epoch", "int")]
+    assert frame.groupBy("epoch").count().orderBy("epoch").collect() == [(0, 3), (1, 3)]
+
+
+def test_spark_reads_partition_values_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    planes = ["żółw", "a/b=c", "50% of {x}", "a:b", 'quo"te', None, "tab\t", "a b", "^~!$&,;"]
+    table = pa.table({"plane": planes, "total": range(len(planes))}, schema=SCHEMA)
+    sink = ParquetSink(tmp_path, partition_by="plane")
+    sink.open(context())
+    sink.deliver(EpochRows(epoch=0, table=table))
+    found = spark.read.parquet(str(tmp_path)).orderBy("total").select("plane").collect()
+    assert [plane for (plane,) in found] == planes
+
+
+def test_an_empty_complete_epoch_does_not_stop_spark_from_reading_the_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = ParquetSink(tmp_path, partition_by=["plane"])
+    sink.open(context(complete=True))
+    sink.deliver(EPOCHS[0])
+    sink.deliver(rows(1))
+    frame = spark.read.parquet(str(tmp_path))
+    assert frame.where(f"epoch = {latest_epoch(tmp_path)}").count() == 0
+    assert frame.where("epoch = 0").count() == 3
+
+
+def test_the_function_gets_a_dataframe_that_the_executors_read(spark: SparkSession) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def total(frame: DataFrame, epoch: int) -> None:
+        seen.append((epoch, frame.selectExpr("sum(total)").collect()[0][0]))
+
+    sink = ForeachSink(total)
+    sink.open(context(spark=spark))
+    for epoch in EPOCHS:
+        sink.deliver(replace(epoch, spark=spark))
+    assert seen == [(0, 6), (1, 40)]
+
+
+def test_a_view_shows_the_newest_row_of_every_key_after_each_epoch(spark: SparkSession) -> None:
+    sink = MemorySink("by_plane_view")
+    sink.open(context(spark=spark))
+    query = "SELECT plane, total FROM by_plane_view ORDER BY plane NULLS FIRST"
+    assert spark.sql(query).collect() == []
+    for epoch, expected in zip(
+        EPOCHS,
+        [
+            [(None, 3), ("N1", 1), ("N2", 2)],
+            [(None, None), ("N1", 10), ("N2", 2), ("N3", 30)],
+        ],
+        strict=True,
+    ):
+        sink.deliver(epoch)
+        assert spark.sql(query).collect() == expected
+    spark.catalog.dropTempView("by_plane_view")
+
+
+def test_a_name_that_is_no_view_is_refused_at_open(spark: SparkSession) -> None:
+    sink = MemorySink("not a view!")
+    with pytest.raises(SinkError, match="cannot keep view 'not a view!'"):
+        sink.open(context(spark=spark))

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.fusion import FusionProblem
+from godwit.planning.json_format import (
+    KINDS,
+    plain,
+    problem_from_dict,
+    problem_from_json,
+    problem_to_dict,
+    solution_to_dict,
+)
+from godwit.planning.json_schema import EXAMPLE, PROBLEM_SCHEMA, SOLUTION_SCHEMA
+from godwit.planning.problem import Limits, Problem, Traffic
+from godwit.planning.ssm import plan_ssm
+
+
+def _full_problem() -> Problem:
+    return Problem(
+        executors=("a", "b", "c"),
+        resources=("cpu", "memory"),
+        load=np.array([[1.0, 2.0], [3.0, 4.0]]),
+        state_bytes=np.array([5.0, 6.0]),
+        current=np.array([2, 0], np.int32),
+        capacity=np.array([[1.0, 2.0], [1.0, 1.0], [0.5, 1.0]]),
+        cores=np.array([1, 2, 3], np.int32),
+        draining=np.array([False, True, False]),
+        limits=Limits(max_moves=3, tau=0.5, max_usage=(9.0, 9.0)),
+        traffic=Traffic(source=np.array([0]), target=np.array([1]), rate=np.array([2.5])),
+        operators=("x", "y"),
+        operator_of=np.array([0, 1], np.int32),
+        downstream=((0, 1),),
+        history=np.array([[1.0, 2.0]]),
+        seconds_per_byte=1e-6,
+    )
+
+
+def test_a_problem_survives_the_way_through_json() -> None:
+    problem = _full_problem()
+    again = problem_from_dict(json.loads(json.dumps(problem_to_dict(problem))))
+    for field in dataclasses.fields(Problem):
+        before, after = getattr(problem, field.name), getattr(again, field.name)
+        if field.name == "traffic":
+            before, after = plain(before), plain(after)
+        assert np.array_equal(before, after) if isinstance(before, np.ndarray) else before == after
+
+
+def test_every_field_of_a_problem_and_its_limits_is_in_the_schema() -> None:
+    properties = PROBLEM_SCHEMA["properties"]
+    fields = {field.name for field in dataclasses.fields(Problem)}
+    assert fields == set(properties) - {"kind", "options"}
+    assert {f.name for f in dataclasses.fields(Limits)} == set(properties["limits"]["properties"])
+    assert set(EXAMPLE) <= set(properties)
+
+
+def test_a_solution_has_the_fields_of_its_schema() -> None:
+    problem, _ = problem_from_json(json.dumps(EXAMPLE))
+    values = solution_to_dict(plan_ssm(problem))
+    assert set(values) == set(SOLUTION_SCHEMA["properties"])
+    assert values == json.loads(json.dumps(values))
+    assert values["assignment"][0] == "c"
+    assert values["moves"][0] == {
+        "key_group": 0, "source": "a", "destination": "c", "state_bytes": 40
+    }  # fmt: skip
+
+
+def test_executors_may_be_numbers_or_names() -> None:
+    by_number = {**EXAMPLE, "current": [0] * 7 + [1] * 5, "draining": [False, False, True]}
+    by_number["limits"] = {"tau": 0.2}
+    by_number.pop("options")
+    problem = problem_from_dict(by_number)
+    assert problem.current.tolist() == [0] * 7 + [1] * 5
+    assert problem.draining.tolist() == [False, False, True]
+
+
+def test_options_are_kept_apart() -> None:
+    _, options = problem_from_json(json.dumps(EXAMPLE))
+    assert options["oms"] == {"targets": [3, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"current": ["a"] * 11 + ["z"]}, "current[11]"),
+        ({"current": ["a"] * 11 + [7]}, "current[11]"),
+        ({"current": ["a"] * 11 + [True]}, "current[11]"),
+        ({"current": "a"}, "current"),
+        ({"draining": ["z"]}, "draining[0]"),
+        ({"load": [1] * 11 + [-1]}, "load[11]"),
+        ({"load": [1] * 11 + [float("nan")]}, "load[11]"),
+        ({"load": [1] * 11 + ["x"]}, "load"),
+        ({"load": [1] * 11 + [None]}, "load"),
+        ({"load": [[1], [1, 2]]}, "load"),
+        ({"load": 5}, "load"),
+        ({"load": [1] * 11}, "load"),
+        ({"limits": {"tau": "x"}}, "limits.tau"),
+        ({"limits": {"max_moves": 1.5}}, "limits.max_moves"),
+        ({"limits": {"speed": 1}}, "limits.speed"),
+        ({"limits": 3}, "limits"),
+        ({"limits": {"load_low": 2, "load_high": 1}}, "limits.load_low"),
+        ({"traffic": {"source": [0]}}, "traffic.target"),
+        ({"intervals": "yes"}, "intervals"),
+        ({"colour": 1}, "colour"),
+        ({"kind": "weather"}, "kind"),
+        ({"kind": ["assignment"]}, "kind"),
+        ({"executors": "abc"}, "executors"),
+        ({"executors": [1, 2, 3]}, "executors"),
+        ({"seconds_per_byte": "fast"}, "seconds_per_byte"),
+        ({"options": 1}, "options"),
+    ],
+)
+def test_bad_json_is_refused_by_field(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidProblemError) as caught:
+        problem_from_json(json.dumps({**EXAMPLE, **change}))
+    assert caught.value.context["field"] == named
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["executors", "load", "state_bytes", "current"])
+def test_a_missing_field_is_named(missing: str) -> None:
+    with pytest.raises(InvalidProblemError, match=missing):
+        problem_from_dict({k: v for k, v in EXAMPLE.items() if k not in {missing, "options"}})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "nonsense"])
+def test_text_that_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(InvalidProblemError):
+        problem_from_json(text)
+
+
+def test_other_kinds_become_their_own_problems() -> None:
+    fusion = problem_from_dict(
+        {
+            "kind": "fusion",
+            "operators": ["x", "y"],
+            "attributes": [["k"], ["k", "l"]],
+            "source": [0],
+            "target": [1],
+            "rate": [3.0],
+        }
+    )
+    assert isinstance(fusion, FusionProblem)
+    assert plain(fusion)["attributes"] == [["k"], ["k", "l"]]
+    cores = problem_from_dict(
+        {
+            "kind": "core_allocation",
+            "network": {"arrival_per_s": [8.0], "service_per_s": [10.0], "input_per_s": 8.0},
+            "latency_target_s": 0.5,
+            "available_cores": 8,
+        }
+    )
+    assert cores.network.input_per_s == 8.0
+    assert set(KINDS) == {"assignment", "core_allocation", "core_assignment", "fusion"}

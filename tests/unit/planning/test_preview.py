@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.json_format import problem_from_dict
+from godwit.planning.json_schema import EXAMPLE
+from godwit.planning.preview import human_bytes, preview
+from godwit.planning.problem import Problem
+from godwit.planning.solution import Solution
+from godwit.planning.ssm import plan_ssm
+from godwit.planning.validation import make_solution
+
+
+def _plan() -> Solution:
+    return plan_ssm(problem_from_dict({k: v for k, v in EXAMPLE.items() if k != "options"}))
+
+
+def test_a_preview_shows_load_and_bytes_of_every_executor() -> None:
+    shown = preview(_plan(), bandwidth_bytes_per_s=10.0, changed_share=0.1)
+    assert [(e.load_before, e.load_after) for e in shown.executors] == [(36, 24), (24, 24), (0, 12)]
+    assert [e.key_groups_after for e in shown.executors] == [5, 5, 2]
+    assert [e.bytes_out for e in shown.executors] == [110, 0, 0]
+    assert [e.bytes_in for e in shown.executors] == [0, 0, 110]
+    assert shown.moved_share == pytest.approx(110 / 540)
+    assert (shown.load_distance_before, shown.load_distance_after) == (20, 8)
+
+
+def test_the_busiest_link_decides_how_long_transfers_take() -> None:
+    problem = Problem(
+        executors=("a", "b", "c"),
+        load=np.ones(3),
+        state_bytes=np.array([30.0, 20.0, 5.0]),
+        current=np.array([0, 1, 2], np.int32),
+        seconds_per_byte=1.0,
+    )
+    plan = make_solution(problem, np.array([2, 2, 0]), method="test")
+    shown = preview(plan, bandwidth_bytes_per_s=10.0, changed_share=0.1)
+    assert shown.transfer_s == 5.0
+    assert shown.pause_s == {"live": 0.5, "disruptive": 5.0, "stop_the_world": 65.0}
+
+
+def test_a_plan_without_moves_pauses_nothing() -> None:
+    problem = Problem(
+        executors=("a",), load=np.zeros(1), state_bytes=np.zeros(1), current=np.array([0])
+    )
+    shown = preview(make_solution(problem, problem.current, method="test"))
+    assert shown.transfer_s == shown.moved_share == shown.pause_s["stop_the_world"] == 0
+    assert "key group  from" not in shown.to_text()
+
+
+def test_text_lists_executors_and_at_most_so_many_moves() -> None:
+    text = preview(_plan()).to_text(most_moves=1)
+    assert "ssm: optimal" in text
+    assert "gap to the bound 0.00%" in text
+    assert "a 36 24 7 5 110 B 0 B" in [" ".join(line.split()) for line in text.splitlines()]
+    assert "... and 1 more" in text
+
+
+@pytest.mark.parametrize("options", [{"bandwidth_bytes_per_s": 0.0}, {"changed_share": 1.5}])
+def test_impossible_predictions_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(InvalidProblemError, match=next(iter(options))):
+        preview(_plan(), **options)
+
+
+def test_bytes_are_written_with_a_unit() -> None:
+    sizes = [0, 999, 1000, 1536, 5 * 2**40]
+    assert [human_bytes(s) for s in sizes] == ["0 B", "999 B", "1000 B", "1.5 KiB", "5 TiB"]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import numpy as np
+import pytest
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.problem import Problem
+from godwit.planning.registry import PLANNERS, Planner, planner
+from tests.oracles.interval_plans import line_problem
+
+
+def test_every_planner_loads_and_says_what_it_does() -> None:
+    for name, entry in PLANNERS.items():
+        function = entry.load()
+        assert name == entry.name
+        assert inspect.getdoc(function)
+        assert entry.minimises
+        assert entry.constraints
+        assert entry.cost
+        assert entry.paper
+
+
+def test_options_leave_out_clocks() -> None:
+    assert list(PLANNERS["oms"].options()) == ["targets", "taus"]
+
+
+def test_an_unknown_planner_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(InvalidProblemError, match=r"'sssm'.*ssm, simple_ssm, oms"):
+        planner("sssm")
+
+
+def test_an_unknown_option_is_refused_with_the_options_there_are() -> None:
+    with pytest.raises(InvalidProblemError, match="no option 'speed'.*targets, taus"):
+        planner("oms")(line_problem([0, 1], tau=0.5), speed=3)
+
+
+def test_a_problem_that_a_planner_cannot_take_is_refused_with_the_reason() -> None:
+    scattered = Problem(
+        executors=("a", "b"),
+        load=np.ones(3),
+        state_bytes=np.ones(3),
+        current=np.array([0, 1, 0], np.int32),
+        capacity=np.array([1.0, 2.0]),
+    )
+    refusal = planner("ssm").refusal(scattered)
+    assert "not made of intervals" in refusal
+    assert "different capacities" in refusal
+    assert "limits.tau" in refusal
+    with pytest.raises(InvalidProblemError, match="not made of intervals"):
+        planner("ssm")(scattered)
+
+
+def test_another_kind_of_problem_is_refused() -> None:
+    with pytest.raises(InvalidProblemError, match="asks for a Problem, not a str"):
+        planner("ssm")("a problem")
+
+
+def test_a_missing_solver_disturbs_only_the_planners_that_need_it() -> None:
+    entry: Planner = dataclasses.replace(PLANNERS["ssm"], module="no_such_solver")
+    with pytest.raises(InvalidProblemError, match=r"needs the package 'no_such_solver'"):
+        entry.load()
