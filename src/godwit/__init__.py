@@ -15,8 +15,6 @@ Examples
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from godwit import sinks
 from godwit.dataflow.aggregates import (
     Aggregator,
@@ -38,10 +36,8 @@ from godwit.dataflow.runtime import Runtime, register
 from godwit.migration import Bounds, LossPolicy, Policy, Strategy
 from godwit.model.assignment import Assignment, Move, even_assignment
 from godwit.model.errors import GodwitError
+from godwit.spark.query import Migration, Query
 from godwit.spark.read_state import read_state
-
-if TYPE_CHECKING:
-    from godwit.spark.query import Migration, Query
 
 __all__ = [
     "Aggregator",
@@ -78,7 +74,7 @@ __version__ = "0.1.0"
 
 
 def _spark_runtime() -> Runtime:
-    from godwit.spark.runtime import SparkRuntime
+    from godwit.spark.runtime import SparkRuntime  # noqa: PLC0415  at first use: it loads Spark
 
     return SparkRuntime()
 

@@ -30,7 +30,7 @@ class UnreliableDisk(PosixDisk):
         self._graveyard = graveyard
         self._open: dict[int, Path] = {}
         self._unsynced_bytes: dict[Path, int] = {}
-        self._unsynced_names: list[tuple[Path, Callable[[], object]]] = []
+        self._unsynced_names: list[tuple[Path, Callable[[], None]]] = []
 
     def create(self, path: Path) -> int:
         self._step()
@@ -73,7 +73,7 @@ class UnreliableDisk(PosixDisk):
         kept = self._graveyard / f"{self.calls}-{path.name}"
         kept.hardlink_to(path)
         super().unlink(path)
-        self._changed(path, lambda: path.exists() or path.hardlink_to(kept))
+        self._changed(path, lambda: restore(kept, path))
 
     def make_directory(self, path: Path) -> None:
         self._step()
@@ -93,7 +93,7 @@ class UnreliableDisk(PosixDisk):
             if random.random() < 0.5:
                 undo()
 
-    def _changed(self, path: Path, undo: Callable[[], object]) -> None:
+    def _changed(self, path: Path, undo: Callable[[], None]) -> None:
         self._unsynced_names.append((path, undo))
 
     def _step(self) -> None:
@@ -102,3 +102,8 @@ class UnreliableDisk(PosixDisk):
         if self.stopped:
             raise StoppedError
         self.calls += 1
+
+
+def restore(kept: Path, path: Path) -> None:
+    if not path.exists():
+        path.hardlink_to(kept)

@@ -199,7 +199,9 @@ def test_a_sketch_depends_only_on_the_set_of_values(parts: list[list[int]]) -> N
 
     def sketch(values: list[int]) -> pa.RecordBatch:
         column = pa.array(values, pa.int64())
-        return bound.update(bound.create(1), pa.array([0] * len(values), pa.int64()).to_numpy(), column)
+        return bound.update(
+            bound.create(1), pa.array([0] * len(values), pa.int64()).to_numpy(), column
+        )
 
     merged = bound.create(1)
     for part in parts:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.oracles.allocation import allowed_assignments, best_allocation, over_under
+from tests.oracles.allocation_problems import allocation_problems
 
 from godwit.planning.albic import plan_albic
 from godwit.planning.allocation_bound import load_distance_bound
@@ -24,8 +26,6 @@ from godwit.planning.solution import Status
 from godwit.planning.units import single_units
 from godwit.planning.universal_hashing import plan_universal_hashing
 from godwit.planning.validation import validate_solution
-from tests.oracles.allocation import allowed_assignments, best_allocation, over_under
-from tests.oracles.allocation_problems import allocation_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from godwit.planning.solution import Solution
 
 CLOSE = 1e-6
-many = settings(derandomize=True, deadline=None, max_examples=100)
-some = settings(derandomize=True, deadline=None, max_examples=40)
+many = settings(derandomize=True, deadline=None, max_examples=60)
+some = settings(derandomize=True, deadline=None, max_examples=25)
 
 
 def sides(problem: Problem, assignment: Any) -> tuple[float, float]:

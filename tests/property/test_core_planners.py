@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.oracles.core_counts import fewest_cores, least_latency_s
 
 from godwit.planning.core_allocation import CoreAllocationProblem, plan_core_allocation
 from godwit.planning.core_assignment import (
@@ -17,7 +18,6 @@ from godwit.planning.core_assignment import (
 )
 from godwit.planning.naive_core_assignment import plan_naive_core_assignment
 from godwit.planning.queueing import QueueingNetwork, erlang_b, erlang_c, expected_latency_s
-from tests.oracles.core_counts import fewest_cores, least_latency_s
 
 profile = settings(derandomize=True, deadline=None, max_examples=200)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.oracles.interval_plans import cheapest_sequence, fewest_bytes, random_line_problem
 
 from godwit.planning import ssm
 from godwit.planning.oms import plan_oms
@@ -13,7 +14,6 @@ from godwit.planning.simple_ssm import plan_simple_ssm
 from godwit.planning.solution import Status
 from godwit.planning.ssm import plan_ssm
 from godwit.planning.validation import validate_solution
-from tests.oracles.interval_plans import cheapest_sequence, fewest_bytes, random_line_problem
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -26,9 +26,7 @@ def lanes(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     return np.array(load, np.float64), np.array(lane_of, np.int32), count
 
 
-def by_definition(
-    load: np.ndarray, lane_of: np.ndarray, count: int, theta: float
-) -> np.ndarray:
+def by_definition(load: np.ndarray, lane_of: np.ndarray, count: int, theta: float) -> np.ndarray:
     """Paper 5 §3.1 word for word: rounds over all key groups of the busiest lane."""
     lane_of = lane_of.copy()
     while True:
@@ -146,8 +144,8 @@ def test_blocked_covariances_split_as_the_whole_matrix_does(
         first = int(weight.argmax())
         leaving = (expected == expected[first]) & (covariance[first] >= bar)
         leaving[first] = False
-        rival = np.sort(weight)[-2:]
-        if weight[first] <= 0 or not leaving.any() or np.isclose(*rival, rtol=1e-4):
+        rival = np.sort(weight)[-2:].tolist()
+        if weight[first] <= 0 or not leaving.any() or np.isclose(rival[0], rival[1], rtol=1e-4):
             return
         expected[leaving] = new
     assert np.array_equal(group, expected)

@@ -95,7 +95,9 @@ def rows(spark: SparkSession) -> tuple[pa.RecordBatch, dict[str, list[int]]]:
     rng = random.Random(2024)
     values = [*EXTREMES, *(random_row(rng) for _ in range(400))]
     names = spark.createDataFrame([], SCHEMA).columns
-    frame = spark.createDataFrame([tuple(row.get(name) for name in names) for row in values], SCHEMA)
+    frame = spark.createDataFrame(
+        [tuple(row.get(name) for name in names) for row in values], SCHEMA
+    )
     hashed = frame.select(
         "*",
         *(F.xxhash64(name).alias(f"hash_{name}") for name in names),

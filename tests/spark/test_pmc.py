@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.oracles.interval_plans import line_problem
 
 from godwit.planning.pmc import projected_cost
 from godwit.planning.transitions import Transitions
 from godwit.spark.pmc import SparkBlockMap
-from tests.oracles.interval_plans import line_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

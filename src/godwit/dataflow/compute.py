@@ -260,7 +260,8 @@ class _Slot:
             found = getattr(result, "schema", None)
         if not isinstance(result, kind):
             raise self._failure(
-                f"{method}() returned a {type(result).__name__}", f"Return a {wanted}."
+                f"{method}() returned a value of type {type(result).__name__}",
+                f"Return a {wanted}.",
             )
         if found != dtype:
             raise self._failure(

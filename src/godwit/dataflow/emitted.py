@@ -98,6 +98,14 @@ class Emitted:
                 f"({reason})",
                 column=field.name,
             ) from error
+        fraction = _first_fraction(values) if pa.types.is_integer(field.type) else None
+        if fraction is not None:
+            raise self._failure(
+                fraction,
+                f"{_shown(values[fraction])} in column {field.name!r}, which is {field.type} and "
+                "would lose the fraction",
+                column=field.name,
+            )
         if not field.nullable and array.null_count:
             raise self._failure(
                 values.index(None),
@@ -136,6 +144,16 @@ def _first_misfit(field: pa.Field, values: tuple[Any, ...], error: Exception) ->
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as one:
             return index, str(one)
     return 0, str(error)
+
+
+def _first_fraction(values: tuple[Any, ...]) -> int | None:
+    """Position of the first value that is not whole: Arrow would cut it off without a word."""
+    if set(map(type, values)) <= {int, type(None)}:
+        return None
+    for index, value in enumerate(values):
+        if value is not None and value != int(value):
+            return index
+    return None
 
 
 def _shown(value: object, limit: int = 80) -> str:

@@ -4,8 +4,9 @@ For executors A that stay and B that drain, with load index L_i (load / capacity
 ``mean``: ``over = max_{A and B}(L_i - mean)``, ``under = max_A(mean - L_i)``, both at least 0, and
 ``d = max(over, under)``.  The paper minimises ``w₁·d - w₂(d_u + d_l)`` with w₁ ≫ w₂, which is:
 first d, then ``over + under`` (d_u = d - over, d_l = d - under).  We order the two exactly instead
-of weighing them.  Its constraint (5), ``d <= mean``, is left out: it only makes a problem with one
-very heavy key group unsolvable.
+of weighing them, with the other goal of its objective, little load left on B, between them.  Its
+constraint (5), ``d <= mean``, is left out: it only makes a problem with one very heavy key group
+unsolvable.
 
 Source: paper 2 §4.3.1, Table 2.
 """

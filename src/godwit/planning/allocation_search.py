@@ -312,8 +312,8 @@ class AllocationSearch:
     def drain(self, *, force: bool) -> bool:
         """Use what is left of the budget to empty draining executors.
 
-        Units leave where that raises neither the overload nor the underload; with `force`, if none
-        can, one leaves nevertheless, the one that does least harm.
+        Units leave where that does not raise d; with `force`, if none can, one leaves nevertheless,
+        the one that does least harm.
 
         Returns
         -------
@@ -321,8 +321,7 @@ class AllocationSearch:
         """
         left = True
         while left:
-            deviation = self._deviation()
-            left = self._drain_one(max(0.0, float(deviation.max())))
+            left = self._drain_one(float(np.abs(self._deviation()).max()))
         model = self.model
         moved_off = (~model.stays[model.units.home]) & (self.place != model.units.home)
         return force and not moved_off.any() and self._drain_one(np.inf)

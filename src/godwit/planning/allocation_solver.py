@@ -1,7 +1,8 @@
 """The allocation model as a mixed-integer linear program, solved by HiGHS.
 
 Problem: place some units on some executors while all others stay where they are, with the least
-``d`` and then the least ``over + under``, as `godwit.planning.allocation_model` defines them.
+``d``, then the least load left to drain, then the least ``over + under``, as
+`godwit.planning.allocation_model` defines them.
 
 Invariant: what comes back keeps to the budgets and the room of the whole model, because the part
 that is not free has been subtracted from them; a bound is only claimed for the part solved.
@@ -202,8 +203,8 @@ def solve_allocation(
     cutoff
         Only placements with ``d <= cutoff`` are looked for.
     refine
-        Whether to solve a second time for ``over + under``, then for load left on draining
-        executors, then for moves.
+        Whether to solve a second time: for less left on draining executors, then for
+        ``over + under``, then for fewer moves.
     time_limit_s, node_limit
         Limits of each of the two solutions.
     """
@@ -230,11 +231,11 @@ def solve_allocation(
 
 
 def _tie_break(program: _Program) -> FloatArray:
-    """Prefer less left on draining executors, then fewer moves: far below one part in 1000."""
+    """Load left on draining executors before anything else, and fewer moves after everything."""
     model = program.model
+    size = max(1, len(model.units))
     drains = ~model.stays[program.executor]
-    left = np.where(drains, model.weight[program.unit] + 1.0 / max(1, len(model.units)), 0.0)
-    total = max(float(left.sum()), 1.0)
+    left = np.where(drains, model.weight[program.unit] + 1.0 / size, 0.0)
     count = model.units.count[program.unit]
     moved = np.where(program.away, count, 0) / max(1, int(model.units.count.sum()))
-    return np.asarray(1e-3 * left / total + 1e-5 * moved, np.float64)
+    return np.asarray(1e3 * left + 1e-5 * moved, np.float64)

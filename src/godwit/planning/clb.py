@@ -58,6 +58,7 @@ def plan_clb(
         variance; 0 ≤ θ < 1.
     refine
         Passes over the key groups that move each to where ħ is least; 0: none, as in the paper.
+        With any, today's assignment is kept where its ħ is no worse.
 
     Returns
     -------
@@ -86,6 +87,14 @@ def plan_clb(
     assignment = place[group].astype(np.int32)
     if not problem.homogeneous and refine:
         _even_out(series, assignment, problem.speed, 1, among=available)
+    kept = not problem.draining[problem.current].any()
+    if (
+        refine
+        and kept
+        and metrics.history_imbalance(problem, problem.current)
+        <= (metrics.history_imbalance(problem, assignment))
+    ):
+        assignment = problem.current
     return make_solution(
         problem,
         assignment,

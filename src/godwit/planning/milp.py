@@ -152,8 +152,8 @@ def plan_milp(
 ) -> Solution:
     """Least load distance within the migration budget (paper 2 §4.3.1).
 
-    Minimises d, the largest deviation of a load index from the mean; then the sum of the largest
-    overload and the largest underload; then load left on draining executors; then moves.
+    Minimises d, the largest deviation of a load index from the mean; then load left on draining
+    executors; then the sum of the largest overload and the largest underload; then moves.
     Constraints: every key group has one executor, ``max_moves``, ``max_bytes``, ``max_usage`` and
     ``tau`` of the problem's limits, nothing onto a draining executor. Ties are broken by the lowest
     index.

@@ -33,7 +33,7 @@ from scipy.sparse import csr_array
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.partitionings import count_partitionings, kept_bytes, partitionings
 from godwit.planning.projected import ProjectedCost, Space, space_of
-from godwit.planning.sampling import sampled_partitionings
+from godwit.planning.sampling import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +55,9 @@ MAX_PARTITIONINGS = 20_000
 """Most partitionings, all sizes together, that the exact computation takes by default."""
 BLOCK_PAIRS = 1 << 16
 """Pairs of partitionings aligned at once; a few such matrices fit a core's cache."""
+
+ROUNDS = 4
+"""Times that a sample is solved and grown around what its solution visits."""
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -175,9 +178,10 @@ def projected_cost(
         for r, n in zip(reaches, transitions.sizes, strict=True)
     )
     space = Space.of(problem, transitions, cuts=cuts, gamma=gamma)
-    cost, error, sweeps = _solve(space, tolerance=tolerance, block_map=block_map)
+    found = _solve(space, tolerance=tolerance, block_map=block_map)
     return ProjectedCost.of(
-        problem, space, cost=cost, exact=True, error_bytes=error, sweeps=sweeps,
+        problem, space, cost=found.cost, exact=True, error_bytes=found.error_bytes,
+        sweeps=found.sweeps,
         elapsed_s=clock() - began,
     )  # fmt: skip
 
@@ -196,9 +200,7 @@ def approximate_projected_cost(
 ) -> ProjectedCost:
     """Compute projected costs over a sample of partitionings: upper bounds of the exact ones.
 
-    Half of the sample are partitionings that cheapest single migrations (SSM) visit on random ways
-    through the chain; half are their neighbours by one moved cut, so that choices can differ from
-    SSM's.
+    See `godwit.planning.sampling` for how the sample is grown.
 
     Parameters
     ----------
@@ -216,18 +218,27 @@ def approximate_projected_cost(
         If a size that can occur has no partitioning within τ.
     """
     began = clock()
-    cuts = sampled_partitionings(problem, transitions, rng=rng, count=num_partitionings)
-    space = Space.of(problem, transitions, cuts=cuts, gamma=gamma)
-    cost, error, sweeps = _solve(space, tolerance=tolerance, block_map=block_map)
+    sample = Sample(problem, transitions, rng=rng)
+    sample.start(num_partitionings // 3)
+    for i in range(ROUNDS):
+        space = Space.of(problem, transitions, cuts=sample.cuts, gamma=gamma)
+        if len(sample) >= num_partitionings:
+            break
+        chosen = _solve(space, tolerance=max(tolerance, 1e-3), block_map=block_map).chosen
+        goal = num_partitionings * (i + 1 + ROUNDS // 2) // (ROUNDS + ROUNDS // 2)
+        sample.grow(space.cuts, _visits(space, chosen), goal)
+    space = Space.of(problem, transitions, cuts=sample.cuts, gamma=gamma)
+    found = _solve(space, tolerance=tolerance, block_map=block_map)
     measured = None
     total = sum(count_partitionings(space_of(problem, n, gamma), n) for n in transitions.sizes)
     if total <= check_partitionings:
         exact = projected_cost(
             problem, transitions, gamma=gamma, max_partitionings=total, block_map=block_map
         )
-        measured = _greatest_error(space, cost, exact)
+        measured = _greatest_error(space, found.cost, exact)
     return ProjectedCost.of(
-        problem, space, cost=cost, exact=False, error_bytes=error, sweeps=sweeps,
+        problem, space, cost=found.cost, exact=False, error_bytes=found.error_bytes,
+        sweeps=found.sweeps,
         elapsed_s=clock() - began, measured_error=measured, partitionings_in_all=total,
     )  # fmt: skip
 
@@ -236,15 +247,31 @@ def _greatest_error(space: Space, cost: tuple[FloatArray, ...], exact: Projected
     worst = 0.0
     for rows, values, n in zip(space.cuts, cost, space.transitions.sizes, strict=True):
         for row, value in zip(rows, values.tolist(), strict=True):
-            right = exact.cost_of(row, n)
-            if right > 0:
-                worst = max(worst, value / right - 1)
-    return worst
+            worst = max(worst, value - exact.cost_of(row, n))
+    mean = float(np.concatenate(exact.cost).mean())
+    return worst / mean if mean else worst
 
 
-def _solve(
-    space: Space, *, tolerance: float, block_map: BlockMap
-) -> tuple[tuple[FloatArray, ...], float, int]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Found:
+    """Costs per size, their greatest error, the sweeps it took, and the last choices."""
+
+    cost: tuple[FloatArray, ...]
+    error_bytes: float
+    sweeps: int
+    chosen: IntArray
+
+
+def _visits(space: Space, chosen: IntArray) -> FloatArray:
+    """Shape ``(N,)``: how often each partitioning is visited when the choices are followed."""
+    leads = _choices(space, chosen)
+    visits: FloatArray = np.full(len(chosen), 1 / len(chosen))
+    for _ in range(100):  # lazily, so that chains that alternate settle, too
+        visits = (visits + leads.T @ visits) / 2
+    return np.where(visits > 1e-6, visits, 0.0)
+
+
+def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Found:
     counts = [len(rows) for rows in space.cuts]
     widest = max(counts)
     rows_at_once = max(1, min(256, BLOCK_PAIRS // max(1, min(widest, 256))))
@@ -262,10 +289,11 @@ def _solve(
         results = block_map(sweep, blocks)
         sweeps += 1
         swept = np.concatenate([values for values, _ in results])
+        chosen = np.concatenate([choice for _, choice in results])
         error = float(np.abs(swept - cost).max()) * space.gamma / (1 - space.gamma)
         if error <= goal:
-            return tuple(np.split(swept, bounds[1:-1])), error, sweeps
-        chosen = np.concatenate([choice for _, choice in results])
+            parts = tuple(np.split(swept, bounds[1:-1]))
+            return _Found(cost=parts, error_bytes=error, sweeps=sweeps, chosen=chosen)
         cost = _follow(space, (cost, swept, chosen), goal)
 
 
@@ -274,12 +302,7 @@ def _follow(
 ) -> FloatArray:
     """Evaluate the choices of a sweep to the end, without looking for better ones."""
     cost, swept, chosen = choices
-    counts = [len(rows) for rows in space.cuts]
-    first = np.cumsum([0, *counts])
-    probability = np.repeat(space.transitions.probability, counts, axis=0)
-    source, size = np.nonzero(chosen >= 0)
-    target = first[size] + chosen[source, size]
-    leads = csr_array((probability[source, size], (source, target)), shape=(len(cost), len(cost)))
+    leads = _choices(space, chosen)
     moved = swept - space.gamma * np.asarray(leads @ cost)
     value = swept
     while True:
@@ -288,3 +311,14 @@ def _follow(
         value = following
         if change * space.gamma <= goal * (1 - space.gamma) / 4:
             return value
+
+
+def _choices(space: Space, chosen: IntArray) -> csr_array:
+    """Sparse ``(N, N)``: probability of going from one partitioning to another by the choices."""
+    counts = [len(rows) for rows in space.cuts]
+    first = np.cumsum([0, *counts])
+    probability = np.repeat(space.transitions.probability, counts, axis=0)
+    source, size = np.nonzero(chosen >= 0)
+    target = first[size] + chosen[source, size]
+    n = len(chosen)
+    return csr_array((probability[source, size], (source, target)), shape=(n, n))

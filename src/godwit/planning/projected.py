@@ -115,7 +115,8 @@ class ProjectedCost:
     error_bytes
         Greatest distance of `cost` from the fixed point over `space`.
     measured_error
-        Of an approximation that was compared with exact costs: the greatest relative error.
+        Of an approximation that was compared with exact costs: by how much a cost is above the
+        exact one at most, relative to the mean of all exact costs.
     partitionings_in_all
         How many partitionings within τ there are.
     sweeps, elapsed_s

@@ -45,12 +45,12 @@ def equal_executors(problem: Problem) -> str:
 
 
 def two_windows(problem: Problem) -> str:
-    """The history must have at least two windows."""
+    """There must be a history of at least two windows."""
     return "" if len(problem.history) > 1 else "there are less than two windows of history"
 
 
 def a_load_range(problem: Problem) -> str:
-    """The range that loads should be in must be given."""
+    """There must be a range that loads should be in."""
     limits = problem.limits
     given = limits.load_low is not None and limits.load_high is not None
     return "" if given else "limits.load_low and limits.load_high are not given"
@@ -244,8 +244,8 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             Planner(
                 name="milp",
                 kind="exact",
-                minimises="load distance, then over- plus underload, then load left to drain",
-                constraints="max_moves, max_bytes, max_usage, tau; nothing onto a draining executor",
+                minimises="load distance, then load left to drain, then over- plus underload",
+                constraints="max_moves, max_bytes, max_usage, tau; nothing onto draining executors",
                 cost="exact up to 600 binaries; beyond, the time limit, with a bound and a gap",
                 paper="2 §4.3.1",
                 requires=(arbitrary_maps,),

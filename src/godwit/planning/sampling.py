@@ -1,9 +1,11 @@
 """A sample of partitionings that the future is likely to go through.
 
 Uniform samples are useless here: two random partitionings of a long line have little in common, so
-every step within such a sample would look dear.  The sample is grown instead: cheapest single
-migrations (SSM) along random ways through the chain, from where the stream is now, and then, around
-what they visit, partitionings with one cut moved.
+every step within such a sample would look dear.  The sample is grown instead.  It starts with the
+cheapest single migrations (SSM) along random ways through the chain, from where the stream is now,
+and from tighter loads than τ asks for, whose cuts serve several sizes.  Then, in rounds, the
+equations are solved over the sample, and it grows around the partitionings that their solution
+visits most: what SSM would go to from there, and the same with one cut moved.
 """
 
 from __future__ import annotations
@@ -13,71 +15,125 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.planning.projected import space_of
-from godwit.planning.ssm import best_cuts, lay_out, present_cuts
+from godwit.planning.ssm import best_cuts, lay_out, least_bound, present_cuts, reach_of
 
 if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray, IntArray
     from godwit.planning.problem import Problem
     from godwit.planning.transitions import Transitions
 
-__all__ = ["cheapest_step", "neighbours", "sampled_partitionings"]
+__all__ = ["Sample", "cheapest_step", "neighbours"]
 
 RESTART = 0.1
 """Chance that a way starts again from a partitioning that is in the sample already."""
 
 
-def sampled_partitionings(
-    problem: Problem, transitions: Transitions, *, rng: np.random.Generator, count: int
-) -> tuple[IntArray, ...]:
-    """Sample about `count` partitionings within τ, all sizes together.
+class Sample:
+    """Distinct partitionings within τ, by size; it only grows.
 
-    Returns
-    -------
-    Per size n, shape ``(N_n, n + 1)``: distinct cuts in lexicographic order. A size without any
-    partitioning within τ has none.
+    Parameters
+    ----------
+    problem
+        Loads, state sizes, τ, and where the stream is now.
+    transitions
+        Sizes and their probabilities.
+    rng
+        Source of everything random here.
     """
-    sizes, probability = transitions.sizes, transitions.probability
-    kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
-    reaches = [space_of(problem, n) for n in sizes]
-    now = present_cuts(problem)
-    seen: list[set[tuple[int, ...]]] = [set() for _ in sizes]
-    visited: list[tuple[int, tuple[int, ...]]] = []
 
-    def add(size: int, cuts: IntArray) -> None:
+    def __init__(
+        self, problem: Problem, transitions: Transitions, *, rng: np.random.Generator
+    ) -> None:
+        self._problem = problem
+        self._transitions = transitions
+        self._rng = rng
+        self._kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
+        self._reaches = [space_of(problem, n) for n in transitions.sizes]
+        self._seen: list[set[tuple[int, ...]]] = [set() for _ in transitions.sizes]
+        self._visited: list[tuple[int, tuple[int, ...]]] = []
+
+    def __len__(self) -> int:
+        return len(self._visited)
+
+    @property
+    def cuts(self) -> tuple[IntArray, ...]:
+        """Per size n, shape ``(N_n, n + 1)``: partitionings in lexicographic order."""
+        return tuple(
+            np.array(sorted(rows), np.int32).reshape(-1, n + 1)
+            for rows, n in zip(self._seen, self._transitions.sizes, strict=True)
+        )
+
+    def _add(self, size: int, cuts: IntArray | None) -> None:
+        if cuts is None:
+            return
         row = tuple(cuts.tolist())
-        if row not in seen[size]:
-            seen[size].add(row)
-            visited.append((size, row))
+        if row not in self._seen[size]:
+            self._seen[size].add(row)
+            self._visited.append((size, row))
 
-    for size in range(len(sizes)):
-        first = cheapest_step(now, reaches[size], sizes[size], kept)
-        if first is not None:
-            add(size, first)
-    if len(visited) < len(sizes):
-        return tuple(_rows(rows, n) for rows, n in zip(seen, sizes, strict=True))
-    size, row = visited[0]
-    for _ in range(4 * count):  # a way may go round in a small circle of partitionings
-        if len(visited) >= max(count // 2, len(sizes)):
-            break
-        if rng.random() < RESTART:
-            size, row = visited[int(rng.integers(len(visited)))]
-        size_after = int(rng.choice(len(sizes), p=probability[size]))
-        cuts = cheapest_step(np.array(row, np.int32), reaches[size_after], sizes[size_after], kept)
-        assert cuts is not None, "every size has a partitioning"
-        size, row = size_after, tuple(cuts.tolist())
-        add(size, cuts)
-    for _ in range(4 * count):
-        if len(visited) >= count:
-            break
-        size, row = visited[int(rng.integers(len(visited)))]
-        around = neighbours(np.array(row, np.int32), reaches[size])
-        if len(around):
-            add(size, around[int(rng.integers(len(around)))])
-    return tuple(_rows(rows, n) for rows, n in zip(seen, sizes, strict=True))
+    def _step(self, cuts: IntArray, size: int) -> IntArray | None:
+        return cheapest_step(cuts, self._reaches[size], self._transitions.sizes[size], self._kept)
 
+    def start(self, count: int) -> None:
+        """Sample about `count` partitionings by SSM; none of a size that has none within τ."""
+        now = present_cuts(self._problem)
+        for size in range(len(self._transitions.sizes)):
+            self._add(size, self._step(now, size))
+        if len(self._visited) < len(self._transitions.sizes):
+            return
+        self._tighter(now)
+        self._ways(count)
 
-def _rows(rows: set[tuple[int, ...]], parts: int) -> IntArray:
-    return np.array(sorted(rows), np.int32).reshape(-1, parts + 1)
+    def _tighter(self, now: IntArray) -> None:
+        weight, sizes = self._problem.weight, self._transitions.sizes
+        least, most = least_bound(self._problem), float(weight.sum())
+        for limit in np.geomspace(least, most, 4 * len(sizes)).tolist():
+            reach = reach_of(weight, limit)
+            for parts in sizes:
+                cuts = cheapest_step(now, reach, parts, self._kept)
+                if cuts is not None:
+                    self.spread(cuts)
+
+    def spread(self, cuts: IntArray) -> None:
+        """Add `cuts` under every size that they serve, and SSM's step from them to the others."""
+        for size in range(len(self._transitions.sizes)):
+            self._add(size, self._step(cuts, size))
+
+    def _ways(self, count: int) -> None:
+        sizes, probability = self._transitions.sizes, self._transitions.probability
+        size, row = self._visited[0]
+        for _ in range(4 * count):  # a way may go round in a small circle of partitionings
+            if len(self._visited) >= count:
+                return
+            if self._rng.random() < RESTART:
+                size, row = self._visited[int(self._rng.integers(len(self._visited)))]
+            after = int(self._rng.choice(len(sizes), p=probability[size]))
+            cuts = self._step(np.array(row, np.int32), after)
+            assert cuts is not None, "every size has a partitioning"
+            size, row = after, tuple(cuts.tolist())
+            self._add(size, cuts)
+
+    def grow(self, cuts: tuple[IntArray, ...], visits: FloatArray, count: int) -> None:
+        """Grow to about `count` around the partitionings that are visited most.
+
+        Parameters
+        ----------
+        cuts
+            The sample that `visits` counts.
+        visits
+            Shape ``(N,)``: how often each partitioning is visited, all sizes one after another.
+        """
+        first = np.cumsum([0, *(len(rows) for rows in cuts)])
+        for at in np.argsort(-visits, kind="stable").tolist():
+            if len(self._visited) >= count:
+                return
+            size = int(np.searchsorted(first, at, side="right")) - 1
+            row = cuts[size][at - first[size]]
+            self.spread(row)
+            around = neighbours(row, self._reaches[size])
+            for i in self._rng.permutation(len(around))[:8].tolist():
+                self.spread(around[i])
+                self._add(size, around[i])
 
 
 def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray) -> IntArray | None:
@@ -99,14 +155,14 @@ def neighbours(cuts: IntArray, reach: IntArray, steps: tuple[int, ...] = (1, 2, 
     -------
     Shape ``(count, parts + 1)``.
     """
-    inner = len(cuts) - 2
+    inner, m = len(cuts) - 2, int(cuts[-1])
     shifts = np.array([s for step in steps for s in (-step, step)], np.int32)
     rows = np.repeat(cuts[None], inner * len(shifts), axis=0)
-    rows[np.arange(len(rows)), np.repeat(np.arange(1, inner + 1), len(shifts))] += np.tile(
-        shifts, inner
-    )
+    moved = np.repeat(np.arange(1, inner + 1), len(shifts))
+    rows[np.arange(len(rows)), moved] += np.tile(shifts, inner)
+    left, right = rows[:, :-1], rows[:, 1:]
     # Cuts ascend, and m alone may be repeated: every partitioning has one way to be written.
-    rows = rows[((np.diff(rows, axis=1) > 0) | (rows[:, :-1] == cuts[-1])).all(axis=1)]
-    rows = rows[(rows <= cuts[-1]).all(axis=1)]
+    ascending = ((right > left) | ((left == m) & (right == m))).all(axis=1)
+    rows = rows[ascending & (rows <= m).all(axis=1)]
     within = (rows[:, 1:] <= reach[rows[:, :-1]]).all(axis=1)
     return np.unique(rows[within], axis=0).astype(np.int32)

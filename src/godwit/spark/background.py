@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
@@ -21,6 +21,8 @@ from godwit.spark.warming import drop_copies, warm_copies
 from godwit.state.collection import collect
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from godwit.model.assignment import Assignment
     from godwit.spark.run import Run
     from godwit.state.commit_log import CommitLog
@@ -107,24 +109,7 @@ class Background:
         run = self._run
         started = time.perf_counter()
         try:
-            executor = run.executor(command.executor)
-            if executor is None:
-                raise MigrationError(f"Executor {command.executor} is gone.")
-            versions: dict[int, int] = {}
-            for operator in run.operators_of(command.component):
-                told, committed = run.warming_instruction(
-                    operator.name, command.executor, command.key_groups
-                )
-                versions = warm_copies(
-                    run.errand(operator.name, executor),
-                    command.key_groups,
-                    told,
-                    operator.schema,
-                    run.storage,
-                    committed,
-                    run.spark.sparkContext,
-                )
-                run.saw(command.executor, operator.name, versions)
+            versions, committed = self._warmed(command)
         except Exception as error:  # noqa: BLE001  whatever it is, the protocol deals with it
             if not self._stopping.is_set():
                 run.handle(
@@ -156,6 +141,30 @@ class Background:
             )
         )
 
+    def _warmed(self, command: commands.StartWarming) -> tuple[dict[int, int], int]:
+        """Warm the copies; return their versions and the epoch they were brought to."""
+        run = self._run
+        executor = run.executor(command.executor)
+        if executor is None:
+            raise MigrationError(f"Executor {command.executor} is gone.")
+        versions: dict[int, int] = {}
+        committed = -1
+        for operator in run.operators_of(command.component):
+            told, committed = run.warming_instruction(
+                operator.name, command.executor, command.key_groups
+            )
+            versions = warm_copies(
+                run.errand(operator.name, executor),
+                command.key_groups,
+                told,
+                schema=operator.schema,
+                storage=run.storage,
+                committed=committed,
+                spark=run.spark.sparkContext,
+            )
+            run.saw(command.executor, operator.name, versions)
+        return versions, committed
+
     def _drop(self, command: commands.DropCopies) -> None:
         run = self._run
         executor = run.executor(command.executor)
@@ -163,12 +172,10 @@ class Background:
             return
         for operator in run.operators_of(command.component):
             run.forget(command.executor, operator.name, command.key_groups)
-            try:
+            with suppress(Exception):  # a copy too many costs room, nothing else
                 drop_copies(
                     run.errand(operator.name, executor), command.key_groups, run.spark.sparkContext
                 )
-            except Exception:  # noqa: BLE001,S110  a copy too many costs room, nothing else
-                pass
 
     # -- chores -------------------------------------------------------------------------------
 
@@ -196,4 +203,3 @@ class Background:
 
         self._watcher = threading.Thread(target=watch, name="godwit-executors", daemon=True)
         self._watcher.start()
-

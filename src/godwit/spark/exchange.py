@@ -12,13 +12,14 @@ elsewhere, and the lane finds its state in the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import RDD
 from pyspark.serializers import AutoBatchedSerializer, CPickleSerializer, NoOpSerializer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
@@ -26,6 +27,8 @@ __all__ = ["Blob", "arrow_batches", "exchange", "placed"]
 
 Blob = tuple[int, bytes]
 """Lane number and payload."""
+
+_PICKLED: Any = AutoBatchedSerializer(CPickleSerializer())  # type: ignore[no-untyped-call]
 
 
 def arrow_batches(dataframe: DataFrame) -> RDD[bytes]:
@@ -59,8 +62,8 @@ def exchange(
         One partition per lane, of the payloads as JVM byte arrays. Give it to `placed`.
     """
 
-    def addressed(partition: Iterator[Any]) -> Iterator[bytes]:
-        for lane, payload in ship(partition):
+    def addressed(partition: Iterable[Any]) -> Iterable[bytes]:
+        for lane, payload in ship(iter(partition)):
             yield lane.to_bytes(8, "big")
             yield payload
 
@@ -96,13 +99,13 @@ def placed(
     jvm = _jvm(spark)
     here = located(locations, spark)
     lists = here.toJavaRDD().zip(exchanged.glom()).values()
-    python = RDD(
+    python: RDD[Any] = RDD(
         jvm.org.apache.spark.api.python.SerDeUtil.javaToPython(lists),
         spark,
-        AutoBatchedSerializer(CPickleSerializer()),
+        _PICKLED,
     )
 
-    def one_lane(index: int, partition: Iterator[Any]) -> Iterator[Any]:
+    def one_lane(index: int, partition: Iterable[Any]) -> Iterable[Any]:
         payloads = [bytes(payload) for part in partition for payload in part]
         yield from run(index, payloads)
 
@@ -128,15 +131,15 @@ def on_executors(
 ) -> RDD[Any]:
     """Run `run` once per location, in a task that prefers it (no input, no shuffle)."""
     jvm = _jvm(spark)
-    numbers = RDD(
+    numbers: RDD[Any] = RDD(
         jvm.org.apache.spark.api.python.SerDeUtil.javaToPython(
             located(locations, spark).toJavaRDD()
         ),
         spark,
-        AutoBatchedSerializer(CPickleSerializer()),
+        _PICKLED,
     )
 
-    def one(index: int, _partition: Iterator[Any]) -> Iterator[Any]:
+    def one(index: int, _partition: Iterable[Any]) -> Iterable[Any]:
         yield from run(index)
 
     return numbers.mapPartitionsWithIndex(one)

@@ -19,7 +19,14 @@ from godwit.model.errors import EpochFailedError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["Executor", "current_executor", "live_executors", "local_store_root", "wait_for"]
+__all__ = [
+    "Executor",
+    "current_executor",
+    "insist_on_placement",
+    "live_executors",
+    "local_store_root",
+    "wait_for",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,7 @@ class Executor:
 def live_executors(spark: SparkContext) -> tuple[Executor, ...]:
     """Executors that are registered and alive now, in the order of their names."""
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  executors have no public Python API
-    if jsc.isLocal() and not spark.master.startswith("local-cluster"):
+    if jsc.isLocal() and not (spark.master or "").startswith("local-cluster"):
         return tuple(
             Executor(name=f"local-{i}", lanes=1, location=None)
             for i in range(spark.defaultParallelism)
@@ -68,6 +75,20 @@ def live_executors(spark: SparkContext) -> tuple[Executor, ...]:
             )
         )
     return tuple(sorted(found, key=lambda e: (len(e.name), e.name)))
+
+
+def insist_on_placement(spark: SparkContext) -> None:
+    """Let Spark wait for the executor a lane prefers, unless the user has said how long.
+
+    A lane that runs elsewhere finds no state there, which costs more than waiting for a busy core.
+    An executor that is lost is not waited for.  Spark reads this setting for every set of tasks.
+    """
+    conf = spark._jsc.sc().conf()  # noqa: SLF001  the public copy cannot be changed any more
+    if not conf.contains("spark.locality.wait") and not conf.contains(_WAIT):
+        conf.set(_WAIT, "30s")
+
+
+_WAIT = "spark.locality.wait.process"
 
 
 def wait_for(spark: SparkContext, minimum: int, timeout_s: float = 60.0) -> tuple[Executor, ...]:

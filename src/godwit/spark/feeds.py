@@ -10,19 +10,21 @@ and not as the sum of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from godwit.dataflow.compiled import SourceInput
+from godwit.dataflow.maps import map_dataframe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy as np
     import numpy.typing as npt
     from pyspark.sql import Column, DataFrame
 
@@ -81,7 +83,7 @@ class Feed:
 
 
 def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
-    """Feeds of a flow, in the order its operators were declared."""
+    """Find the feeds of a flow, in the order its operators were declared."""
     feeds: list[Feed] = []
     for index, given in enumerate(flow.inputs):
         if not isinstance(given, SourceInput):
@@ -116,10 +118,8 @@ def _free_slot(dtype: pa.DataType, taken: dict[str, None]) -> str:
     return slot
 
 
-def streaming_dataframe(
-    feeds: tuple[Feed, ...], flow: CompiledFlow, sources: dict[str, DataFrame]
-) -> DataFrame:
-    """All feeds as one streaming DataFrame of slots (and a tag, where there are several)."""
+def streaming_dataframe(feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame]) -> DataFrame:
+    """Make of all feeds one streaming DataFrame of slots (and a tag, where there are several)."""
     types: dict[str, pa.DataType] = {}
     for feed in feeds:
         for given in feed.inputs:
@@ -128,8 +128,7 @@ def streaming_dataframe(
     selected = []
     for number, feed in enumerate(feeds):
         frame = sources[feed.source]
-        for function in feed.maps:
-            frame = function(frame)
+        frame = map_dataframe(feed.source, feed.maps, frame)
         values = {name: frame[_quoted(name)] for name in feed.columns}
         for name in {name for keys in feed.keys for name in keys}:
             values[name] = _canonical(values[name], types[feed.columns[name]])

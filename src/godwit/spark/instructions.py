@@ -6,7 +6,6 @@ them, and what is sent is a short tail of the changelog unless somebody starts f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,8 @@ import numpy.typing as npt
 from godwit.spark.messages import OperatorInstruction, Place
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from godwit.migration import EpochPlan
     from godwit.spark.executors import Executor
     from godwit.state.chains import Chains

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from godwit.dataflow.compiled import UpstreamInput
 from godwit.dataflow.hashing import canonical_keys, hash_keys
 from godwit.model.errors import GodwitError
 from godwit.spark.executors import current_executor, local_store_root
@@ -26,9 +24,10 @@ from godwit.spark.wire import Header, Shipment, pack_report, ship
 from godwit.state.local_store import LocalStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.compiled import CompiledFlow, UpstreamInput
     from godwit.dataflow.maps import ArrowMap
     from godwit.dataflow.operator import KeyedOperator
     from godwit.spark.exchange import Blob
@@ -140,9 +139,7 @@ class _Lane:
     ) -> None:
         self.flow, self.instruction, self.level, self.place = flow, instruction, level, place
         expected = instruction.places[place].executor
-        self.report = LaneReport(
-            level=level, place=place, executor=current_executor(expected)
-        )
+        self.report = LaneReport(level=level, place=place, executor=current_executor(expected))
         self.started = time.perf_counter()
         root = local_store_root(instruction.local_dir, instruction.run_id, self.report.executor)
         self.store = local_store(root)
@@ -166,9 +163,9 @@ class _Lane:
                 self.instruction,
                 self.instruction.operators[member.index],
                 self.place,
-                self.store,
-                self.files,
-                self.report,
+                store=self.store,
+                files=self.files,
+                report=self.report,
             )
             output = lane.process(arrived)
             if output is not None:

@@ -7,7 +7,6 @@ a later epoch finds it committed.  So an attempt never meets the half-done work 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +24,8 @@ from godwit.state.hydration import REMOVED, Hydration, ranges, recover_chains
 from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from godwit.dataflow.operator import KeyedOperator
     from godwit.spark.messages import EpochInstruction, LaneReport, OperatorInstruction
     from godwit.spark.wire import Header
@@ -124,6 +125,7 @@ class OperatorLane:
         instruction: EpochInstruction,
         told: OperatorInstruction,
         place: int,
+        *,
         store: LocalStore,
         files: LaneFiles,
         report: LaneReport,
@@ -262,7 +264,7 @@ class OperatorLane:
             return batch
         wanted = np.zeros(self.num_key_groups, np.bool_)
         wanted[ready] = True
-        earlier = []
+        earlier: list[pa.RecordBatch] = []
         for segment in sorted(self.told.waiting, key=lambda s: (s.epoch, s.lane)):
             held = self.hydration.read(segment.block)
             earlier.extend(

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -26,6 +25,7 @@ import pyspark
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from pyspark.sql import SparkSession
@@ -108,9 +108,7 @@ class LocalCluster:
         self.work_dir = self._given or Path(tempfile.mkdtemp(prefix="godwit-cluster-"))
         self.work_dir.mkdir(parents=True, exist_ok=True)
         try:
-            log = self._spawn(
-                "master", _MASTER, "--host", HOST, "--port", "0", "--webui-port", "0"
-            )
+            log = self._spawn("master", _MASTER, "--host", HOST, "--port", "0", "--webui-port", "0")
             self.master_url = self._wait_for("master", log, _MASTER_URL).group(1)
             names = [self._begin_worker() for _ in range(self._initial)]
             for name in names:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from godwit.migration.strategy import Policy
-from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.model.assignment import Assignment
 
 __all__ = ["Options"]
 

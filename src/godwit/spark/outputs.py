@@ -7,7 +7,6 @@ now or after a crash, is the same rows in the same order.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from godwit.state.blocks import decode_batch, read_block
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.state.records import OutputRef
@@ -57,12 +58,12 @@ class StagedOutput:
         return sum(ref.rows for ref in self.refs)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows on the driver, one batch at a time."""
+        """Read the rows on the driver, one batch at a time."""
         for ref in self.refs:
             yield decode_batch(read_block(self.storage, ref.block))
 
     def dataframe(self) -> DataFrame:
-        """The rows as a DataFrame; read by the executors, unless they are few."""
+        """Make a DataFrame of the rows; executors read them, unless they are few."""
         if sum(ref.block.length for ref in self.refs) <= _LOCAL_BYTES:
             table = pa.Table.from_batches(self.batches(), schema=self.schema)
             return self.spark.createDataFrame(table)

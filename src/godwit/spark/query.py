@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,10 +14,13 @@ from godwit.model.assignment import Assignment
 from godwit.model.errors import EpochFailedError, GodwitError, InvalidPlanError, MigrationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.migration import EndMigration
+    from godwit.model.events import Event
     from godwit.spark.run import Run
 
 __all__ = ["Migration", "Query"]
@@ -36,8 +38,8 @@ class Query:
 
     def __init__(self, flow_name: str) -> None:
         self._flow_name = flow_name
-        self._events: list[events.Event] = []
-        self._listeners: list[Callable[[events.Event], None]] = []
+        self._events: list[Event] = []
+        self._listeners: list[Callable[[Event], None]] = []
         self._failure: BaseException | None = None
         self._busy = threading.Lock()
         self._closed = threading.Lock()
@@ -61,7 +63,7 @@ class Query:
             raise
         return self
 
-    def emit(self, event: events.Event) -> None:
+    def emit(self, event: Event) -> None:
         """Keep an event and tell the listeners."""
         self._events.append(event)
         del self._events[:-_MAX_EVENTS]
@@ -121,7 +123,7 @@ class Query:
         """Figures of the last epoch."""
         return self._run.progress[-1] if self._run.progress else None
 
-    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         """Wait until the query stops, by `stop` or by an error.
 
         Parameters
@@ -202,9 +204,7 @@ class Query:
         if failure is None:
             self.emit(self._run.event(events.QueryStopped, name=self._flow_name))
         else:
-            self.emit(
-                self._run.event(events.QueryFailed, name=self._flow_name, error=str(failure))
-            )
+            self.emit(self._run.event(events.QueryFailed, name=self._flow_name, error=str(failure)))
         self._run.close()
 
     # -- the whereabouts of state -------------------------------------------------------------
@@ -221,11 +221,11 @@ class Query:
         return tuple(sorted(self._run.protocol.view().executors))
 
     @property
-    def events(self) -> tuple[events.Event, ...]:
+    def events(self) -> tuple[Event, ...]:
         """What has happened so far, oldest first."""
         return tuple(self._events)
 
-    def add_listener(self, listener: Callable[[events.Event], None]) -> None:
+    def add_listener(self, listener: Callable[[Event], None]) -> None:
         """Call `listener` with every event from now on, on whichever thread it happens."""
         self._listeners.append(listener)
 
@@ -330,7 +330,9 @@ class Migration:
         self.id, self.component, self._run = migration, component, run
 
     def __repr__(self) -> str:
-        return f"<Migration {self.id} of {self.component!r}: {'done' if self.done else 'under way'}>"
+        return (
+            f"<Migration {self.id} of {self.component!r}: {'done' if self.done else 'under way'}>"
+        )
 
     @property
     def done(self) -> bool:

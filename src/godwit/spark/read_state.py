@@ -6,7 +6,6 @@ No query has to run, and a running one is not disturbed: what is committed never
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,10 +23,11 @@ from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.state.chains import Chains, KeyGroupChain
+    from godwit.state.chains import KeyGroupChain
 
 __all__ = ["read_state"]
 
@@ -81,9 +81,8 @@ def read_state(
         )
     chains = log.chains if epoch is None else log.chains_at(epoch)
     fingerprint = log.identity.operators[operator]
-    held = [
-        chains.chain(operator, g) for g in range(chains.num_key_groups) if _has_state(chains, operator, g)
-    ]
+    every = (chains.chain(operator, g) for g in range(chains.num_key_groups))
+    held = [chain for chain in every if chain.snapshot is not None or chain.segments]
     if not held:
         raise CheckpointError(
             f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
@@ -98,7 +97,7 @@ def read_state(
             *([pa.field(schema.values[0].name, pa.string())] if readable else schema.values),
         ]
     )
-    chunks = [(pickle.dumps(held[i::_chunks(held)]),) for i in range(_chunks(held))]
+    chunks = [(pickle.dumps(held[i :: _chunks(held)]),) for i in range(_chunks(held))]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         cache = BatchCache(storage)
@@ -111,18 +110,11 @@ def read_state(
     return frame.mapInArrow(read, from_arrow_schema(shown))
 
 
-def _has_state(chains: Chains, operator: str, key_group: int) -> bool:
-    chain = chains.chain(operator, key_group)
-    return chain.snapshot is not None or bool(chain.segments)
-
-
 def _chunks(held: list[KeyGroupChain]) -> int:
     return min(len(held), _CHUNKS)
 
 
-def _state_schema(
-    storage: CheckpointStorage, chain: KeyGroupChain, keys: list[str]
-) -> StateSchema:
+def _state_schema(storage: CheckpointStorage, chain: KeyGroupChain, keys: list[str]) -> StateSchema:
     """Columns of the state, as one of its blocks has them."""
     ref = chain.snapshot.block if chain.snapshot is not None else chain.segments[0].block
     fields = list(read_batch(storage, ref).schema)[1:]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from godwit.model import events
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import CheckpointMismatchError, GodwitError, InvalidPlanError, SinkError
 from godwit.spark.background import Background
-from godwit.spark.executors import Executor, live_executors, wait_for
+from godwit.spark.executors import Executor, insist_on_placement, live_executors, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
 from godwit.spark.instructions import Copies, operator_instruction, places_of
 from godwit.spark.lane import lane_flow
@@ -33,14 +32,16 @@ from godwit.spark.messages import EpochInstruction, LaneReport
 from godwit.spark.outputs import StagedOutput
 from godwit.spark.progress import Progress
 from godwit.spark.sinks.sink import SinkContext
-from godwit.spark.warming import Errand
 from godwit.spark.stages import Program, ShippedProgram, run_stages
+from godwit.spark.warming import Errand
 from godwit.state.commit_log import CommitLog
 from godwit.state.records import IDENTITY, CommitRecord, FlowIdentity
 from godwit.state.snapshots import choose_snapshots
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.compiled import CompiledFlow
@@ -119,6 +120,7 @@ class Run:
                 )
             )
         context = self.spark.sparkContext
+        insist_on_placement(context)
         found = wait_for(context, self.options.executors, self.options.executors_timeout_s)
         self._executors = {e.name: e for e in found}
         committed = self.log.latest_epoch
@@ -153,7 +155,7 @@ class Run:
         self._program.destroy()
 
     def _first_assignments(self, executors: Sequence[Executor]) -> dict[str, Assignment]:
-        """What the checkpoint says, put onto the executors there are; else what the user says."""
+        """Take what the checkpoint says, onto the executors there are, else what the user says."""
         names = [e.name for e in executors]
         lanes = [e.lanes for e in executors]
         recorded: Mapping[str, Any] = {}
@@ -241,9 +243,7 @@ class Run:
             told = []
             for component in self.flow.components:
                 plan = plans[component.name]
-                running = [
-                    g for g in range(self.flow.num_key_groups) if g not in plan.suspended
-                ]
+                running = [g for g in range(self.flow.num_key_groups) if g not in plan.suspended]
                 for operator in component.operators:
                     due = choose_snapshots(
                         self.log.chains,
@@ -303,9 +303,7 @@ class Run:
                     name = component[done.operator]
                     waited.setdefault(name, []).extend(done.waited)
                     self.copies.saw(report.executor, done.operator, done.versions)
-                    held.setdefault(name, {}).setdefault(report.executor, {}).update(
-                        done.versions
-                    )
+                    held.setdefault(name, {}).setdefault(report.executor, {}).update(done.versions)
                     load = done.load
                     state_bytes.setdefault(name, {}).update(
                         zip(load.key_groups, load.state_bytes, strict=True)
@@ -371,9 +369,7 @@ class Run:
                 self.handle(inputs.ExecutorLost(executor=name))
             for name in sorted(found.keys() - self._executors.keys()):
                 self._executors[name] = found[name]
-                self.emit(
-                    self.event(events.ExecutorAdded, executor=name, lanes=found[name].lanes)
-                )
+                self.emit(self.event(events.ExecutorAdded, executor=name, lanes=found[name].lanes))
                 self.handle(inputs.ExecutorAdded(executor=name, lanes=found[name].lanes))
 
     def executor(self, name: str) -> Executor | None:
@@ -419,7 +415,7 @@ class Run:
     def warming_instruction(
         self, operator: str, executor: str, key_groups: Sequence[int]
     ) -> tuple[Any, int]:
-        """What brings an executor's copies to the committed version, and which that is."""
+        """Find what brings an executor's copies to the committed version, and which that is."""
         with self._lock:
             plan_like = _elsewhere(self.flow.num_key_groups, executor, key_groups)
             told = operator_instruction(
@@ -438,6 +434,7 @@ class Run:
         return {g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()}
 
     def event(self, kind: Any, **values: Any) -> events.Event:
+        """Make an event of this moment."""
         made: events.Event = kind(epoch=self.log.latest_epoch, at_s=time.time(), **values)
         return made
 
@@ -459,9 +456,7 @@ def _raise_first_error(reports: Sequence[LaneReport]) -> None:
         raise errors[0]
 
 
-def _transplanted(
-    recorded: Assignment, names: Sequence[str], lanes: Sequence[int]
-) -> Assignment:
+def _transplanted(recorded: Assignment, names: Sequence[str], lanes: Sequence[int]) -> Assignment:
     """Put a recorded assignment onto the executors of this run, which have other names.
 
     Executors are matched in order; key groups of executors that have no match any more are dealt

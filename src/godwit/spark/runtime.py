@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from godwit.dataflow.maps import map_dataframe
 from godwit.dataflow.naming import did_you_mean, listing
 from godwit.model.errors import InvalidFlowError
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.flow import Flow
@@ -35,10 +37,7 @@ class SparkRuntime:
         """Resolve the schemas of the sources and bind every operator to them."""
 
         def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
-            frame = flow.sources[source]
-            for function in maps:
-                frame = function(frame)
-            return arrow_schema(frame)
+            return arrow_schema(map_dataframe(source, maps, flow.sources[source]))
 
         return flow.compile(resolve)
 
@@ -51,7 +50,7 @@ class SparkRuntime:
         chosen = _options(options)
         compiled = self.compile(flow)
         spark = _session(flow)
-        rows = streaming_dataframe(feeds_of(compiled), compiled, dict(flow.sources))
+        rows = streaming_dataframe(feeds_of(compiled), flow.sources)
         query = Query(flow.name)
         run = Run(compiled, rows, chosen, spark, query.emit)
 
@@ -63,11 +62,10 @@ class SparkRuntime:
                 )
                 on_epoch(batch, epoch)
 
-            writer = rows.writeStream.foreachBatch(in_session).queryName(
-                chosen.name or flow.name
-            )
+            writer = rows.writeStream.foreachBatch(in_session).queryName(chosen.name or flow.name)
             if chosen.trigger is not None:
-                writer = writer.trigger(**dict(chosen.trigger))  # type: ignore[arg-type]
+                given: dict[str, Any] = dict(chosen.trigger)
+                writer = writer.trigger(**given)
             return writer.option("checkpointLocation", f"{_spark_uri(chosen)}/spark").start()
 
         return query.begin(run, start)
@@ -103,6 +101,4 @@ def _spark_uri(options: Options) -> str:
     uri = options.checkpoint
     if "://" in uri:
         return uri.rstrip("/")
-    from pathlib import Path
-
     return Path(uri).absolute().as_uri()

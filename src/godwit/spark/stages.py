@@ -7,7 +7,6 @@ Python process unpacks once; the epoch's instruction travels with the stages.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +14,18 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 from godwit.spark.exchange import arrow_batches, exchange, placed
-from godwit.spark.feeds import Feed, arrow_schema, read_feeds
+from godwit.spark.feeds import Feed, read_feeds
 from godwit.spark.lane import LaneFlow, run_lane, shipments
-from godwit.spark.messages import LaneReport
 from godwit.spark.wire import Header, ship, unpack_report
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pyspark import Broadcast, SparkContext
     from pyspark.sql import DataFrame
 
     from godwit.spark.exchange import Blob
-    from godwit.spark.messages import EpochInstruction
+    from godwit.spark.messages import EpochInstruction, LaneReport
 
 __all__ = ["Program", "ShippedProgram", "run_stages"]
 
@@ -58,10 +58,12 @@ class ShippedProgram:
     def __init__(self, program: Program, key: str, spark: SparkContext) -> None:
         self._key = key
         # Functions of the user live in __main__ or in lambdas: only cloudpickle takes them.
-        self._broadcast: Broadcast[bytes] = spark.broadcast(cloudpickle.dumps(program))
+        self._broadcast: Broadcast[bytes] = spark.broadcast(
+            cloudpickle.dumps(program)  # type: ignore[no-untyped-call]
+        )
 
     def get(self) -> Program:
-        """The program, in this process."""
+        """Unpack the program in this process, once."""
         if self._key not in _programs:
             _programs.clear()
             _programs[self._key] = pickle.loads(self._broadcast.value)  # noqa: S301  our own driver's

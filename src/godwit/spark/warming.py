@@ -7,7 +7,6 @@ a cache of what is committed, so it may be late, repeated or lost without any ha
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,8 @@ from godwit.spark.lane import local_store
 from godwit.state.hydration import Hydration, recover_chains
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from pyspark import SparkContext
 
     from godwit.spark.messages import OperatorInstruction
@@ -55,6 +56,7 @@ def warm_copies(
     errand: Errand,
     key_groups: Sequence[int],
     told: OperatorInstruction,
+    *,
     schema: StateSchema,
     storage: CheckpointStorage,
     committed: int,

@@ -8,7 +8,6 @@ them, so a replayed epoch meets its rows in the same order: arrival order is (ep
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,8 @@ from godwit.dataflow.groups import group_rows
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from godwit.dataflow.operator import KeyedOperator
     from godwit.spark.exchange import Blob
 

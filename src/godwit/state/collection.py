@@ -61,13 +61,17 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
 
 
 def needed_files(log: CommitLog) -> set[str]:
-    """Files that the retained epochs need: what `chains_at` reads, and every block they name."""
+    """Files that the retained epochs need: what `chains_at` reads, and every block they name.
+
+    A manifest is named for every retained epoch, though few have one: another run may have written
+    it since the log was opened.
+    """
     retained = log.retained_epochs
     if not retained:
         return {IDENTITY}
     anchor = log.manifest_before(retained.start)
     needed = {IDENTITY}
-    needed.update(manifest_path(epoch) for epoch in (anchor, *retained))
+    needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
     needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
     needed.update(block.file for block in log.chains_at(retained.start).blocks())
     for epoch in retained:

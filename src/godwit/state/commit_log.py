@@ -97,9 +97,11 @@ class CommitLog:
         latest = max(records, default=-1)
         if self._manifests and self._manifests[-1] > latest:
             load_record(storage, commit_path(self._manifests[-1]), CommitRecord)
-        self.chains = self._replay(latest)
         if latest >= 0:
             self.latest = self.record(latest)
+            if self.latest.manifest >= 0 and self.latest.manifest not in self._manifests:
+                load_record(storage, manifest_path(self.latest.manifest), Manifest)
+        self.chains = self._replay(latest)
 
     @classmethod
     def create_or_open(
@@ -200,7 +202,8 @@ class CommitLog:
         Parameters
         ----------
         record
-            Of epoch ``latest_epoch + 1``; ``run_id`` and ``retained_from`` are set here.
+            Of epoch ``latest_epoch + 1``; ``run_id``, ``retained_from`` and ``manifest`` are set
+            here.
 
         Returns
         -------
@@ -225,12 +228,16 @@ class CommitLog:
             )
         self.chains.check(record)
         self._check_files(record)
-        floor = max(self.retained_epochs.start, record.epoch - self.retain_epochs + 1)
-        record = msgspec.structs.replace(record, run_id=run.run_id, retained_from=floor)
-        data, settled = encode_commit(record)
         self._check_ownership(run)
         if self.latest_epoch - self.manifest_before(self.latest_epoch) >= self.manifest_interval:
             self._write_manifest()
+        record = msgspec.structs.replace(
+            record,
+            run_id=run.run_id,
+            retained_from=max(self.retained_epochs.start, record.epoch - self.retain_epochs + 1),
+            manifest=self.manifest_before(self.latest_epoch),
+        )
+        data, settled = encode_commit(record)
         try:
             self.storage.create_exclusive(commit_path(record.epoch), data)
         except FileExistsError as error:

@@ -7,17 +7,17 @@ order of epochs, is the committed state.  What the driver sends along (`segments
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
-import pyarrow as pa
 
 from godwit.state.blocks import read_batch
 from godwit.state.commit_log import CommitLog
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
     from godwit.state.chains import KeyGroupChain
     from godwit.state.local_store import LocalStore

@@ -178,6 +178,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     retained_from
         The earliest epoch whose state can still be read once this record is there. Set by the
         commit log.
+    manifest
+        Epoch of the latest manifest at that time; -1 for none. Set by the commit log.
     """
 
     epoch: int
@@ -190,6 +192,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
     metrics: dict[str, Any] = msgspec.field(default_factory=dict)
     retained_from: int = 0
+    manifest: int = -1
 
     def blocks(self) -> tuple[BlockRef, ...]:
         """Every block this record names: of segments, then snapshots, then outputs."""

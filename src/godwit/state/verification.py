@@ -167,7 +167,7 @@ class _Verification:
         # The latest record that can be read says what is retained.
         readable = [record for _, record in sorted(commits.items()) if record is not None]
         floor = readable[-1].retained_from if readable else last
-        anchor = max((m for m in manifests if m <= floor), default=-1)
+        anchor = self.check_manifests_exist(readable, floor, manifests)
         chains: Chains | None = None
         if anchor < 0:
             chains = None if self.num_key_groups is None else Chains(self.num_key_groups)
@@ -181,7 +181,7 @@ class _Verification:
                 )
             if epoch > anchor:
                 chains = self.advance(chains, record)
-            if epoch in manifests:
+            if epoch in manifests and epoch >= anchor:
                 chains = self.check_manifest(chains, manifests[epoch])
             if epoch == floor and chains is not None:
                 self.check_segments(chains.segments())
@@ -193,6 +193,18 @@ class _Verification:
         if chains is not None:
             self.check_columns(chains)
         return floor, last
+
+    def check_manifests_exist(
+        self, records: list[CommitRecord], floor: int, manifests: dict[int, Manifest | None]
+    ) -> int:
+        """Give the epoch of the manifest that `floor` starts from; -1 for none."""
+        named = {record.manifest for record in records if record.epoch >= floor}
+        anchor = max((m for m in (*named, *manifests) if m <= floor), default=-1)
+        for epoch in sorted(named - manifests.keys()):
+            if epoch >= max(anchor, 0):
+                problem = f"The manifest of epoch {epoch} is missing, though records name it."
+                self.find(manifest_path(epoch), problem, _RESTORE)
+        return anchor
 
     def advance(self, chains: Chains | None, record: CommitRecord | None) -> Chains | None:
         if chains is None or record is None:

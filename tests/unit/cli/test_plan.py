@@ -125,9 +125,7 @@ def test_a_log_of_sizes_is_a_matrix_too(
 
 
 @pytest.mark.parametrize("method", list(PLANNERS))
-def test_help_says_what_a_method_minimises(
-    method: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_says_what_a_method_minimises(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         _run(method, "--help")
     out = capsys.readouterr().out

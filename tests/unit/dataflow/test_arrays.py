@@ -68,7 +68,12 @@ def test_boundaries_of_a_slice_lead_to_its_bytes(dtype: pa.DataType) -> None:
 
 
 def test_types_without_a_numpy_layout_have_no_numpy_type() -> None:
-    for dtype in (pa.string(), pa.decimal128(5, 2), pa.list_(pa.int64()), pa.month_day_nano_interval()):
+    for dtype in (
+        pa.string(),
+        pa.decimal128(5, 2),
+        pa.list_(pa.int64()),
+        pa.month_day_nano_interval(),
+    ):
         assert numpy_type(dtype) is None
     with pytest.raises(TypeError, match="string is not a primitive type"):
         values_of(pa.array(["a"]))

@@ -107,9 +107,7 @@ def test_partials_of_a_key_merge_in_order_of_arrival_however_many(counts: list[i
 
 
 def test_aggregates_may_read_key_columns_that_are_among_the_inputs() -> None:
-    made = ComputeOperator(
-        name="o", keys=KEYS, inputs=KEYS, aggregates={"n": gw.count("plane")}
-    )
+    made = ComputeOperator(name="o", keys=KEYS, inputs=KEYS, aggregates={"n": gw.count("plane")})
     lane = Lane(made)
     lane.epoch_of_partials([batch(("a", 1), (None, 1)), batch(("a", 1))])
     assert lane.results() == {("a",): {"n": 2}, (None,): {"n": 0}}
@@ -252,8 +250,8 @@ def broken(method: str, result: Any) -> gw.Aggregate:
 
 STATE = pa.record_batch([pa.nulls(1, pa.int64())] * 2, schema=Spread.state)
 WRONG: list[tuple[str, Any, str, str]] = [
-    ("create", None, "create() returned a NoneType", "Return a pyarrow.RecordBatch"),
-    ("update", [1], "update() returned a list", "Return a pyarrow.RecordBatch"),
+    ("create", None, "create() returned a value of type NoneType", "Return a pyarrow.RecordBatch"),
+    ("update", [1], "update() returned a value of type list", "Return a pyarrow.RecordBatch"),
     ("update", STATE[:0], "update() returned 0 rows for 1 states", "one row for every state"),
     (
         "merge",
@@ -262,7 +260,7 @@ WRONG: list[tuple[str, Any, str, str]] = [
         "Cast",
     ),
     ("finish", pa.array(["x"]), "finish() returned type string where type int64", "Cast"),
-    ("finish", 7, "finish() returned a int", "Return a pyarrow.Array"),
+    ("finish", 7, "finish() returned a value of type int", "Return a pyarrow.Array"),
     ("update", ValueError("bad luck"), "update() raised ValueError: bad luck", "in wrong"),
 ]
 

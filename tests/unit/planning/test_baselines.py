@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from tests.oracles.interval_plans import line_problem, random_line_problem
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.consistent_hashing import plan_consistent_hashing, ring_owners
@@ -12,7 +13,6 @@ from godwit.planning.solution import Status
 from godwit.planning.ssm import plan_ssm
 from godwit.planning.storm_default import plan_storm_default
 from godwit.planning.validation import validate_solution
-from tests.oracles.interval_plans import line_problem, random_line_problem
 
 APPENDIX_A = line_problem(
     [0] * 6 + [1] * 6, load=[1, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1], num_executors=3, tau=0.25
@@ -70,9 +70,7 @@ def test_redistribution_moves_less_when_moving_weighs_more() -> None:
     assert cheap.load_distance < 1.0 < dear.load_distance
 
 
-@pytest.mark.parametrize(
-    "plan", [plan_storm_default, plan_consistent_hashing, plan_redistribution]
-)
+@pytest.mark.parametrize("plan", [plan_storm_default, plan_consistent_hashing, plan_redistribution])
 def test_baselines_are_legal_on_random_problems(plan: object) -> None:
     assert callable(plan)
     rng = np.random.default_rng(3)

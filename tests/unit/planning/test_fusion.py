@@ -9,9 +9,7 @@ from godwit.model.errors import InvalidProblemError
 from godwit.planning.fusion import FusionProblem, plan_fusion
 
 
-def problem(
-    attributes: str, streams: list[tuple[int, int, float]], **fields: Any
-) -> FusionProblem:
+def problem(attributes: str, streams: list[tuple[int, int, float]], **fields: Any) -> FusionProblem:
     """Operators in one word each: ``"ab b c"`` has three, the first with attributes a and b."""
     words = attributes.split()
     return FusionProblem(

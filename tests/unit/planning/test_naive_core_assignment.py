@@ -28,7 +28,7 @@ def test_naive_assignment_moves_more_state_and_more_remote_data_than_algorithm_1
 def test_cores_are_dealt_out_round_robin_over_machines() -> None:
     plan = plan_naive_core_assignment(
         CoreAssignmentProblem(
-            current=np.zeros((3, 2)),
+            current=np.zeros((3, 2), np.int64),
             machine_cores=np.array([1, 2, 1]),
             cores=np.array([2, 2]),
             state_bytes=np.zeros(2),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,11 @@ from godwit.planning.json_format import problem_from_dict
 from godwit.planning.json_schema import EXAMPLE
 from godwit.planning.preview import human_bytes, preview
 from godwit.planning.problem import Problem
-from godwit.planning.solution import Solution
 from godwit.planning.ssm import plan_ssm
 from godwit.planning.validation import make_solution
+
+if TYPE_CHECKING:
+    from godwit.planning.solution import Solution
 
 
 def _plan() -> Solution:

@@ -103,9 +103,7 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(InvalidProblemError, match="load_low"):
         Limits(load_low=3.0, load_high=2.0)
     with pytest.raises(InvalidProblemError, match="contradicts `draining`"):
-        Problem(
-            **VALID, draining=np.array([True, False]), limits=Limits(target_executors=2)
-        )
+        Problem(**VALID, draining=np.array([True, False]), limits=Limits(target_executors=2))
     with pytest.raises(InvalidProblemError, match="max_usage"):
         Problem(**VALID, limits=Limits(max_usage=(1.0, 2.0)))
 

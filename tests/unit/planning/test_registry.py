@@ -5,11 +5,11 @@ import inspect
 
 import numpy as np
 import pytest
+from tests.oracles.interval_plans import line_problem
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS, Planner, planner
-from tests.oracles.interval_plans import line_problem
 
 
 def test_every_planner_loads_and_says_what_it_does() -> None:

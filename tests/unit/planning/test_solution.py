@@ -51,9 +51,7 @@ def test_load_index_divides_by_capacity_and_ignores_draining_executors() -> None
 
 
 def test_collocation_factor_is_the_share_of_traffic_on_one_executor() -> None:
-    traffic = Traffic(
-        source=np.array([0, 1]), target=np.array([3, 2]), rate=np.array([1.0, 3.0])
-    )
+    traffic = Traffic(source=np.array([0, 1]), target=np.array([3, 2]), rate=np.array([1.0, 3.0]))
     problem = _problem(traffic=traffic)
     assert metrics.collocation_factor(problem, problem.current) == 0.75
     assert metrics.collocation_factor(_problem(), problem.current) == 0.0

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from tests.oracles.interval_plans import cheapest_sequence, line_problem
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.oms import plan_oms
@@ -11,7 +12,6 @@ from godwit.planning.problem import Limits, Problem
 from godwit.planning.simple_ssm import plan_simple_ssm
 from godwit.planning.solution import Status
 from godwit.planning.ssm import plan_ssm
-from tests.oracles.interval_plans import cheapest_sequence, line_problem
 
 
 def test_table_3_single_step_moves_four_key_groups() -> None:
@@ -61,9 +61,7 @@ def test_infeasible_tau_gives_the_flattest_cut_and_the_smallest_tau() -> None:
 
 
 def test_fewer_targets_empty_the_executors_that_are_cheapest_to_empty() -> None:
-    plan = plan_ssm(
-        line_problem([0, 1, 2, 2], state_bytes=[5, 1, 3, 3], tau=0.5, target=2)
-    )
+    plan = plan_ssm(line_problem([0, 1, 2, 2], state_bytes=[5, 1, 3, 3], tau=0.5, target=2))
     assert plan.moved_bytes == 1
     assert set(plan.assignment.tolist()) == {0, 2}
 

@@ -30,6 +30,7 @@ from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import EpochFailedError
 from godwit.spark.executors import wait_for
 from godwit.spark.local_cluster import LocalCluster
+from godwit.spark.runtime import SparkRuntime
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 
@@ -176,10 +177,217 @@ def _start(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sinks.Mem
     names, lanes = [e.name for e in found], [e.lanes for e in found]
     # Everything on all but the last executor; that one is there, and idle.
     first = even_assignment(settings.key_groups, names[:-1], lanes[:-1]).on(names, lanes)
-    components = [component.name for component in flow.compile(_resolver(flow)).components]
+    components = [component.name for component in SparkRuntime().compile(flow).components]
     query: Query = flow.start(
         checkpoint=folder / "checkpoint",
         executors=settings.executors,
         assignments=dict.fromkeys(components, replace(first, version=0)),
     )
     return query, memory
+
+
+class _Script:
+    """Feeds the stream, listens to it, and does the two deeds when their time has come."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        query: Query,
+        cluster: LocalCluster,
+        spark: SparkSession,
+        files: Sequence[Path],
+        audience: Audience,
+    ) -> None:
+        self._settings, self._query, self._cluster = settings, query, cluster
+        self._application = spark.sparkContext.applicationId
+        self._audience = audience
+        step = settings.days_per_epoch
+        self._unread = [files[i : i + step] for i in range(0, len(files), step)]
+        self._released = 0
+        rows = sum(ds.dataset(path).count_rows() for path in files)
+        self.recording = Recording(started_s=time.time(), rows_in_all=rows)
+        self._epochs_in_all = len(self._unread)
+        self._heard: queue.Queue[events.Event] = queue.Queue()
+        self._quiet_since = time.monotonic()
+        self._moves: list[Migration] | None = None
+        self._unfinished = 0
+        self._killed: str | None = None
+        self._recovered = False
+
+    def play(self) -> None:
+        """Return when every row is committed and no key group waits.
+
+        Raises
+        ------
+        GodwitError
+            If the query fails.
+        """
+        self._query.add_listener(self._heard.put)
+        reserve = max(1, self._epochs_in_all // 8)
+        while len(self._unread) > reserve:
+            self._release()
+        while not self._over():
+            try:
+                self._hear(self._heard.get(timeout=0.25))
+            except queue.Empty:
+                self._check_alive()
+            self._migrate_when_due()
+            self._kill_when_due()
+            self._feed()
+
+    def _release(self) -> None:
+        for file in self._unread.pop(0):
+            # Into place in one step: the source must not see half a file.
+            os.link(file, self._settings.work_dir / "in" / file.name)
+        self._released += 1
+        self._quiet_since = time.monotonic()
+
+    def _feed(self) -> None:
+        """Release what was held back: all but the last when the deeds are done, the last at the end.
+
+        A stream without rows has no epochs, and key groups switch between epochs; so while
+        somebody still waits, one more epoch's rows are released whenever the stream runs dry.
+        """
+        if not self._unread:
+            return
+        dry = self._committed() == self._released
+        patience_over = time.monotonic() - self._quiet_since > _IDLE_S
+        if dry and (self._settled() or (patience_over and len(self._unread) > 1)):
+            self._release()
+
+    def _committed(self) -> int:
+        return len(self.recording.epochs)
+
+    def _hear(self, event: events.Event) -> None:
+        recording = self.recording
+        self._quiet_since = time.monotonic()
+        recording.told.append(event)
+        if isinstance(event, events.EpochCommitted):
+            made = next(
+                p for p in reversed(self._query.recentProgress) if p["batchId"] == event.epoch
+            )
+            figures = recording.add_epoch(made, self._query.status, event.at_s)
+            if self._killed is not None and not self._recovered and self._calm(figures):
+                self._recovered = self._killed not in figures.key_groups
+                if self._recovered:
+                    recording.mark("recovered", event.at_s)
+                    self._audience.say(
+                        f"recovered: no key group waits any more (after epoch {figures.epoch})"
+                    )
+            self._audience.epoch(figures, recording)
+            return
+        if isinstance(event, events.MigrationFinished | events.MigrationCancelled):
+            self._unfinished -= 1
+            if self._unfinished == 0:
+                recording.mark("migration finished", event.at_s)
+        self._audience.event(event, recording)
+
+    @staticmethod
+    def _calm(figures: EpochFigures) -> bool:
+        return figures.waiting == figures.suspended == 0
+
+    def _migrate_when_due(self) -> None:
+        if self._moves is not None or self._committed() < max(1, self._epochs_in_all // 4):
+            return
+        idle = self._idle_executor()
+        self._audience.say(
+            f"moving a third of the key groups of each operator, live, to idle executor {idle}"
+        )
+        self.recording.mark("migration started", time.time())
+        plans = {
+            name: third_to(assignment, idle) for name, assignment in self._query.assignment.items()
+        }
+        self._unfinished = len(plans)
+        self._moves = [
+            self._query.migrate(plan, component=name, strategy="live")
+            for name, plan in plans.items()
+        ]
+
+    def _idle_executor(self) -> str:
+        owners = {
+            assignment.executor(g)
+            for assignment in self._query.assignment.values()
+            for g in range(assignment.num_key_groups)
+        }
+        return next(name for name in self._query.executors if name not in owners)
+
+    def _kill_when_due(self) -> None:
+        if not self._settings.kill or self._killed is not None or not self._moved():
+            return
+        if self._committed() < math.ceil(self._epochs_in_all * 0.55):
+            return
+        # The first one owns key groups from the beginning, so its loss is a loss of much state.
+        victim = self._query.executors[0]
+        pid = self._cluster.kill_executor(victim, self._application)
+        self._killed = victim
+        self.recording.mark(f"executor {victim} killed", time.time())
+        self._audience.say(f"executor {victim} killed (SIGKILL to its process {pid})")
+
+    def _moved(self) -> bool:
+        return self._moves is not None and self._unfinished == 0
+
+    def _settled(self) -> bool:
+        """Whether the deeds are done and their consequences are over."""
+        done = self._moved() and (not self._settings.kill or self._recovered)
+        return done and self._calm(self.recording.epochs[-1])
+
+    def _over(self) -> bool:
+        return not self._unread and self._committed() >= self._released and self._settled()
+
+    def _check_alive(self) -> None:
+        if self._query.isActive:
+            return
+        raise self._query.exception() or EpochFailedError(
+            "The query of the demo ended before its input did.",
+            remedy=f"Look at the logs in {self._settings.work_dir / 'cluster'}.",
+        )
+
+
+def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
+    """Moves of a third of all key groups to `executor`, taken evenly from where they are now."""
+    count = assignment.num_key_groups // 3
+    by_owner = sorted(
+        (rank, g)
+        for owner in assignment.executors
+        if owner != executor
+        for rank, g in enumerate(assignment.key_groups(owner).tolist())
+    )
+    return {g: executor for _, g in by_owner[:count]}
+
+
+def _compare(
+    settings: Settings, spark: SparkSession, memory: gw.sinks.MemorySink
+) -> tuple[Comparison, ...]:
+    """Compare what the sinks hold with a batch query over the files that were streamed."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  Spark's own habit
+
+    folder = settings.work_dir
+    rows = spark.read.schema(SPARK_SCHEMA).parquet(str(folder / "in"))
+    by_plane = rows.groupBy(*PLANE).agg(
+        F.count("*").alias("flights"),
+        F.count("arr_delay").alias("arrived"),
+        F.sum("arr_delay").alias("total_delay"),
+        F.avg("arr_delay").alias("mean_delay"),
+    )
+    by_route = rows.groupBy(*ROUTE).agg(
+        F.count("*").alias("flights"),
+        F.avg("arr_delay").alias("mean_delay"),
+        F.max("arr_delay").alias("worst_delay"),
+    )
+    planes, routes = by_plane.toArrow(), by_route.toArrow()
+    return (
+        _compare_files("delays by airplane and year", folder / "out/by_plane", planes, PLANE),
+        _compare_files("delays by route", folder / "out/by_route", routes, ROUTE),
+        compare("delays by route (in memory)", memory.table(), routes, ROUTE),
+    )
+
+
+def _compare_files(
+    what: str, directory: Path, batch: pa.Table, keys: Sequence[str]
+) -> Comparison:
+    delivered = ds.dataset(directory, partitioning="hive", format="parquet").to_table()
+    try:
+        newest = newest_rows(delivered, keys)
+    except ValueError as error:
+        return Comparison(what=what, rows=batch.num_rows, differences=(str(error),))
+    return compare(what, newest, batch, keys)

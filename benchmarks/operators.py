@@ -1,0 +1,138 @@
+"""How fast a lane's own work is: hashing, grouping, aggregates, and Python per key.
+
+Run with ``python benchmarks/operators.py [rows]``; prints the CPU time of the best of several
+runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from godwit.dataflow import aggregates as gw
+from godwit.dataflow.compute import ComputeOperator
+from godwit.dataflow.groups import group_rows
+from godwit.dataflow.hashing import hash_keys
+from godwit.dataflow.operator import KeyedOperator, Step
+from godwit.dataflow.process import KeyRows, ProcessOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NUM_KEY_GROUPS = 256
+INPUTS = pa.schema({"v": pa.float64(), "i": pa.int64(), "s": pa.string()})
+
+
+class Total(msgspec.Struct):
+    count: int = 0
+    total: float = 0.0
+
+
+def add_up(key: tuple[str], rows: KeyRows, state: Total) -> None:  # noqa: ARG001 - the contract
+    state.count += len(rows)
+    state.total += sum(rows.column("v"))
+
+
+def best_of(function: Callable[[], Any], runs: int = 7) -> float:
+    """CPU time of the shortest of several runs, in seconds: other programs do not count."""
+    best = float("inf")
+    for _ in range(runs):
+        started = time.process_time()
+        function()
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def show(what: str, rows: int, keys: int, seconds: float) -> None:
+    print(
+        f"{what:<44} {seconds * 1e3:>8.1f} ms {rows / seconds / 1e6:>8.2f} M rows/s "
+        f"{keys / seconds / 1e3:>9.0f} k keys/s"
+    )
+
+
+class Sample:
+    """Rows whose keys are drawn evenly from `pool`."""
+
+    def __init__(self, rows: int, pool: int) -> None:
+        rng = np.random.default_rng(1)
+        ids = rng.integers(0, pool, rows)
+        self.keys = pa.record_batch({"k": pa.array([f"key{i:08d}" for i in ids])})
+        values = [rng.random(rows), rng.integers(0, 1000, rows)]
+        text = pa.array([f"value {i % 100}" for i in ids])
+        self.rows = pa.RecordBatch.from_arrays([*map(pa.array, values), text], schema=INPUTS)
+        self.hashes = hash_keys(self.keys)
+        self.groups = group_rows(self.hashes, self.keys, NUM_KEY_GROUPS)
+        self.count = self.groups.count
+        self.group_keys = self.keys.take(pa.array(self.groups.first_row))
+
+    def step(self, prior: pa.RecordBatch, *, known: bool) -> Step:
+        return Step(
+            groups=self.groups,
+            keys=self.group_keys,
+            rows=self.rows,
+            partial=False,
+            prior=prior,
+            known=np.full(self.count, known),
+        )
+
+    def show(self, what: str, function: Callable[[], Any]) -> None:
+        show(what, self.rows.num_rows, self.count, best_of(function))
+
+    def show_advance(self, what: str, operator: KeyedOperator) -> None:
+        """Advance once from nothing, then time it on keys that are all known."""
+        fields = operator.schema.values
+        nothing = pa.RecordBatch.from_arrays(
+            [pa.nulls(self.count, field.type) for field in fields], schema=fields
+        )
+        prior = operator.advance(self.step(nothing, known=False)).state
+        step = self.step(prior, known=True)
+        self.show(what, lambda: operator.advance(step))
+
+
+def main(rows: int) -> None:
+    sample = Sample(rows, rows)
+    print(f"{rows:,} rows, {sample.count:,} keys of one string column")
+    sample.show("hash_keys", lambda: hash_keys(sample.keys))
+    sample.show("group_rows", lambda: group_rows(sample.hashes, sample.keys, NUM_KEY_GROUPS))
+    aggregates: dict[str, dict[str, gw.Aggregate]] = {
+        "count + sum": {"total": gw.sum("v"), "n": gw.count()},
+        "sum of integers": {"r": gw.sum("i")},
+        "mean": {"r": gw.mean("v")},
+        "variance": {"r": gw.variance("v")},
+        "max": {"r": gw.max("v")},
+        "max of strings": {"r": gw.max("s")},
+        "last": {"r": gw.last("v")},
+        "approx_distinct": {"r": gw.approx_distinct("i")},
+        "top_k(3)": {"r": gw.top_k("v", 3)},
+        "collect_set of strings": {"r": gw.collect_set("s")},
+    }
+    for name, chosen in aggregates.items():
+        operator = ComputeOperator(
+            name="o", keys=sample.keys.schema, inputs=INPUTS, aggregates=chosen
+        )
+        sample.show_advance(f"compute advance: {name}", operator)
+        if name == "count + sum":
+            combined = operator.combine
+            sample.show(
+                "compute combine: count + sum", lambda c=combined: c(sample.groups, sample.rows)
+            )
+    for per_key in (50, 5, 1):
+        cut = Sample(rows, rows // per_key)
+        operator_of_user = ProcessOperator(
+            name="o",
+            keys=cut.keys.schema,
+            inputs=INPUTS,
+            function=add_up,
+            state_type=Total,
+            output=pa.schema({"n": pa.int64()}),
+        )
+        cut.show_advance(f"process advance: about {per_key} rows a key", operator_of_user)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 500_000)

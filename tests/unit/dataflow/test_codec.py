@@ -1,0 +1,182 @@
+"""Codecs read what they wrote, and refuse at once what could not be read later."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+import pickle
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from godwit.dataflow.codec import State, UnencodableError, is_immutable, make_codec
+from godwit.model.errors import InvalidFlowError, StateEncodingError
+
+
+class Book(msgspec.Struct):
+    bids: dict[float, int] = msgspec.field(default_factory=dict)
+    last: float | None = None
+
+
+class Grown(msgspec.Struct):
+    bids: dict[float, int] = msgspec.field(default_factory=dict)
+    last: float | None = None
+    trades: int = 0
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    n: int = 0
+
+
+@dataclasses.dataclass
+class Counter:
+    n: int = 0
+    seen: set[str] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenCounter:
+    n: int = 0
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.n = 0
+
+
+class NeedsArguments:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+
+class Side(enum.Enum):
+    BUY = 1
+
+
+def views(blobs: list[bytes]) -> list[memoryview]:
+    return [memoryview(blob) for blob in blobs]
+
+
+STATES: list[tuple[Any, Any]] = [
+    (Book, Book(bids={1.5: 3}, last=2.0)),
+    (Counter, Counter(n=3, seen={"a"})),
+    (dict, {"a": [1, None, "x"], ("b", 2): 1.5}),
+    (list, [1, b"x"]),
+    (int, -5),
+    (dict[str, set[int]], {"a": {1, 2}}),
+    (list[dt.datetime], [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)]),
+    (dict[str, Decimal], {"price": Decimal("1.10")}),
+]
+
+
+@pytest.mark.parametrize(("state_type", "state"), STATES, ids=[str(t) for t, _ in STATES])
+@pytest.mark.parametrize("name", ["msgpack", "pickle"])
+def test_state_comes_back_equal(name: str, state_type: Any, state: Any) -> None:
+    codec = make_codec("o", name, state_type)
+    codec = pickle.loads(pickle.dumps(codec))
+    assert codec.decode(views(codec.encode([state, state_type(), state])))[::2] == [state, state]
+
+
+def test_no_states_are_no_bytes() -> None:
+    codec = make_codec("o", "msgpack", Book)
+    assert codec.decode(views(codec.encode([]))) == []
+
+
+def test_a_class_may_gain_fields_with_defaults() -> None:
+    old = make_codec("o", "msgpack", Book)
+    new = make_codec("o", "msgpack", Grown)
+    assert new.decode(views(old.encode([Book(last=1.0)]))) == [Grown(last=1.0)]
+    assert old.describe() == new.describe()
+
+
+def test_state_that_could_not_be_read_again_is_refused_when_it_is_written() -> None:
+    codec = make_codec("o", "msgpack", Counter)
+    states = [Counter(), Counter(n="three")]  # type: ignore[arg-type]  # as users do
+    with pytest.raises(UnencodableError, match=r"Expected `int`, got `str`") as caught:
+        codec.encode(states)
+    assert caught.value.index == 1
+
+
+@pytest.mark.parametrize("value", [object(), 2**70])
+def test_the_first_state_that_cannot_be_written_is_named(value: object) -> None:
+    codec = make_codec("o", "msgpack", dict)
+    with pytest.raises(UnencodableError) as caught:
+        codec.encode([{}, {}, {"v": value}, {"v": value}])
+    assert caught.value.index == 2
+
+
+def test_bytes_that_are_no_state_are_named() -> None:
+    codec = make_codec("o", "msgpack", Book)
+    good = codec.encode([Book()])[0]
+    with pytest.raises(UnencodableError) as caught:
+        codec.decode(views([good, b"\xc1", good]))
+    assert caught.value.index == 1
+
+
+def test_a_function_may_make_the_state() -> None:
+    codec = make_codec("o", "msgpack", lambda: Book(last=1.0))
+    assert codec.decode(views(codec.encode([Book()]))) == [Book()]
+
+
+def test_a_class_that_msgpack_cannot_hold_is_refused_at_once() -> None:
+    with pytest.raises(StateEncodingError) as caught:
+        make_codec("prices", "msgpack", Plain)
+    assert "Operator 'prices': state of type Plain cannot be written as msgpack" in str(
+        caught.value
+    )
+    assert "codec='pickle'" in caught.value.remedy
+
+
+def test_pickle_holds_any_importable_class() -> None:
+    codec = make_codec("o", "pickle", Plain)
+    state = Plain()
+    state.n = 7
+    assert codec.decode(views(codec.encode([state])))[0].n == 7
+    with pytest.raises(UnencodableError) as caught:
+        codec.encode([state, SimpleNamespace(f=lambda: None)])
+    assert caught.value.index == 1
+
+
+def test_pickling_a_class_of_the_main_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plain, "__module__", "__main__")
+    with pytest.raises(StateEncodingError, match="defined in the main script.*Move the class"):
+        make_codec("o", "pickle", Plain)
+
+
+def test_a_state_that_needs_arguments_is_refused() -> None:
+    with pytest.raises(InvalidFlowError, match=r"NeedsArguments\(\), cannot be made: TypeError"):
+        make_codec("o", "pickle", NeedsArguments)
+
+
+def test_an_unknown_codec_is_refused() -> None:
+    with pytest.raises(InvalidFlowError, match="codec 'json'.*Give 'msgpack'"):
+        make_codec("o", "json", dict)
+
+
+def test_the_description_names_the_shape_for_msgpack_and_the_class_for_pickle() -> None:
+    assert make_codec("o", "msgpack", dict).describe() == {"codec": "msgpack", "state": "DictType"}
+    assert make_codec("o", "pickle", Plain).describe() == {
+        "codec": "pickle",
+        "state": f"{__name__}.Plain",
+    }
+
+
+@pytest.mark.parametrize(
+    "state",
+    [1, 1.5, "x", b"x", (1,), None, True, dt.date(2024, 1, 1), Side.BUY, Frozen(), FrozenCounter()],
+)
+def test_values_that_cannot_be_changed_in_place_are_known(state: object) -> None:
+    assert is_immutable(state)
+
+
+@pytest.mark.parametrize("state", [{}, [], set(), bytearray(), Book(), Counter(), Plain()])
+def test_values_that_can_be_changed_in_place_are_known(state: object) -> None:
+    assert not is_immutable(state)
+
+
+def test_a_state_shows_its_value() -> None:
+    assert repr(State(3)) == "State(3)"

@@ -1,0 +1,314 @@
+"""``process``: what the function sees, what becomes of its state and rows, and how it fails."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from godwit.dataflow.process import KeyRows, ProcessOperator, State
+from godwit.model.errors import InvalidFlowError, StateEncodingError, UserFunctionError
+from tests.oracles.lane import Lane, grouped
+
+KEYS = pa.schema({"symbol": pa.string()})
+INPUTS = pa.schema({"price": pa.float64(), "size": pa.int64()})
+OUTPUT = pa.schema({"symbol": pa.string(), "n": pa.int64()})
+
+
+class Book(msgspec.Struct):
+    rows: int = 0
+    prices: list[float | None] = []
+
+
+def remember(key: tuple[str], rows: KeyRows, book: Book) -> Iterator[tuple[str, int]]:
+    book.rows += len(rows)
+    book.prices += rows.column("price")
+    yield key[0], book.rows
+
+
+def operator(function: Any = remember, state_type: Any = Book, **options: Any) -> ProcessOperator:
+    return ProcessOperator(
+        name="market",
+        keys=KEYS,
+        inputs=INPUTS,
+        function=function,
+        state_type=state_type,
+        output=options.pop("output", OUTPUT),
+        **options,
+    )
+
+
+def batch(*rows: tuple[str | None, float | None, int | None]) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "symbol": pa.array([row[0] for row in rows], pa.string()),
+            "price": pa.array([row[1] for row in rows], pa.float64()),
+            "size": pa.array([row[2] for row in rows], pa.int64()),
+        }
+    )
+
+
+def held(lane: Lane, state_type: Any = Book) -> dict[Any, Any]:
+    """State of every key, decoded."""
+    return {
+        key[0]: msgspec.msgpack.decode(state["state"], type=state_type)
+        for key, state in lane.store.items()
+    }
+
+
+def test_state_and_order_of_arrival_last_over_epochs() -> None:
+    lane = Lane(operator())
+    lane.epoch(batch(("a", 1.0, 1), ("b", 2.0, 1), ("a", 3.0, 1)))
+    output = lane.epoch(batch(("c", 4.0, 1), ("a", None, 1), ("a", 0.5, 1))).output
+    assert sorted(map(tuple, (row.values() for row in output.to_pylist()))) == [("a", 4), ("c", 1)]
+    assert held(lane) == {
+        "a": Book(4, [1.0, 3.0, None, 0.5]),
+        "b": Book(1, [2.0]),
+        "c": Book(1, [4.0]),
+    }
+
+
+def test_rows_are_named_tuples_of_the_inputs_in_order_of_arrival() -> None:
+    seen = {}
+
+    def look(key: tuple[str], rows: KeyRows, state: dict[str, int]) -> None:
+        seen[key] = [(row.price, row.size) for row in rows]
+        assert len(rows) == len(seen[key])
+        assert rows.column("size") == [size for _, size in seen[key]]
+        assert repr(rows).startswith("KeyRows(")
+
+    Lane(operator(look, dict)).epoch(batch(("b", 1.0, 7), (None, 5.0, 6), ("b", 2.0, None)))
+    assert seen == {("b",): [(1.0, 7), (2.0, None)], (None,): [(5.0, 6)]}
+
+
+def test_values_are_those_of_python() -> None:
+    inputs = pa.schema(
+        {
+            "moment": pa.timestamp("us"),
+            "day": pa.date32(),
+            "price": pa.decimal128(5, 2),
+            "flag": pa.bool_(),
+            "bytes": pa.binary(),
+        }
+    )
+    seen = []
+
+    def look(key: tuple[int], rows: KeyRows, state: dict[str, int]) -> None:
+        seen.extend([tuple(key), *map(tuple, rows)])
+
+    values = (dt.datetime(2024, 1, 1), dt.date(2024, 1, 2), Decimal("1.10"), True, b"x")
+    made = ProcessOperator(
+        name="o",
+        keys=pa.schema({"k": pa.date32()}),
+        inputs=inputs,
+        function=look,
+        state_type=dict,
+        output=OUTPUT,
+    )
+    columns = [pa.array([value, None], f.type) for value, f in zip(values, inputs, strict=True)]
+    day = dt.date(2020, 2, 2)
+    Lane(made).epoch(
+        pa.RecordBatch.from_arrays(
+            [pa.array([day, day]), *columns], schema=pa.schema([("k", pa.date32()), *inputs])
+        )
+    )
+    assert seen == [(day,), values, (None,) * 5]
+    assert [type(value) for value in seen[1]] == [type(value) for value in values]
+
+
+def test_rows_without_columns_can_still_be_counted() -> None:
+    counts = []
+    made = ProcessOperator(
+        name="o",
+        keys=KEYS,
+        inputs=pa.schema([]),
+        function=lambda key, rows, state: counts.append((key[0], len(rows), len(list(rows)))),
+        state_type=dict,
+        output=OUTPUT,
+    )
+    Lane(made).epoch(batch(("a", 1.0, 1), ("a", 1.0, 1)))
+    assert counts == [("a", 2, 2)]
+
+
+def test_columns_that_cannot_be_names_are_numbered() -> None:
+    seen = []
+    made = ProcessOperator(
+        name="o",
+        keys=KEYS,
+        inputs=pa.schema({"class": pa.int64()}),
+        function=lambda key, rows, state: seen.extend(
+            (row._0, rows.column("class")) for row in rows
+        ),
+        state_type=dict,
+        output=OUTPUT,
+    )
+    Lane(made).epoch(pa.record_batch({"symbol": ["a"], "class": [5]}))
+    assert seen == [(5, [5])]
+
+
+def test_changing_a_column_changes_no_other_view_of_it() -> None:
+    def spoil(key: tuple[str], rows: KeyRows, state: dict[str, Any]) -> None:
+        rows.column("size").clear()
+        state["sizes"] = rows.column("size")
+
+    lane = Lane(operator(spoil, dict))
+    lane.epoch(batch(("a", 1.0, 1)))
+    assert held(lane, dict) == {"a": {"sizes": [1]}}
+
+
+def test_state_that_cannot_be_changed_in_place_is_held_by_a_state() -> None:
+    def count(key: tuple[str], rows: KeyRows, state: State[int]) -> None:
+        state.value += len(rows)
+
+    lane = Lane(operator(count, int))
+    lane.epoch(batch(("a", 1.0, 1), ("a", 1.0, 1), ("b", 1.0, 1)))
+    lane.epoch(batch(("a", 1.0, 1)))
+    assert held(lane, int) == {"a": 3, "b": 1}
+
+
+def test_dropped_state_is_removed_and_the_key_is_new_again() -> None:
+    def until_two(key: tuple[str], rows: KeyRows, book: Book) -> list[tuple[str, int]]:
+        book.rows += len(rows)
+        if book.rows >= 2:
+            rows.drop_state()
+        return [(key[0], book.rows)]
+
+    lane = Lane(operator(until_two))
+    advance = lane.epoch(batch(("a", 1.0, 1), ("b", 1.0, 1), ("a", 1.0, 1), ("c", 1.0, 1)))
+    assert advance.removed is not None
+    assert advance.removed.sum() == 1
+    assert set(held(lane)) == {"b", "c"}
+    assert lane.epoch(batch(("a", 1.0, 1))).output["n"].to_pylist() == [1]
+    assert lane.epoch(batch(("b", 1.0, 1))).output["n"].to_pylist() == [2]
+
+
+def test_nothing_is_removed_where_nothing_is_dropped() -> None:
+    assert Lane(operator()).epoch(batch(("a", 1.0, 1))).removed is None
+
+
+def test_every_key_starts_with_a_state_of_its_own() -> None:
+    lane = Lane(operator(lambda key, rows, state: state.append(key[0]), list))
+    lane.epoch(batch(("a", 1.0, 1), ("b", 1.0, 1)))
+    assert held(lane, list) == {"a": ["a"], "b": ["b"]}
+
+
+def test_an_epoch_without_rows_calls_nothing() -> None:
+    advance = Lane(operator(lambda *_: 1 / 0, dict)).epoch(batch())
+    assert (advance.state.num_rows, advance.output.num_rows) == (0, 0)
+
+
+def test_an_operator_can_be_pickled() -> None:
+    copy = pickle.loads(pickle.dumps(operator(codec="pickle")))
+    assert Lane(copy).epoch(batch(("a", 1.0, 1))).output["n"].to_pylist() == [1]
+
+
+def test_the_fingerprint_holds_keys_codec_and_shape_of_the_state() -> None:
+    assert operator().fingerprint() == {
+        "operator": "process",
+        "keys": {"symbol": "string"},
+        "codec": "msgpack",
+        "state": "StructType",
+    }
+    assert operator(state_type=dict).fingerprint() != operator().fingerprint()
+    assert operator(codec="pickle").fingerprint() != operator().fingerprint()
+
+
+def test_it_cannot_be_merged() -> None:
+    made = operator()
+    groups, keys = grouped(batch(("a", 1.0, 1)).select(["symbol"]))
+    for call in (made.combine, made.merge_partials):
+        with pytest.raises(TypeError, match="'market' runs a function per key"):
+            call(groups, keys)
+    with pytest.raises(TypeError, match="cannot be merged"):
+        made.finish(keys, keys)
+    assert not made.mergeable
+
+
+def deep_failure(key: tuple[str], rows: KeyRows, state: Book) -> None:
+    def inner() -> None:
+        if key == ("b",):
+            raise ZeroDivisionError("no price")
+
+    inner()
+
+
+def late_failure(key: tuple[str], rows: KeyRows, state: Book) -> Iterator[tuple[str, int]]:
+    yield key[0], 1
+    deep_failure(key, rows, state)
+
+
+@pytest.mark.parametrize("function", [deep_failure, late_failure])
+def test_a_failure_names_operator_function_and_key_and_shows_the_traceback(function: Any) -> None:
+    with pytest.raises(UserFunctionError) as caught:
+        Lane(operator(function)).epoch(batch(("a", 1.0, 1), ("b", 1.0, 1)))
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert error.message == (
+        f"Function '{function.__name__}' of operator 'market' raised ZeroDivisionError for key "
+        "('b',): no price."
+    )
+    assert error.context["key"] == ("b",)
+    assert error.context["operator"] == "market"
+    assert "in inner" in error.remedy
+    assert "in deep_failure" in error.context["traceback"]
+    assert "process.py" not in error.context["traceback"].replace("test_process.py", "")
+
+
+def test_a_result_that_is_no_iterable_is_explained() -> None:
+    with pytest.raises(UserFunctionError, match=r"not rows, for key \('a',\).*Return a list"):
+        Lane(operator(lambda *_: 7, dict)).epoch(batch(("a", 1.0, 1)))
+
+
+def test_a_row_that_does_not_fit_the_output_is_explained() -> None:
+    with pytest.raises(UserFunctionError, match=r"for key \('a',\), 'x' in column 'n'"):
+        Lane(operator(lambda key, rows, state: [("a", "x")], dict)).epoch(batch(("a", 1.0, 1)))
+
+
+def test_an_unknown_column_names_those_there_are() -> None:
+    with pytest.raises(UserFunctionError, match="no column 'prize'; the columns are price, size"):
+        Lane(operator(lambda key, rows, state: rows.column("prize"), dict)).epoch(
+            batch(("a", 1.0, 1))
+        )
+
+
+def test_state_that_cannot_be_written_names_operator_key_and_type() -> None:
+    def spoil(key: tuple[str], rows: KeyRows, book: Book) -> None:
+        if key == ("b",):
+            book.rows = "three"  # type: ignore[assignment]  # as users do
+
+    with pytest.raises(StateEncodingError) as caught:
+        Lane(operator(spoil)).epoch(batch(("a", 1.0, 1), ("b", 1.0, 1)))
+    assert "Operator 'market' cannot write its state of key ('b',), of type Book" in str(
+        caught.value
+    )
+    assert "Expected `int`, got `str`" in caught.value.message
+    assert caught.value.context["key"] == ("b",)
+
+
+def test_state_of_another_shape_names_operator_and_key() -> None:
+    lane = Lane(operator())
+    lane.epoch(batch(("a", 1.0, 1), ("b", 1.0, 1)))
+    changed = Lane(operator(lambda *_: None, list))
+    changed.store = lane.store
+    with pytest.raises(StateEncodingError, match=r"cannot read its state of key \('a',\) as list"):
+        changed.epoch(batch(("a", 1.0, 1), ("new", 1.0, 1)))
+
+
+async def asynchronous(key: Any, rows: Any, state: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (lambda key, rows: None, "cannot be called as function\\(key, rows, state\\)"),
+        (asynchronous, "'asynchronous' is asynchronous"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused_at_once(function: Any, what: str) -> None:
+    with pytest.raises(InvalidFlowError, match=rf"Operator 'market'.*{what}"):
+        operator(function)
