@@ -6,6 +6,7 @@ runs.
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ INPUTS = pa.schema({"v": pa.float64(), "i": pa.int64(), "s": pa.string()})
 
 
 class Total(msgspec.Struct):
+    """State of `add_up`."""
+
     count: int = 0
     total: float = 0.0
 
@@ -71,6 +74,7 @@ class Sample:
         self.group_keys = self.keys.take(pa.array(self.groups.first_row))
 
     def step(self, prior: pa.RecordBatch, *, known: bool) -> Step:
+        """Return the rows as a lane's step."""
         return Step(
             groups=self.groups,
             keys=self.group_keys,
@@ -81,6 +85,7 @@ class Sample:
         )
 
     def show(self, what: str, function: Callable[[], Any]) -> None:
+        """Time a function of these rows."""
         show(what, self.rows.num_rows, self.count, best_of(function))
 
     def show_advance(self, what: str, operator: KeyedOperator) -> None:
@@ -117,10 +122,8 @@ def main(rows: int) -> None:
         )
         sample.show_advance(f"compute advance: {name}", operator)
         if name == "count + sum":
-            combined = operator.combine
-            sample.show(
-                "compute combine: count + sum", lambda c=combined: c(sample.groups, sample.rows)
-            )
+            combine = functools.partial(operator.combine, sample.groups, sample.rows)
+            sample.show("compute combine: count + sum", combine)
     for per_key in (50, 5, 1):
         cut = Sample(rows, rows // per_key)
         operator_of_user = ProcessOperator(

@@ -55,8 +55,13 @@ def ssm() -> None:
 
 def exact() -> None:
     print("PMC, exact: m, sizes, tau: partitionings, sweeps, seconds")
-    for m, sizes, tau in ((16, (2, 3, 4), 0.4), (20, (2, 3, 4), 0.8), (32, (2, 3, 4), 0.8),
-                          (20, (3, 4, 5), 1.2), (24, (3, 4, 5), 1.2)):  # fmt: skip
+    for m, sizes, tau in (
+        (20, (2, 3, 4), 0.8),
+        (32, (2, 3, 4), 0.8),
+        (20, (3, 4, 5), 1.2),
+        (24, (3, 4, 5), 1.2),
+        (30, (3, 4, 5), 1.2),
+    ):
         problem = line(m, sizes[0], sizes[1], tau=tau, skew=8.0)
         table = projected_cost(problem, chain(sizes), max_partitionings=100_000)
         print(
@@ -79,7 +84,8 @@ def sampled() -> None:
             )
             assert table.measured_error is not None
             print(
-                f"  {m}, {sizes}, {tau}: {table.num_partitionings} of {table.partitionings_in_all}, "
+                f"  {m}, {sizes}, {tau}: {table.num_partitionings} of "
+                f"{table.partitionings_in_all}, "
                 f"{table.measured_error:.2%}, {table.elapsed_s:.2f} s"
             )
 

@@ -29,8 +29,8 @@ def synthetic_cluster(
 ) -> Problem:
     """Set up paper 2 §5.1: key groups within 5 % of each other, a fifth of the executors changed.
 
-    Half of those lose, half gain ``varies / 2`` percent of an executor, spread over a random half of
-    their key groups. An executor's load is 50 before.
+    Half of those lose, half gain ``varies / 2`` percent of an executor, spread over a random half
+    of their key groups. An executor's load is 50 before.
     """
     per = key_groups // executors
     current = np.repeat(np.arange(executors, dtype=np.int32), per)
@@ -83,9 +83,7 @@ def drifting_load(periods: int) -> None:
     rng = np.random.default_rng(7)
     executors, key_groups = 20, 300
     base = rng.uniform(0.5, 1.5, key_groups)
-    current = {
-        name: np.arange(key_groups, dtype=np.int32) % executors for name in ("milp", "flux")
-    }
+    current = {name: np.arange(key_groups, dtype=np.int32) % executors for name in ("milp", "flux")}
     distance: dict[str, list[float]] = {"milp": [], "flux": []}
     seconds = []
     for _ in range(periods):

@@ -33,7 +33,7 @@ class _RunAs(TypedDict, total=False):
     extra_groups: list[int]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PostgresServer:
     """A running server.
 
@@ -41,26 +41,14 @@ class PostgresServer:
     ----------
     directory
         Where its socket is.
-    databases
-        How many databases tests have had.
     """
 
     directory: Path
-    databases: int = 0
 
-    def dsn(self, database: str) -> str:
-        """Connection string of `database`, for the superuser."""
-        return f"host={self.directory} user=postgres dbname={database}"
-
-    def new_database(self) -> str:
-        """Connection string of an empty database."""
-        import psycopg
-
-        self.databases += 1
-        name = f"test_{self.databases}"
-        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return self.dsn(name)
+    @property
+    def dsn(self) -> str:
+        """Connection string, for the superuser."""
+        return f"host={self.directory} user=postgres dbname=postgres"
 
 
 @pytest.fixture(scope="session")
@@ -111,9 +99,18 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres(postgres_server: PostgresServer) -> str:
-    """Connection string of an empty database of a real server."""
-    return postgres_server.new_database()
+def postgres(postgres_server: PostgresServer) -> Iterator[str]:
+    """Yield a connection string whose schema is empty and this test's own.
+
+    Not a database of its own: that is a thousand files.
+    """
+    import psycopg
+
+    with psycopg.Connection.connect(postgres_server.dsn, autocommit=True) as connection:
+        schema = f"test_{connection.info.backend_pid}"
+        connection.execute(f"CREATE SCHEMA {schema}".encode())
+        yield f"{postgres_server.dsn} options=-csearch_path={schema}"
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
 
 
 def _binaries() -> Path | None:

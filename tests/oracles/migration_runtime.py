@@ -278,12 +278,12 @@ class UnreliableRuntime:
                 waited[c].add(g)
             else:
                 self.process(place, new, running)
+                # Apply on next: the epoch's own changes are not in the store yet.
+                version = running.epoch - 1
+                held[c].setdefault(executor, {})[g] = version
                 if stayed:
-                    # Apply on next: the epoch's own changes are not in the store yet.
-                    version = running.epoch - 1
                     self.stores[executor][place] = version
                     self.ran_at[place] = executor
-                    held[c].setdefault(executor, {})[g] = version
                     self.load[c].discard(g)
                 elif self.assignments[c].executor(g) != executor:
                     self.seen["lost in an epoch that committed"] += 1

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.oracles import aggregates as oracle
+from tests.oracles.lane import Lane
 
 from godwit.dataflow import aggregates as gw
 from godwit.dataflow.compute import ComputeOperator
-from tests.oracles import aggregates as oracle
-from tests.oracles.lane import Lane
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-(2**50), 2**50)
@@ -112,7 +112,7 @@ def assert_same(found: Any, expected: Any, *, scale: float) -> None:
 @pytest.mark.parametrize("kind", TYPES)
 def test_any_split_into_epochs_and_partials_gives_what_plain_python_gives(kind: str) -> None:
     dtype, values = TYPES[kind]
-    cases = {name: case for name, *case, kinds in CASES if kind in kinds}
+    cases = {name: (made, expected) for name, made, expected, kinds in CASES if kind in kinds}
 
     @settings(derandomize=True, deadline=None, max_examples=35, database=None)
     @given(epochs=streams(values), combined=st.lists(st.booleans(), min_size=3, max_size=3))

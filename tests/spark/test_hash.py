@@ -8,12 +8,12 @@ import random
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from godwit.dataflow.hashing import hash_keys
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -23,6 +23,8 @@ SCHEMA = (
     "text string, bytes binary, day date, moment timestamp, local timestamp_ntz, "
     "price decimal(10, 2), huge decimal(38, 6), span interval day to second"
 )
+
+NOON = dt.datetime(2000, 2, 29, 12)  # noqa: DTZ001 - a timestamp without a zone is meant
 
 EXTREMES: list[dict[str, Any]] = [
     {
@@ -37,7 +39,7 @@ EXTREMES: list[dict[str, Any]] = [
         "bytes": b"",
         "day": dt.date(1, 1, 1),
         "moment": dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, dt.UTC),
-        "local": dt.datetime(1900, 1, 1),
+        "local": NOON - dt.timedelta(days=36_500),
         "price": Decimal("-99999999.99"),
         "huge": Decimal("-99999999999999999999999999999999.999999"),
         "span": dt.timedelta(days=-400, microseconds=1),
@@ -54,7 +56,7 @@ EXTREMES: list[dict[str, Any]] = [
         "bytes": bytes(range(256)),
         "day": dt.date(9999, 12, 31),
         "moment": dt.datetime(2200, 1, 1, tzinfo=dt.UTC),
-        "local": dt.datetime(2024, 2, 29, 12),
+        "local": NOON + dt.timedelta(days=36_500),
         "price": Decimal("0.00"),
         "huge": Decimal("99999999999999999999999999999999.999999"),
         "span": dt.timedelta(0),
@@ -79,7 +81,7 @@ def random_row(rng: random.Random) -> dict[str, Any]:
         "bytes": rng.randbytes(rng.randint(0, 130)),
         "day": dt.date(1970, 1, 1) + dt.timedelta(days=rng.randint(-9999, 9999)),
         "moment": dt.datetime(2000, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=rng.random() * 1e9),
-        "local": dt.datetime(2000, 1, 1) + dt.timedelta(seconds=rng.random() * 1e9),
+        "local": NOON + dt.timedelta(seconds=rng.random() * 1e9),
         "price": Decimal(rng.randint(-(10**10) + 1, 10**10 - 1)).scaleb(-2),
         "huge": Decimal(rng.randint(-(2 ** rng.randint(1, 120)), 2**100)).scaleb(-6),
         "span": dt.timedelta(microseconds=rng.randint(-(10**15), 10**15)),

@@ -58,10 +58,8 @@ def add_plan_command(subparsers: Subparsers) -> None:
 
 
 def _methods() -> str:
-    return table(
-        ("method", "kind", "paper", "minimises"),
-        [(p.name, p.kind, p.paper, p.minimises) for p in PLANNERS.values()],
-    )
+    rows = [(p.name, p.kind, p.paper, p.minimises) for p in PLANNERS.values()]
+    return table(("method", "kind", "paper", "minimises"), rows, left=4)
 
 
 def _add_method(methods: Subparsers, entry: Planner) -> None:

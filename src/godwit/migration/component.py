@@ -190,7 +190,7 @@ class Component:
             self.copies.get(plan.assignment.executor(g), {}).pop(g, None)
             self.suspended[g] = run.committed
         run.order(SuspendKeyGroups, self.name, strays)
-        self.waiting = (self.waiting - (plan.consume - waited)) | waited
+        self.waiting = (self.waiting - plan.consume) | waited
         self.load -= strays | {
             g for g in plan.load if plan.assignment.executor(g) not in running.lost
         }

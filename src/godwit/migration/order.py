@@ -52,22 +52,21 @@ def order_moves(
     for offered in offers.values():
         heapq.heapify(offered)
 
-    sources = [(-pressure.get(name, 0.0), name) for name in offers]
+    # Every source that still has offers has an entry that tells its pressure as it is now; entries
+    # that tell an older one are passed over.
+    sources = [(-pressure[name], name) for name in offers]
     heapq.heapify(sources)
     ordered: list[Move] = []
     while sources:
         told, name = heapq.heappop(sources)
-        # A destination's load may have grown since this entry was made; look again if so.
-        if -told != pressure.get(name, 0.0):
-            heapq.heappush(sources, (-pressure[name], name))
+        if -told != pressure[name] or not offers[name]:
             continue
         _, key_group, move = heapq.heappop(offers[name])
         ordered.append(move)
         load = loads.get(key_group, 1.0)
-        pressure[name] = pressure.get(name, 0.0) - load / lanes.get(name, 1)
-        pressure[move.destination] = pressure.get(move.destination, 0.0) + load / lanes.get(
-            move.destination, 1
-        )
-        if offers[name]:
-            heapq.heappush(sources, (-pressure[name], name))
+        for changed, sign in ((name, -1), (move.destination, 1)):
+            # A destination may be new, with lanes that are not known here: it counts as one.
+            pressure[changed] = pressure.get(changed, 0.0) + sign * load / lanes.get(changed, 1)
+            if offers.get(changed):
+                heapq.heappush(sources, (-pressure[changed], changed))
     return tuple(ordered)

@@ -52,6 +52,7 @@ class AllocationSearch:
         self.model = model
         units = model.units
         self._movable = units.pinned == FREE
+        self._way_back = units.home.copy()
         self._reset(place)
 
     def _reset(self, place: IntArray) -> None:
@@ -91,7 +92,7 @@ class AllocationSearch:
 
     def shake(self, random: np.random.Generator) -> None:
         """Send a random share of the moved units home, so that others can be tried instead."""
-        away = np.flatnonzero((self.place != self.model.units.home) & self._movable)
+        away = self._returnable()
         share = random.uniform(0.05, 0.6)
         for unit in away[random.random(len(away)) < share].tolist():
             home = np.array([self.model.units.home[unit]])
@@ -122,7 +123,7 @@ class AllocationSearch:
             self._apply(step)
 
     def _best_move(self, h: int, limit: float, *, spend: bool) -> _Step | None:
-        model, units = self.model, self.model.units
+        model = self.model
         n = len(model.speed)
         best: _Step | None = None
         mine = np.flatnonzero((self.place == h) & self._movable)
@@ -134,7 +135,7 @@ class AllocationSearch:
                 self._badness(target, slice(None)),
                 self._badness(self._load[h] - weight, np.full(len(mine), h))[:, None],
             )
-            allowed = model.stays | (units.home[mine][:, None] == executors)
+            allowed = model.stays | (self._way_back[mine][:, None] == executors)
             allowed[:, h] = False
             allowed &= self._affordable(mine[:, None], executors, spend=spend)
             allowed &= self._fits(mine, executors)
@@ -148,7 +149,7 @@ class AllocationSearch:
             )
             target_h = np.array([h])
             allowed = (
-                (model.stays[h] | (units.home[others] == h))
+                (model.stays[h] | (self._way_back[others] == h))
                 & self._affordable(others, np.full(len(others), h), spend=spend)
                 & self._fits(others, target_h)[:, 0]
             )
@@ -171,18 +172,16 @@ class AllocationSearch:
             self._badness(self._load[owner] - gain, np.broadcast_to(owner, gain.shape)),
         )
         allowed = worst < limit - _PROGRESS
-        allowed &= model.stays[owner] | (units.home[mine][:, None] == owner)
+        allowed &= model.stays[owner] | (self._way_back[mine][:, None] == owner)
         if not model.stays[h]:
-            allowed &= units.home[others] == h
+            allowed &= self._way_back[others] == h
         row, column = np.nonzero(allowed)
         if not len(row):
             return None
         u, v, at_v = mine[row], others[column], owner[column]
         at_h = np.full(len(u), h)
-        moves = np.add(self._extra(units.count, u, at_v), self._extra(units.count, v, at_h))
-        size = np.add(
-            self._extra(units.state_bytes, u, at_v), self._extra(units.state_bytes, v, at_h)
-        )
+        moves = np.add(self._extra_moves(u, at_v), self._extra_moves(v, at_h))
+        size = np.add(self._extra_bytes(u, at_v), self._extra_bytes(v, at_h))
         good = self._within(moves, size, spend=spend)
         for r in range(model.usage.shape[1]):
             shift = model.usage[v, r] - model.usage[u, r]
@@ -231,12 +230,17 @@ class AllocationSearch:
 
     # -- limits ----------------------------------------------------------------------------------
 
-    def _extra(
-        self, cost: FloatArray | IntArray, unit: IndexArray, executor: IndexArray
-    ) -> FloatArray:
+    def _extra_moves(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
         home = self.model.units.home[unit]
         away = (executor != home).astype(np.float64) - (self.place[unit] != home)
-        return np.asarray(away * cost[unit], np.float64)
+        return np.asarray(away * self.model.units.count[unit], np.float64)
+
+    def _extra_bytes(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
+        if self.model.max_bytes == np.inf:  # then nobody asks how many
+            return np.zeros(1)
+        home = self.model.units.home[unit]
+        away = (executor != home).astype(np.float64) - (self.place[unit] != home)
+        return np.asarray(away * self.model.units.state_bytes[unit], np.float64)
 
     def _within(self, moves: FloatArray, size: FloatArray, *, spend: bool) -> BoolArray:
         model = self.model
@@ -248,8 +252,8 @@ class AllocationSearch:
 
     def _affordable(self, unit: IndexArray, executor: IndexArray, *, spend: bool) -> BoolArray:
         units = self.model.units
-        moves = self._extra(units.count, unit, executor)
-        return self._within(moves, self._extra(units.state_bytes, unit, executor), spend=spend)
+        moves, size = self._extra_moves(unit, executor), self._extra_bytes(unit, executor)
+        return self._within(moves, size, spend=spend)
 
     def _fits(self, unit: IndexArray, executors: IndexArray) -> BoolArray:
         """Shape ``(units, executors)``: whether there is room for one unit more."""
@@ -290,7 +294,7 @@ class AllocationSearch:
             before, start = self.place.copy(), model.objective(self.place)
             h = self.worst()
             bar = abs(float(self._deviation()[h])) - _PROGRESS
-            away = np.flatnonzero((self.place != units.home) & self._movable)
+            away = self._returnable()
             refunded = False
             for unit in away[np.argsort(model.weight[away], kind="stable")].tolist():
                 home, now = int(units.home[unit]), int(self.place[unit])
@@ -306,6 +310,11 @@ class AllocationSearch:
             if not model.objective(self.place) < start * (1 - 1e-6):
                 self._reset(before)
                 return
+
+    def _returnable(self) -> IndexArray:
+        """Units that moved and may go home."""
+        moved = self.place != self.model.units.home
+        return np.flatnonzero(moved & self._movable & (self._way_back >= 0))
 
     # -- draining --------------------------------------------------------------------------------
 
@@ -325,6 +334,17 @@ class AllocationSearch:
         model = self.model
         moved_off = (~model.stays[model.units.home]) & (self.place != model.units.home)
         return force and not moved_off.any() and self._drain_one(np.inf)
+
+    def evacuate(self, count: int) -> int:
+        """Take up to `count` units off draining executors, for good; return how many left.
+
+        Those go that do least harm; `improve` then balances with the rest of the budget.
+        """
+        self._way_back[~self.model.stays[self._way_back]] = -1
+        gone = 0
+        while gone < count and self._drain_one(np.inf):
+            gone += 1
+        return gone
 
     def _drain_one(self, limit: float) -> bool:
         model = self.model

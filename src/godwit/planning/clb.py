@@ -21,6 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from godwit.planning import metrics
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_clb", "split_by_covariance"]
 
-_BLOCK = 1024
+_BLOCK = 512
+"""Rows of the covariance matrix made at a time: a block stays in the processor's cache."""
 
 
 def plan_clb(
@@ -125,17 +127,16 @@ def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float =
     bar = threshold * float((centred**2).sum(axis=1).mean())
     size = len(series)
     group = np.zeros(size, np.int32)
-    everyone = np.arange(size)
-    contribution = _sums_at_least(centred, everyone, everyone, bar)
-    contribution -= np.where((own := (centred**2).sum(axis=1)) >= bar, own, 0.0)
+    contribution = _all_sums(centred, bar)
     for new in range(1, num_sets):
         k, leaving, staying = _next_split(centred, group, contribution, bar)
         if k < 0:
             break
         group[leaving] = new
         # Each pair that is parted no longer counts on either side.
-        contribution[leaving] -= _sums_at_least(centred, leaving, staying, bar)
-        contribution[staying] -= _sums_at_least(centred, staying, leaving, bar)
+        of_leaving, of_staying = _sums_between(centred, leaving, staying, bar)
+        contribution[leaving] -= of_leaving
+        contribution[staying] -= of_staying
     return group
 
 
@@ -152,21 +153,45 @@ def _next_split(
         together &= mine != k
         if together.any():
             return k, mine[together], mine[~together]
+        contribution[k] = 0.0  # only rounding was left of it
     return -1, nothing, nothing
 
 
-def _sums_at_least(
-    centred: FloatArray, rows: IndexArray, columns: IndexArray, bar: float
-) -> FloatArray:
-    """Shape ``(rows,)``: sum of the covariances with `columns` that are at least `bar`."""
-    sums = np.empty(len(rows))
-    right = np.ascontiguousarray(centred[columns].T, np.float32)
-    left = centred[rows].astype(np.float32)
-    for at in range(0, len(rows), _BLOCK):
-        covariance = left[at : at + _BLOCK] @ right
-        covariance *= covariance >= bar
-        sums[at : at + _BLOCK] = covariance.sum(axis=1, dtype=np.float64)
+def _all_sums(centred: FloatArray, bar: float) -> FloatArray:
+    """Sum each substream's covariances with all others that are at least `bar`, shape ``(p,)``."""
+    size = len(centred)
+    sums = np.zeros(size)
+    left = centred.astype(np.float32)
+    right = np.ascontiguousarray(left.T)
+    for at in range(0, size, _BLOCK):
+        end = min(at + _BLOCK, size)
+        # Covariance is symmetric: what is right of the block's diagonal square counts both ways.
+        covariance = _at_least(left[at:end] @ right[:, at:], bar)
+        np.fill_diagonal(covariance, 0.0)
+        sums[at:end] += covariance @ np.ones(size - at, np.float32)
+        sums[end:] += np.ones(end - at, np.float32) @ covariance[:, end - at :]
     return sums
+
+
+def _sums_between(
+    centred: FloatArray, rows: IndexArray, columns: IndexArray, bar: float
+) -> tuple[FloatArray, FloatArray]:
+    """Sum, for the members of two sets, the covariances with the other set that reach `bar`."""
+    of_rows, of_columns = np.zeros(len(rows)), np.zeros(len(columns))
+    left = centred[rows].astype(np.float32)
+    right = np.ascontiguousarray(centred[columns].T, np.float32)
+    for at in range(0, len(rows), _BLOCK):
+        covariance = _at_least(left[at : at + _BLOCK] @ right, bar)
+        of_rows[at : at + _BLOCK] = covariance @ np.ones(len(columns), np.float32)
+        of_columns += np.ones(len(covariance), np.float32) @ covariance
+    return of_rows, of_columns
+
+
+def _at_least(covariance: npt.NDArray[np.float32], bar: float) -> npt.NDArray[np.float32]:
+    if bar == 0:
+        return np.maximum(covariance, np.float32(0), out=covariance)
+    covariance *= covariance >= bar
+    return covariance
 
 
 def _even_out(

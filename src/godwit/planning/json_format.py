@@ -1,9 +1,9 @@
 """Problems and solutions as JSON, for people and for other programs.
 
-A problem's JSON has the fields of the value it becomes, by the same names, so an error that names
-a field names a place in the file; executors may be written by name or by number.  ``kind`` chooses the
-type of problem, and ``options`` holds options per method.  `PROBLEM_SCHEMA` and `SOLUTION_SCHEMA`
-are JSON Schemas, `EXAMPLE` is a problem that every part of the documentation uses.
+A problem's JSON has the fields of the value it becomes, by the same names: an error that names a
+field names a place in the file.  Executors may be written by name or by number.  ``kind`` chooses
+the type of problem, and ``options`` holds options per method.  The schemas and an example
+are in `godwit.planning.json_schema`.
 
 Invariant: ``problem_from_dict(problem_to_dict(p))`` equals ``p`` field by field.
 """
@@ -124,6 +124,7 @@ KINDS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def _build(kind: type[Made], values: dict[str, Any], prefix: str) -> Made:
+    assert dataclasses.is_dataclass(kind), "every kind of problem is a dataclass"
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name, value in values.items():
         if name not in fields:

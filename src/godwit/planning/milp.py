@@ -5,8 +5,9 @@ and at most ``max_bytes`` of state; executors may differ in capacity, several re
 limited, and executors that drain give up their key groups.
 
 Invariant: nothing ever moves onto a draining executor, and plans made one after another on the same
-loads empty it: a plan that cannot lower d takes at least one key group off, budget permitting (the
-paper's Lemma 4.2 says so of its model only without a budget).
+loads empty it: a plan that hardly balances takes at least one key group off, budget permitting (the
+paper's Lemma 4.2 says so of its model only without a budget).  Moves go to draining rather than to
+the last per cent of balance.
 
 Source: paper 2 §4.3.1.  Small programs go to HiGHS whole and come back proved.  Larger ones are
 solved by local search, then by HiGHS on neighbourhoods of a few executors around the worst one, for
@@ -42,6 +43,10 @@ _CLOSE_ENOUGH = 1e-6
 """A load distance of a millionth of the mean counts as none: no statistic is that exact."""
 
 
+_URGENT = 0.01
+"""Balance goes before draining where it gains more than this share of the mean."""
+_PROGRESS = 1e-3
+"""A plan that gains less than this share of the mean takes a key group off a draining executor."""
 _SHAKES = 8
 """Every so many neighbourhoods one goes to HiGHS; the others take moves back and search anew."""
 
@@ -94,7 +99,7 @@ class AllocationResult:
     rounds
         Neighbourhoods tried.
     forced
-        Whether a key group left a draining executor although that did not balance.
+        Whether key groups left a draining executor at the cost of balance.
     """
 
     place: IntArray
@@ -235,6 +240,8 @@ def allocate_units(
         place, rounds = _search_neighbourhoods(model, place, limits, deadline, least)
     search = AllocationSearch(model, place)
     forced = search.drain(force=not _lower(model, place, start))
+    search, costs = _evacuate(model, search, start)
+    forced |= costs
     return AllocationResult(
         place=search.place,
         objective=model.objective(search.place),
@@ -244,6 +251,34 @@ def allocate_units(
         rounds=rounds,
         forced=forced,
     )
+
+
+def _evacuate(
+    model: AllocationModel, search: AllocationSearch, start: IntArray
+) -> tuple[AllocationSearch, bool]:
+    """Spend moves on draining rather than on the last per cent of balance.
+
+    Tries to take as many key groups off draining executors as the budget has moves, then half as
+    many, and so on, and takes the first plan that is nearly as balanced.
+
+    Returns
+    -------
+    The better search, and whether its plan gives up balance.
+    """
+    waiting = int((~model.stays[search.place]).sum())
+    already = int((~model.stays[start]).sum()) - waiting
+    d = max(model.over_under(search.place))
+    count = int(min(already + waiting, model.max_moves)) if waiting else 0
+    while count > already:
+        trial = AllocationSearch(model, start)
+        if trial.evacuate(count) > already:
+            trial.improve()
+            now = max(model.over_under(trial.place))
+            within = model.within_room(trial.place) or not model.within_room(search.place)
+            if now <= d + _URGENT and within:
+                return trial, now > d + _CLOSE_ENOUGH
+        count //= 2
+    return search, False
 
 
 def _better(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
@@ -258,9 +293,9 @@ def _key(model: AllocationModel, place: IntArray) -> tuple[float, float]:
 
 
 def _lower(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
-    """Whether `place` is better by more than rounding in d or in both sides together."""
+    """Whether `place` is better, in d or in both sides together, by enough to put draining off."""
     (d, both), (d_before, both_before) = _key(model, place), _key(model, than)
-    return d < d_before - 1e-9 or (d < d_before + 1e-9 and both < both_before - 1e-9)
+    return d < d_before - _PROGRESS or (d <= d_before and both < both_before - _PROGRESS)
 
 
 def _search_neighbourhoods(

@@ -82,7 +82,7 @@ def plan_oms(
     _check_sequence(problem, targets, taus)
     total = float(problem.weight.sum())
     reaches = [
-        reach_of(problem.weight, (1 + tau) * total / n * (1 + RELATIVE_TOLERANCE))
+        reach_of(problem.weight, (1 + tau) * total / n * (1 + RELATIVE_TOLERANCE / 2))
         for n, tau in zip(targets, taus, strict=True)
     ]
     path = _shortest_path(problem, targets, reaches)

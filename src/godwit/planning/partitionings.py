@@ -101,7 +101,7 @@ def kept_bytes(old: IntArray, new: IntArray, kept: FloatArray) -> FloatArray:
     q = new.shape[1] - 1
     shape = (len(old), len(new))
     row = [np.zeros(shape) for _ in range(q + 1)]
-    overlap, begin = np.empty(shape), np.empty(shape)
+    overlap, begin, free = np.empty(shape), np.empty(shape), np.empty(shape)
     for i in range(old.shape[1] - 1):
         diagonal = row[0]
         for j in range(q):
@@ -111,7 +111,10 @@ def kept_bytes(old: IntArray, new: IntArray, kept: FloatArray) -> FloatArray:
             overlap += diagonal
             np.maximum(overlap, row[j], out=overlap)
             np.maximum(overlap, row[j + 1], out=overlap)
-            diagonal, row[j + 1], overlap = row[j + 1], overlap, begin
-            begin = np.empty(shape)
+            # Matrices are reused in turn: allocating them would cost more than filling them.
+            above, row[j + 1] = row[j + 1], overlap
+            overlap = diagonal if j else free
+            diagonal = above
+        free = diagonal
     result: FloatArray = row[q]
     return result

@@ -53,7 +53,7 @@ __all__ = [
 
 MAX_PARTITIONINGS = 20_000
 """Most partitionings, all sizes together, that the exact computation takes by default."""
-BLOCK_PAIRS = 1 << 16
+BLOCK_PAIRS = 1 << 14
 """Pairs of partitionings aligned at once; a few such matrices fit a core's cache."""
 
 ROUNDS = 4
@@ -218,7 +218,7 @@ def approximate_projected_cost(
         If a size that can occur has no partitioning within τ.
     """
     began = clock()
-    sample = Sample(problem, transitions, rng=rng)
+    sample = Sample(problem, transitions, rng=rng, most=num_partitionings)
     sample.start(num_partitionings // 3)
     for i in range(ROUNDS):
         space = Space.of(problem, transitions, cuts=sample.cuts, gamma=gamma)

@@ -41,7 +41,7 @@ def space_of(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
     if not 0 <= gamma < 1:
         raise _wrong("gamma", gamma, "Give a discount factor of at least 0 and below 1.")
     limit = (1 + problem.limits.tau) * float(problem.weight.sum()) / parts
-    return reach_of(problem.weight, limit * (1 + RELATIVE_TOLERANCE))
+    return reach_of(problem.weight, limit * (1 + RELATIVE_TOLERANCE / 2))
 
 
 def _wrong(name: str, value: object, remedy: str) -> InvalidProblemError:

@@ -39,14 +39,22 @@ class Sample:
         Sizes and their probabilities.
     rng
         Source of everything random here.
+    most
+        Size that it never exceeds, except that every size has one partitioning.
     """
 
     def __init__(
-        self, problem: Problem, transitions: Transitions, *, rng: np.random.Generator
+        self,
+        problem: Problem,
+        transitions: Transitions,
+        *,
+        rng: np.random.Generator,
+        most: int,
     ) -> None:
         self._problem = problem
         self._transitions = transitions
         self._rng = rng
+        self._most = most
         self._kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
         self._reaches = [space_of(problem, n) for n in transitions.sizes]
         self._seen: list[set[tuple[int, ...]]] = [set() for _ in transitions.sizes]
@@ -64,7 +72,7 @@ class Sample:
         )
 
     def _add(self, size: int, cuts: IntArray | None) -> None:
-        if cuts is None:
+        if cuts is None or (len(self._visited) >= self._most and self._seen[size]):
             return
         row = tuple(cuts.tolist())
         if row not in self._seen[size]:

@@ -38,6 +38,7 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 _MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Successfully registered with master")
 _GRACE_S = 10.0
+_FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class ClusterError(GodwitError):
@@ -110,9 +111,8 @@ class LocalCluster:
         try:
             log = self._spawn("master", _MASTER, "--host", HOST, "--port", "0", "--webui-port", "0")
             self.master_url = self._wait_for("master", log, _MASTER_URL).group(1)
-            names = [self._begin_worker() for _ in range(self._initial)]
-            for name in names:
-                self._wait_for(name, self._log(name), _REGISTERED)
+            for _ in range(self._initial):
+                self._begin_worker()
         except BaseException:
             self.close()
             raise
@@ -185,14 +185,28 @@ class LocalCluster:
         builder = SparkSession.builder.master(self.master_url).appName(app_name)
         for key, value in {**self._settings(), **(conf or {})}.items():
             builder = builder.config(key, value)
-        session: SparkSession = builder.getOrCreate()
+        with _standard_error_to(self.work_dir / "driver.log"):
+            session: SparkSession = builder.getOrCreate()
         self._sessions.append(session)
+        self.wait_for_workers()
         return session
+
+    def wait_for_workers(self) -> None:
+        """Wait until every Spark worker has registered with the master.
+
+        Raises
+        ------
+        ClusterError
+            If one has ended, or is not ready in time.
+        """
+        for name in self._processes:
+            if name != "master":
+                self._wait_for(name, self._log(name), _REGISTERED)
 
     def add_worker(self) -> str:
         """Start one more Spark worker and return its name; running applications get an executor."""
         name = self._begin_worker()
-        self._wait_for(name, self._log(name), _REGISTERED)
+        self.wait_for_workers()
         return name
 
     def executor_pids(self, application_id: str) -> dict[str, int]:
@@ -238,6 +252,13 @@ class LocalCluster:
             "spark.executor.cores": str(self._cores),
             "spark.executor.memory": self._memory,
             "spark.scheduler.mode": "FAIR",
+            # A lane is worth waiting for where its state is; a dead executor is not waited for.
+            "spark.locality.wait": "20s",
+            # On loopback a refused connection is a dead executor, so asking again is in vain.
+            "spark.shuffle.io.maxRetries": "1",
+            "spark.shuffle.io.retryWait": "100ms",
+            # Executors are small and their work is in Python: spare the cores the best compiler.
+            "spark.executor.extraJavaOptions": _FRUGAL,
             "spark.dynamicAllocation.enabled": "false",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
@@ -317,6 +338,7 @@ def _environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": HOST,
         "SPARK_PUBLIC_DNS": HOST,
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": _FRUGAL,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
@@ -341,6 +363,19 @@ def _arguments(pid: int) -> list[bytes]:
 
 def _option(arguments: list[bytes], name: bytes) -> str:
     return arguments[arguments.index(name) + 1].decode() if name in arguments[:-1] else ""
+
+
+@contextmanager
+def _standard_error_to(log: Path) -> Iterator[None]:
+    """Let a JVM that starts meanwhile write to `log` what it would write to the terminal."""
+    before = os.dup(2)
+    try:
+        with log.open("ab") as output:
+            os.dup2(output.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 @contextmanager

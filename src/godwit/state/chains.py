@@ -19,7 +19,6 @@ their waiting segment's epoch is not before *consumed*.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,22 +124,27 @@ class Chains:
         """Say what is wrong with `record` as the next one, if anything."""
         if record.epoch != self.epoch + 1:
             yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
-        changed: set[tuple[str, int]] = set()
+        changed: dict[str, npt.NDArray[np.bool_]] = {}
         for segment in record.segments:
-            yield from self._segment_problems(segment, record.epoch)
-            if segment.kind == "changes":
-                for key_group in segment.key_groups:
-                    where = f"key group {key_group} of {segment.operator!r}"
-                    if (segment.operator, key_group) in changed:
-                        yield f"two segments change {where}"
-                    changed.add((segment.operator, key_group))
-        for operator, key_group in sorted(changed):
-            waiting = self._read(operator).waiting.get(key_group)
-            if waiting and key_group not in record.consumed.get(operator, ()):
-                yield (
-                    f"key group {key_group} of {operator!r} is changed while its rows of epoch "
-                    f"{waiting[0].epoch} wait"
-                )
+            wrong = list(self._segment_problems(segment, record.epoch))
+            yield from wrong
+            if segment.kind == "changes" and not wrong:
+                seen = changed.setdefault(segment.operator, np.zeros(self.num_key_groups, np.bool_))
+                groups = np.array(segment.key_groups, np.int64)
+                for key_group in groups[seen[groups]].tolist():
+                    yield f"two segments change key group {key_group} of {segment.operator!r}"
+                seen[groups] = True
+        for operator, seen in sorted(changed.items()):
+            for key_group, waiting in sorted(self._read(operator).waiting.items()):
+                if seen[key_group] and key_group not in record.consumed.get(operator, ()):
+                    yield (
+                        f"key group {key_group} of {operator!r} is changed while its rows of epoch "
+                        f"{waiting[0].epoch} wait"
+                    )
+        for operator, key_groups in record.consumed.items():
+            for key_group in key_groups:
+                if not 0 <= key_group < self.num_key_groups:
+                    yield f"key group {key_group} of {operator!r} does not exist"
         for snapshot in record.snapshots:
             if not 0 <= snapshot.key_group < self.num_key_groups:
                 yield f"key group {snapshot.key_group} of {snapshot.operator!r} does not exist"
@@ -154,14 +158,14 @@ class Chains:
         where = f"the {segment.kind} segment of {segment.operator!r}, lane {segment.lane},"
         if segment.epoch != epoch:
             yield f"{where} is of epoch {segment.epoch}"
-        groups, ends = segment.key_groups, segment.row_ends
+        groups, ends = np.array(segment.key_groups, np.int64), np.array(segment.row_ends, np.int64)
         if len(groups) != len(ends):
             yield f"{where} has {len(groups)} key groups and {len(ends)} ends of rows"
-        if any(a >= b for a, b in pairwise(groups)):
+        if (groups[1:] <= groups[:-1]).any():
             yield f"{where} does not list its key groups in order"
-        if any(a > b for a, b in pairwise(ends)) or (ends and ends[0] < 0):
+        if (ends[1:] < ends[:-1]).any() or (ends < 0).any():
             yield f"{where} has ends of rows that go backwards"
-        if groups and not (groups[0] >= 0 and groups[-1] < self.num_key_groups):
+        if ((groups < 0) | (groups >= self.num_key_groups)).any():
             yield f"{where} names a key group that does not exist"
 
     def apply(self, record: CommitRecord) -> None:
@@ -303,6 +307,7 @@ class _OperatorChains:
     version: npt.NDArray[np.int64]
     base: npt.NDArray[np.int64]
     consumed: npt.NDArray[np.int64]
+    snapshot_version: npt.NDArray[np.int64]
     snapshot_bytes: npt.NDArray[np.int64]
     changelog_bytes: npt.NDArray[np.int64]
     num_segments: npt.NDArray[np.int64]
@@ -316,6 +321,7 @@ class _OperatorChains:
             version=np.full(num_key_groups, -1, np.int64),
             base=np.full(num_key_groups, -1, np.int64),
             consumed=np.full(num_key_groups, -1, np.int64),
+            snapshot_version=np.full(num_key_groups, -1, np.int64),
             snapshot_bytes=np.zeros(num_key_groups, np.int64),
             changelog_bytes=np.zeros(num_key_groups, np.int64),
             num_segments=np.zeros(num_key_groups, np.int64),
@@ -329,11 +335,7 @@ class _OperatorChains:
                     self.waiting.setdefault(key_group, []).append(segment)
             return
         groups, shares = np.array(segment.key_groups, np.int64), _shares(segment)
-        taken = np.fromiter(
-            (self._snapshot_version(g) < segment.epoch for g in segment.key_groups),
-            np.bool_,
-            len(groups),
-        )
+        taken = self.snapshot_version[groups] < segment.epoch
         self.version[groups] = np.maximum(self.version[groups], segment.epoch)
         self.changelog_bytes[groups[taken]] += shares[taken]
         self.num_segments[groups[taken]] += 1
@@ -343,7 +345,7 @@ class _OperatorChains:
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
         """Let a snapshot take the place of the segments that it covers."""
         g = snapshot.key_group
-        if snapshot.version <= self._snapshot_version(g):
+        if snapshot.version <= self.snapshot_version[g]:
             return  # a later one is here already
         known = self.version[g] >= 0
         segments = self.segments.get(g, [])
@@ -360,6 +362,7 @@ class _OperatorChains:
         self.num_segments[g] = len(kept)
         self.changelog_bytes[g] = sum(_share(s, g) for s in kept)
         self.snapshots[g] = snapshot
+        self.snapshot_version[g] = snapshot.version
         self.snapshot_bytes[g] = snapshot.block.length
 
     def consume(self, key_groups: Iterable[int], epoch: int) -> None:
@@ -394,10 +397,6 @@ class _OperatorChains:
         for key_group, snapshot in self.snapshots.items():
             if snapshot.version < before:
                 self.snapshots[key_group] = without_bytes(snapshot)
-
-    def _snapshot_version(self, key_group: int) -> int:
-        snapshot = self.snapshots.get(key_group)
-        return -1 if snapshot is None else snapshot.version
 
 
 def _shares(segment: SegmentRef) -> npt.NDArray[np.int64]:

@@ -135,7 +135,7 @@ class _FixedColumn(Column):
 class _VariableColumn(Column):
     """A column of strings or binaries; see `Column`."""
 
-    __slots__ = ("_empty", "_entries", "_heap", "_offsets", "_refs")
+    __slots__ = ("_entries", "_heap", "_offsets", "_refs")
 
     def __init__(self, dtype: pa.DataType, arrays: list[npt.NDArray[Any]], words: Any) -> None:
         self.dtype = dtype
@@ -143,7 +143,6 @@ class _VariableColumn(Column):
         self._offsets, self._heap, self._nulls, refs = arrays
         self._refs: npt.NDArray[np.uint32] | None = refs if len(refs) else None
         self._words = words
-        self._empty = pa.scalar(b"", pa.binary()).cast(dtype)
         buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._heap)]
         self._entries = pa.Array.from_buffers(dtype, len(self._offsets) - 1, buffers)
 
@@ -163,7 +162,8 @@ class _VariableColumn(Column):
             array = array.cast(self.dtype)
         if not array.null_count:
             return Encoded(array, None)
-        return Encoded(pc.fill_null(array, self._empty), null_bytes(array))
+        empty = pa.scalar(b"", pa.binary()).cast(self.dtype)
+        return Encoded(pc.fill_null(array, empty), null_bytes(array))
 
     def decode(self, encoded: Encoded) -> pa.Array:
         values = encoded.values

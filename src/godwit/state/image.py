@@ -32,8 +32,7 @@ from godwit.state.layout import (
     WORDS,
     WORDS_PER_COLUMN,
     Capacity,
-    sections_of,
-    starts_of,
+    arrange,
     write_header,
 )
 from godwit.state.schema import is_variable_width
@@ -109,8 +108,7 @@ class TableImage:
         create: bool = False,
     ) -> None:
         self._schema = schema
-        sections = sections_of(schema, capacity)
-        starts = starts_of(sections)
+        sections, starts = arrange(schema, capacity)
         self._head = memoryview(memory)[: starts[1]].cast("q")
         if create:
             write_header(self._head, schema, capacity)

@@ -15,6 +15,7 @@ import hashlib
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,11 +40,10 @@ __all__ = [
     "WORDS",
     "WORDS_PER_COLUMN",
     "Capacity",
+    "arrange",
     "capacity_in",
     "file_bytes",
     "peek_version",
-    "sections_of",
-    "starts_of",
     "write_header",
 ]
 
@@ -91,7 +91,7 @@ def write_header(head: memoryview, schema: StateSchema, capacity: Capacity) -> N
 
 def file_bytes(schema: StateSchema, capacity: Capacity) -> int:
     """Size of the file of a table with this capacity."""
-    return starts_of(sections_of(schema, capacity))[-1]
+    return arrange(schema, capacity)[1][-1]
 
 
 def capacity_in(memory: mmap.mmap, schema: StateSchema) -> Capacity | None:
@@ -134,8 +134,17 @@ def peek_version(first_bytes: bytes, size: int) -> int | None:
     return int(head[VERSION])
 
 
-def sections_of(schema: StateSchema, capacity: Capacity) -> Sections:
-    """Everything in the file, in order: header, index, hashes, live flags, columns."""
+@lru_cache(maxsize=1024)
+def arrange(schema: StateSchema, capacity: Capacity) -> tuple[Sections, tuple[int, ...]]:
+    """Lay out a table: everything in the file, and where it starts.
+
+    Returns
+    -------
+    sections
+        Types and shapes of header, index, hashes, live flags, and the arrays of each column.
+    starts
+        Where each section starts and, last, where the file ends.
+    """
     rows = capacity.rows
     words = WORDS + WORDS_PER_COLUMN * len(capacity.columns)
     sections: Sections = [
@@ -147,18 +156,11 @@ def sections_of(schema: StateSchema, capacity: Capacity) -> Sections:
     fields = [*schema.keys, *schema.values]
     for field, (entries, heap) in zip(fields, capacity.columns, strict=True):
         sections += column_class(field.type).sections(field.type, rows, entries, heap)
-    return sections
-
-
-def starts_of(sections: Sections) -> list[int]:
-    """Where each section starts, and, last, where the file ends."""
     starts = [0]
     for dtype, shape in sections:
-        size = dtype.itemsize
-        for length in shape:
-            size *= length
+        size = dtype.itemsize * prod(shape)
         starts.append(starts[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
-    return starts
+    return sections, tuple(starts)
 
 
 @lru_cache(maxsize=256)

@@ -137,6 +137,7 @@ class _OperatorDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
+        self._close: weakref.finalize[[int], _OperatorDirectory] | None = None
 
     def path_of(self, key_group: int) -> Path:
         return self.path / f"{key_group:06d}{_SUFFIX}"
@@ -147,15 +148,22 @@ class _OperatorDirectory:
     @contextmanager
     def locked(self, key_group: int) -> Iterator[None]:
         """Be the only process on this executor to write a table."""
-        if self._fd is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path / "locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            weakref.finalize(self, os.close, self._fd)
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, key_group)
+        fd = self._lock_file()
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, key_group)
         try:
             yield
         finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, key_group)
+            fcntl.lockf(fd, fcntl.LOCK_UN, 1, key_group)
+
+    def _lock_file(self) -> int:
+        if self._fd is not None and os.fstat(self._fd).st_nlink:
+            return self._fd
+        if self._close is not None:  # the whole directory was removed, and the lock file with it
+            self._close()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path / "locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._close = weakref.finalize(self, os.close, self._fd)
+        return self._fd
 
 
 def _file_name(operator: str) -> str:

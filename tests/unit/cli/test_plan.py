@@ -167,3 +167,61 @@ def test_an_unknown_method_is_refused_with_the_names_there_are(
         _run("sssm", "x.json")
     assert stopped.value.code == 2
     assert "ssm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "answer"),
+    [
+        (
+            "core_allocation",
+            {
+                "kind": "core_allocation",
+                "network": {"arrival_per_s": [8.0], "service_per_s": [10.0], "input_per_s": 8.0},
+                "latency_target_s": 0.2,
+                "available_cores": 8,
+            },
+            ("cores", [2]),
+        ),
+        (
+            "core_assignment",
+            {
+                "kind": "core_assignment",
+                "current": [[1, 1], [0, 0]],
+                "machine_cores": [2, 2],
+                "cores": [1, 2],
+                "state_bytes": [10.0, 10.0],
+                "data_bytes_per_s": [1.0, 1.0],
+                "home": [0, 0],
+            },
+            ("status", "feasible"),
+        ),
+        (
+            "fusion",
+            {
+                "kind": "fusion",
+                "operators": ["x", "y", "z"],
+                "attributes": [["k"], ["k", "l"], ["l"]],
+                "source": [0, 1],
+                "target": [1, 2],
+                "rate": [3.0, 1.0],
+            },
+            ("component_of", [0, 0, 1]),
+        ),
+    ],
+)
+def test_problems_of_other_kinds_are_planned_too(
+    method: str,
+    values: dict[str, Any],
+    answer: tuple[str, object],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(values))
+    assert _run(method, str(path), "--json") == 0
+    assert json.loads(capsys.readouterr().out)[answer[0]] == answer[1]
+    assert _run(method, str(path)) == 0
+    assert answer[0] in capsys.readouterr().out
+    assert _run("compare", str(path)) == 2
+    assert _run("ssm", str(path)) == 2
+    assert "asks for a Problem" in capsys.readouterr().err

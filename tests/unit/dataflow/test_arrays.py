@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +27,7 @@ PRIMITIVES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.int64(), [1, None, -5]),
     (pa.float32(), [1.5, None, -0.5]),
     (pa.date32(), [dt.date(2024, 1, 1), None]),
-    (pa.timestamp("us"), [dt.datetime(2024, 1, 1), None]),
+    (pa.timestamp("us", "UTC"), [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), None]),
     (pa.duration("ms"), [None, dt.timedelta(seconds=3)]),
 ]
 
@@ -63,7 +64,7 @@ def test_words_of_a_decimal_are_its_two_halves() -> None:
 def test_boundaries_of_a_slice_lead_to_its_bytes(dtype: pa.DataType) -> None:
     column = pa.array(["left out", "ab", None, "c"], pa.string()).cast(dtype)[1:]
     edges, data = boundaries_of(column), blob_bytes(column)
-    found = [bytes(data[a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    found = [bytes(data[a:b]) for a, b in itertools.pairwise(edges)]
     assert found == [b"ab", b"", b"c"]
 
 

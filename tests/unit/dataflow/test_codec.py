@@ -143,7 +143,7 @@ def test_pickle_holds_any_importable_class() -> None:
 
 def test_pickling_a_class_of_the_main_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plain, "__module__", "__main__")
-    with pytest.raises(StateEncodingError, match="defined in the main script.*Move the class"):
+    with pytest.raises(StateEncodingError, match=r"defined in the main script.*Move the class"):
         make_codec("o", "pickle", Plain)
 
 
@@ -153,7 +153,7 @@ def test_a_state_that_needs_arguments_is_refused() -> None:
 
 
 def test_an_unknown_codec_is_refused() -> None:
-    with pytest.raises(InvalidFlowError, match="codec 'json'.*Give 'msgpack'"):
+    with pytest.raises(InvalidFlowError, match=r"codec 'json'.*Give 'msgpack'"):
         make_codec("o", "json", dict)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from tests.oracles.lane import Lane, grouped
 
 from godwit.dataflow import aggregates as gw
 from godwit.dataflow.compute import ComputeOperator
 from godwit.model.errors import EpochFailedError, InvalidFlowError, UserFunctionError
-from tests.oracles.lane import Lane, grouped
 
 KEYS = pa.schema({"plane": pa.string()})
 INPUTS = pa.schema({"delay": pa.int64(), "note": pa.string()})
@@ -170,7 +170,7 @@ def test_a_column_of_a_wrong_type_names_operator_and_result() -> None:
 
 
 def test_an_operator_needs_aggregates() -> None:
-    with pytest.raises(InvalidFlowError, match="'delays' has no aggregates.*Name at least one"):
+    with pytest.raises(InvalidFlowError, match=r"'delays' has no aggregates.*Name at least one"):
         operator()
 
 
@@ -179,7 +179,7 @@ def test_an_operator_needs_aggregates() -> None:
     [{"plane": gw.count()}, {"m": gw.mean("delay"), "m__sum": gw.sum("delay")}],
 )
 def test_columns_of_one_name_are_refused(aggregates: dict[str, gw.Aggregate]) -> None:
-    with pytest.raises(InvalidFlowError, match="several columns named.*names that differ"):
+    with pytest.raises(InvalidFlowError, match=r"several columns named.*names that differ"):
         operator(**aggregates)
 
 

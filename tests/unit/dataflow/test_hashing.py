@@ -1,4 +1,4 @@
-"""Hashes of keys are XXH64, chained through the columns, of each value's bytes as Spark has them."""
+"""Hashes of keys are XXH64 of each value's bytes in turn, as Spark has them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def hashes(**columns: pa.Array) -> list[int]:
 
 
 EPOCH = dt.date(1970, 1, 1)
+SECOND = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
 
 CASES: list[tuple[pa.DataType, list[Any], list[bytes]]] = [
     (pa.bool_(), [True, False], [int_bytes(1), int_bytes(0)]),
@@ -48,7 +49,7 @@ CASES: list[tuple[pa.DataType, list[Any], list[bytes]]] = [
     (pa.int32(), [-(2**31), 5], [int_bytes(-(2**31)), int_bytes(5)]),
     (pa.int64(), [-(2**63), 5], [long_bytes(-(2**63)), long_bytes(5)]),
     (pa.date32(), [EPOCH, EPOCH - dt.timedelta(3)], [int_bytes(0), int_bytes(-3)]),
-    (pa.timestamp("us"), [dt.datetime(1970, 1, 1, 0, 0, 1)], [long_bytes(1_000_000)]),
+    (pa.timestamp("us", "UTC"), [SECOND], [long_bytes(1_000_000)]),
     (pa.duration("us"), [dt.timedelta(seconds=-1)], [long_bytes(-1_000_000)]),
     (pa.float32(), [1.5, -2.0], [struct.pack("<f", 1.5), struct.pack("<f", -2.0)]),
     (pa.float64(), [1.5, math.inf], [struct.pack("<d", 1.5), struct.pack("<d", math.inf)]),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
-from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from tests.oracles.lane import Lane, grouped
 
 from godwit.dataflow.process import KeyRows, ProcessOperator, State
 from godwit.model.errors import InvalidFlowError, StateEncodingError, UserFunctionError
-from tests.oracles.lane import Lane, grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 KEYS = pa.schema({"symbol": pa.string()})
 INPUTS = pa.schema({"price": pa.float64(), "size": pa.int64()})
@@ -90,7 +92,7 @@ def test_rows_are_named_tuples_of_the_inputs_in_order_of_arrival() -> None:
 def test_values_are_those_of_python() -> None:
     inputs = pa.schema(
         {
-            "moment": pa.timestamp("us"),
+            "moment": pa.timestamp("us", "UTC"),
             "day": pa.date32(),
             "price": pa.decimal128(5, 2),
             "flag": pa.bool_(),
@@ -102,7 +104,13 @@ def test_values_are_those_of_python() -> None:
     def look(key: tuple[int], rows: KeyRows, state: dict[str, int]) -> None:
         seen.extend([tuple(key), *map(tuple, rows)])
 
-    values = (dt.datetime(2024, 1, 1), dt.date(2024, 1, 2), Decimal("1.10"), True, b"x")
+    values = (
+        dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
+        dt.date(2024, 1, 2),
+        Decimal("1.10"),
+        True,
+        b"x",
+    )
     made = ProcessOperator(
         name="o",
         keys=pa.schema({"k": pa.date32()}),
@@ -137,7 +145,7 @@ def test_rows_without_columns_can_still_be_counted() -> None:
 
 
 def test_columns_that_cannot_be_names_are_numbered() -> None:
-    seen = []
+    seen: list[Any] = []
     made = ProcessOperator(
         name="o",
         keys=KEYS,

@@ -33,7 +33,7 @@ def test_an_unknown_planner_is_refused_with_the_names_there_are() -> None:
 
 
 def test_an_unknown_option_is_refused_with_the_options_there_are() -> None:
-    with pytest.raises(InvalidProblemError, match="no option 'speed'.*targets, taus"):
+    with pytest.raises(InvalidProblemError, match=r"no option 'speed'.*targets, taus"):
         planner("oms")(line_problem([0, 1], tau=0.5), speed=3)
 
 

@@ -99,7 +99,7 @@ def test_ordered_moves_are_the_key_groups_that_move(seed: int) -> None:
         executors=tuple("abcde"),
         load=rng.random(40),
         state_bytes=rng.random(40),
-        current=rng.integers(0, 5, 40),
+        current=rng.integers(0, 5, 40, np.int32),
     )
     plan = _plan(problem, rng.integers(0, 5, 40).tolist())
     assert sorted(m.key_group for m in plan.moves) == plan.moved.tolist()
@@ -123,7 +123,7 @@ def test_a_broken_limit_is_infeasible_and_says_why(
     assert plan.status is Status.INFEASIBLE
     assert words in plan.reason
     validate_solution(plan)
-    with pytest.raises(InvalidPlanError, match="exceed|has|own|uses"):
+    with pytest.raises(InvalidPlanError, match=r"exceed|has|own|uses"):
         validate_solution(_plan(problem, assignment))
 
 

@@ -96,6 +96,28 @@ def test_delivering_the_same_or_an_older_epoch_changes_nothing(tmp_path: Path) -
     assert read(tmp_path) == ROWS
 
 
+@pytest.mark.parametrize("renames", [True, False], ids=["renames", "object store"])
+def test_a_delivered_epoch_is_not_even_read_again(tmp_path: Path, renames: bool) -> None:
+    def fail(_: int) -> None:
+        raise AssertionError
+
+    filesystem = pafs.PyFileSystem(FaultyHandler(tmp_path, renames=renames))
+    sink = opened("out", filesystem=filesystem)
+    sink.deliver(EPOCHS[0])
+    sink.deliver(EpochRows(epoch=0, table=EPOCHS[0].table, on_batch=fail))
+    assert read(tmp_path / "out") == ROWS[:3]
+
+
+def test_what_an_unfinished_epoch_left_in_an_object_store_is_thrown_away(tmp_path: Path) -> None:
+    filesystem = pafs.PyFileSystem(FaultyHandler(tmp_path, renames=False))
+    sink = opened("out", filesystem=filesystem)
+    left = tmp_path / "out" / "epoch=0" / "part-00007.parquet"
+    left.parent.mkdir()
+    left.write_bytes(b"half a file")
+    sink.deliver(EPOCHS[0])
+    assert read(tmp_path / "out") == ROWS[:3]
+
+
 def test_small_batches_make_one_row_group_and_rows_keep_their_order(tmp_path: Path) -> None:
     table = pa.table({"plane": [f"N{i}" for i in range(1000)], "total": range(1000)}, schema=SCHEMA)
     opened(tmp_path).deliver(EpochRows(epoch=0, table=table, batch_rows=10))
@@ -312,6 +334,12 @@ def test_a_layout_that_changed_since_is_refused(
     opened(tmp_path)
     with pytest.raises(SinkError, match=message):
         opened(tmp_path, ctx, **options)
+
+
+def test_a_directory_whose_owner_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "_godwit.json").write_text("{")
+    with pytest.raises(SinkError, match=r"_godwit\.json cannot be read"):
+        opened(tmp_path)
 
 
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:

@@ -251,18 +251,18 @@ def test_a_connection_that_breaks_at_any_step_is_opened_anew(
             break
 
 
-def terminate_others(dsn: str) -> None:
+def terminate_writers(dsn: str) -> None:
     query(
         dsn,
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        "WHERE application_name = 'the_sink'",
     )
 
 
 def test_a_connection_closed_by_the_server_between_epochs_is_opened_anew(postgres: str) -> None:
-    with opened(postgres) as sink:
+    with opened(f"{postgres} application_name=the_sink") as sink:
         sink.deliver(EPOCHS[0])
-        terminate_others(postgres)
+        terminate_writers(postgres)
         sink.deliver(EPOCHS[1])
     assert table(postgres) == APPENDED
 
@@ -272,18 +272,18 @@ def test_a_connection_closed_by_the_server_during_the_copy_is_opened_anew(postgr
 
     def cut_once(_: int) -> None:
         if next(cut, False):
-            terminate_others(postgres)
+            terminate_writers(postgres)
 
-    with opened(postgres) as sink:
+    with opened(f"{postgres} application_name=the_sink") as sink:
         sink.deliver(EPOCHS[0])
         sink.deliver(EpochRows(epoch=1, table=EPOCHS[1].table, on_batch=cut_once))
     assert table(postgres) == APPENDED
 
 
 def test_a_connection_that_breaks_every_time_is_an_error(postgres: str) -> None:
-    with opened(postgres) as sink:
+    with opened(f"{postgres} application_name=the_sink") as sink:
         broken = EpochRows(
-            epoch=0, table=EPOCHS[0].table, on_batch=lambda _: terminate_others(postgres)
+            epoch=0, table=EPOCHS[0].table, on_batch=lambda _: terminate_writers(postgres)
         )
         with pytest.raises(SinkError, match="epoch 0 cannot be written") as caught:
             sink.deliver(broken)
@@ -382,7 +382,8 @@ def test_a_server_that_cannot_be_reached_is_an_error_at_open(tmp_path: object) -
 
 def test_the_connection_may_be_given_as_a_mapping(postgres: str) -> None:
     parameters = psycopg.conninfo.conninfo_to_dict(postgres)
-    sink = PostgresSink(parameters, "public.target")
+    ((schema,),) = query(postgres, "SELECT current_schema()")
+    sink = PostgresSink(parameters, f"{schema}.target")
     sink.open(context())
     sink.deliver(rows(0, ("N1", 1)))
     sink.close()
@@ -394,6 +395,7 @@ def test_epochs_are_recorded_in_the_schema_of_the_table(postgres: str) -> None:
     with opened(postgres, None, "results.target") as sink:
         sink.deliver(EPOCHS[0])
     assert query(postgres, "SELECT epoch FROM results.godwit_epochs") == [(0,)]
+    query(postgres, "DROP SCHEMA results CASCADE")
 
 
 @pytest.mark.parametrize(

@@ -179,11 +179,12 @@ def test_a_view_is_refused(postgres: str) -> None:
 
 
 def test_a_user_who_may_not_write_is_refused_with_the_grant(postgres: str) -> None:
+    ((schema,),) = execute(postgres, "SELECT current_schema()")
     execute(
         postgres,
         "DROP ROLE IF EXISTS reader",
         "CREATE ROLE reader LOGIN",
-        "GRANT CREATE ON SCHEMA public TO reader",
+        f"GRANT ALL ON SCHEMA {schema} TO reader",
         "CREATE TABLE target (plane text UNIQUE NULLS NOT DISTINCT, total bigint)",
     )
     as_reader = postgres.replace("user=postgres", "user=reader")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,18 @@ def test_a_dropped_table_is_gone_and_frees_its_space(tmp_path: Path) -> None:
     assert store.disk_bytes("op") == 0
     assert store.versions("op") == {}
     assert store.table("op", 3, COUNTS).version == -1
+
+
+def test_a_store_whose_directory_vanished_starts_over(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "run")
+    put(store.table("op", 3, COUNTS), 0, {"a": (1, 1.0)})
+    shutil.rmtree(tmp_path / "run")
+    assert store.versions("op") == {}
+    table = store.table("op", 3, COUNTS)
+    assert table.version == -1
+    put(table, 1, {"b": (2, 2.0)})
+    assert LocalStore(tmp_path / "run").versions("op") == {3: 1}
+    assert len(list((tmp_path / "run").glob("*/locks"))) == 1
 
 
 def test_dirty_and_foreign_files_have_no_version(tmp_path: Path) -> None:

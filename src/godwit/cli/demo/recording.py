@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from godwit.model import events
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from godwit.model import events
 
 __all__ = ["EpochFigures", "Mark", "Recording"]
 
@@ -112,9 +112,9 @@ class Recording:
         self.epochs.append(figures)
         return figures
 
-    def median_ms(self, epochs: Sequence[EpochFigures] | None = None) -> float:
+    def median_ms(self) -> float:
         """Median epoch time without the first epoch, which also starts Python processes."""
-        of = sorted(e.duration_ms for e in (self.epochs[1:] if epochs is None else epochs))
+        of = sorted(epoch.duration_ms for epoch in self.epochs[1:])
         return of[len(of) // 2] if of else 0.0
 
     def to_dict(self) -> dict[str, Any]:

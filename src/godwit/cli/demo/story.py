@@ -3,8 +3,8 @@
 The script reacts to events and never to the clock, so that a slow machine sees the same story:
 
 1. every executor but one shares the key groups; the last one is idle;
-2. after a quarter of the epochs, a third of the key groups of each operator move live to it;
-3. when they have arrived, and over half of the epochs are done, one executor is killed;
+2. after a quarter of the rows, a third of the key groups of each operator move live to it;
+3. when they have arrived, and over half of the rows are in, one executor is killed;
 4. its key groups are suspended, warmed elsewhere and resumed, while the others go on;
 5. the last files are held back until nobody waits; then the stream ends, and a batch query over
    the same files says whether a single row was lost or counted twice.
@@ -12,16 +12,15 @@ The script reacts to events and never to the clock, so that a slow machine sees 
 
 from __future__ import annotations
 
-import math
 import os
 import queue
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import godwit as gw
 import pyarrow.dataset as ds
+
+import godwit as gw
 from godwit.cli.demo.comparison import Comparison, compare, newest_rows
 from godwit.cli.demo.flights import SPARK_SCHEMA, load_flights, write_days
 from godwit.cli.demo.recording import EpochFigures, Recording
@@ -36,6 +35,7 @@ from godwit.state.verification import verify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["Audience", "Outcome", "Settings", "play"]
 
 PLANE, ROUTE = ("tailnum", "year"), ("origin", "dest")
-_IDLE_S = 5.0
+_IDLE_S = 2.0
+_STALL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,14 @@ def play(settings: Settings, audience: Audience) -> Outcome:
         spark.sparkContext.setLogLevel("ERROR")
         query, streamed = _start(settings, spark)
         try:
-            script = _Script(settings, query, cluster, spark, files, audience)
+            script = _Script(
+                settings,
+                query=query,
+                cluster=cluster,
+                spark=spark,
+                files=files,
+                audience=audience,
+            )
             script.play()
         finally:
             query.stop()
@@ -192,6 +200,7 @@ class _Script:
     def __init__(
         self,
         settings: Settings,
+        *,
         query: Query,
         cluster: LocalCluster,
         spark: SparkSession,
@@ -203,10 +212,9 @@ class _Script:
         self._audience = audience
         step = settings.days_per_epoch
         self._unread = [files[i : i + step] for i in range(0, len(files), step)]
-        self._released = 0
-        rows = sum(ds.dataset(path).count_rows() for path in files)
-        self.recording = Recording(started_s=time.time(), rows_in_all=rows)
-        self._epochs_in_all = len(self._unread)
+        self._rows_of = {path: ds.dataset(path).count_rows() for path in files}
+        self._rows_released = 0
+        self.recording = Recording(started_s=time.time(), rows_in_all=sum(self._rows_of.values()))
         self._heard: queue.Queue[events.Event] = queue.Queue()
         self._quiet_since = time.monotonic()
         self._moves: list[Migration] | None = None
@@ -223,7 +231,7 @@ class _Script:
             If the query fails.
         """
         self._query.add_listener(self._heard.put)
-        reserve = max(1, self._epochs_in_all // 8)
+        reserve = max(2, len(self._unread) // 8)
         while len(self._unread) > reserve:
             self._release()
         while not self._over():
@@ -239,24 +247,28 @@ class _Script:
         for file in self._unread.pop(0):
             # Into place in one step: the source must not see half a file.
             os.link(file, self._settings.work_dir / "in" / file.name)
-        self._released += 1
+            self._rows_released += self._rows_of[file]
         self._quiet_since = time.monotonic()
 
     def _feed(self) -> None:
-        """Release what was held back: all but the last when the deeds are done, the last at the end.
+        """Release the next files that were held back, once the stream has run dry.
 
-        A stream without rows has no epochs, and key groups switch between epochs; so while
-        somebody still waits, one more epoch's rows are released whenever the stream runs dry.
+        A stream without rows has no epochs, and key groups switch between epochs; so one more
+        epoch's rows are released even while somebody waits, but the last only when nobody does.
         """
-        if not self._unread:
-            return
-        dry = self._committed() == self._released
-        patience_over = time.monotonic() - self._quiet_since > _IDLE_S
-        if dry and (self._settled() or (patience_over and len(self._unread) > 1)):
+        if self._unread and self._dry() and (self._settled() or len(self._unread) > 1):
             self._release()
 
-    def _committed(self) -> int:
-        return len(self.recording.epochs)
+    def _dry(self) -> bool:
+        """Whether everything released is committed, and what follows from it has had its time."""
+        quiet_s = time.monotonic() - self._quiet_since
+        if self.recording.rows >= self._rows_released:
+            return self._settled() or quiet_s > _IDLE_S
+        # Should rows be lost, the stream must still end, and the comparison say so.
+        return quiet_s > _STALL_S and not self._query.status["isTriggerActive"]
+
+    def _share(self) -> float:
+        return self.recording.rows / self.recording.rows_in_all
 
     def _hear(self, event: events.Event) -> None:
         recording = self.recording
@@ -287,7 +299,7 @@ class _Script:
         return figures.waiting == figures.suspended == 0
 
     def _migrate_when_due(self) -> None:
-        if self._moves is not None or self._committed() < max(1, self._epochs_in_all // 4):
+        if self._moves is not None or self._share() < 1 / 4:
             return
         idle = self._idle_executor()
         self._audience.say(
@@ -314,7 +326,7 @@ class _Script:
     def _kill_when_due(self) -> None:
         if not self._settings.kill or self._killed is not None or not self._moved():
             return
-        if self._committed() < math.ceil(self._epochs_in_all * 0.55):
+        if self._share() < 0.55:
             return
         # The first one owns key groups from the beginning, so its loss is a loss of much state.
         victim = self._query.executors[0]
@@ -332,7 +344,7 @@ class _Script:
         return done and self._calm(self.recording.epochs[-1])
 
     def _over(self) -> bool:
-        return not self._unread and self._committed() >= self._released and self._settled()
+        return not self._unread and self._dry()
 
     def _check_alive(self) -> None:
         if self._query.isActive:
@@ -344,7 +356,7 @@ class _Script:
 
 
 def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
-    """Moves of a third of all key groups to `executor`, taken evenly from where they are now."""
+    """Plan a third of all key groups for `executor`, taken evenly from where they are now."""
     count = assignment.num_key_groups // 3
     by_owner = sorted(
         (rank, g)
@@ -382,9 +394,7 @@ def _compare(
     )
 
 
-def _compare_files(
-    what: str, directory: Path, batch: pa.Table, keys: Sequence[str]
-) -> Comparison:
+def _compare_files(what: str, directory: Path, batch: pa.Table, keys: Sequence[str]) -> Comparison:
     delivered = ds.dataset(directory, partitioning="hive", format="parquet").to_table()
     try:
         newest = newest_rows(delivered, keys)

@@ -249,7 +249,14 @@ class ParquetSink(Sink):
         }
         if _exists(self._fs, marker):
             with self._fs.open_input_stream(marker) as stream:
-                found = json.loads(stream.read())
+                text = stream.read()
+            try:
+                found = json.loads(text)
+            except ValueError as error:
+                raise self._error(
+                    f"{marker} cannot be read: {error}",
+                    "Use another path, or remove the directory to write it anew.",
+                ) from error
             if found != mine:
                 raise self._refusal(found, mine)
             return

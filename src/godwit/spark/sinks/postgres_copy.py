@@ -119,8 +119,7 @@ def _csv_field(values: pa.Array) -> pa.Array:
         return values.cast(pa.date32())
     if pa.types.is_timestamp(dtype) and dtype.tz is not None:
         # In UTC: offsets of old local times have seconds, which the text form would lose.
-        in_utc = values.cast(pa.timestamp(dtype.unit, "UTC")).cast(pa.timestamp(dtype.unit))
-        return _joined(in_utc, "Z")
+        return _joined(values.cast(pa.timestamp(dtype.unit)), "Z")
     if pa.types.is_duration(dtype):
         return _joined(values.cast(pa.duration("us")).cast(pa.int64()), " microseconds")
     if _is_array(dtype):

@@ -1,0 +1,161 @@
+"""What a key costs in the local store: found, read, and changed, beside a dictionary and LMDB.
+
+A line is one key group that holds so many string keys with a count and a total, of which an epoch
+touches some: find them, read their state, apply their changes.  Medians of epochs are printed.  A
+dictionary does the same in a Python loop, in one process and without versions; LMDB, where it is
+installed, does it in one transaction an epoch that is not synced to disk.
+
+    python benchmarks/state_table.py [--epochs 60] [--key-groups 1] [--root DIRECTORY]
+
+Several key groups take turns, so that each finds the processor's caches cold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.state.local_store import LocalStore
+from godwit.state.schema import StateSchema
+
+SCHEMA = StateSchema(
+    pa.schema([("key", pa.string())]),
+    pa.schema([("count", pa.int64()), ("total", pa.float64())]),
+)
+SIZES = [(4_000, 4), (4_000, 250), (4_000, 2_500), (100_000, 4), (100_000, 2_500), (100_000, 5_000)]
+STATE = struct.Struct("<qd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """Keys of one epoch and their new state."""
+
+    hashes: npt.NDArray[np.int64]
+    keys: pa.RecordBatch
+    values: pa.RecordBatch
+
+    def take(self, which: npt.NDArray[np.int64]) -> Touched:
+        """Return some of them."""
+        rows = pa.array(which)
+        return Touched(
+            hashes=self.hashes[which], keys=self.keys.take(rows), values=self.values.take(rows)
+        )
+
+
+def all_keys(held: int) -> Touched:
+    """Every key of a key group; their hashes share the low bits, as those of one key group do."""
+    hashes = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, held) & ~np.int64(255)
+    keys = [f"customer-{i:08d}" for i in range(held)]
+    counts, totals = pa.array(np.arange(held)), pa.array(np.ones(held))
+    return Touched(
+        hashes=hashes,
+        keys=pa.record_batch([keys], schema=SCHEMA.keys),
+        values=pa.record_batch([counts, totals], schema=SCHEMA.values),
+    )
+
+
+def time_table(root: Path, everything: Touched, epochs: list[Touched], key_groups: int) -> Any:
+    """Median seconds of load, find, read and apply."""
+    store = LocalStore(root)
+    loads, times = [], []
+    for key_group in range(key_groups):
+        table = store.table("benchmark", key_group, SCHEMA)
+        start = perf_counter()
+        table.replace(0, everything.hashes, everything.keys, everything.values)
+        loads.append(perf_counter() - start)
+    for number, epoch in enumerate(epochs, start=1):
+        table = store.table("benchmark", number % key_groups, SCHEMA)
+        marks = [perf_counter()]
+        rows = table.find(epoch.hashes, epoch.keys)
+        marks.append(perf_counter())
+        table.read(rows)
+        marks.append(perf_counter())
+        table.apply(number, epoch.hashes, epoch.keys, epoch.values)
+        marks.append(perf_counter())
+        times.append(np.diff(marks))
+    return [float(np.median(loads)), *np.median(times, axis=0)]
+
+
+def time_dictionary(everything: Touched, epochs: list[Touched]) -> float:
+    """Median seconds of an epoch of a Python loop over a dictionary."""
+    states = {}
+    for key, count, total in python_rows(everything):
+        states[key] = (count, total)
+    times = []
+    for epoch in epochs:
+        start = perf_counter()
+        for key, count, total in python_rows(epoch):
+            old_count, old_total = states[key]
+            states[key] = (old_count + count, old_total + total)
+        times.append(perf_counter() - start)
+    return float(np.median(times))
+
+
+def time_lmdb(root: Path, everything: Touched, epochs: list[Touched]) -> float:
+    """Median seconds of an epoch of a Python loop over LMDB."""
+    import lmdb
+
+    environment = lmdb.open(str(root), map_size=1 << 30, sync=False, writemap=True)
+    times = []
+    with environment:
+        with environment.begin(write=True) as transaction:
+            for key, count, total in python_rows(everything):
+                transaction.put(key.encode(), STATE.pack(count, total))
+        for epoch in epochs:
+            start = perf_counter()
+            with environment.begin(write=True) as transaction:
+                for key, count, total in python_rows(epoch):
+                    name = key.encode()
+                    old_count, old_total = STATE.unpack(transaction.get(name) or b"")
+                    transaction.put(name, STATE.pack(old_count + count, old_total + total))
+            times.append(perf_counter() - start)
+    return float(np.median(times))
+
+
+def python_rows(touched: Touched) -> Any:
+    """Key, count and total of each row as Python objects, whose making is part of a loop's cost."""
+    counts, totals = touched.values.columns
+    keys = touched.keys.column(0)
+    return zip(keys.to_pylist(), counts.to_pylist(), totals.to_pylist(), strict=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--key-groups", type=int, default=1)
+    parser.add_argument("--root", type=Path, help="where tables are (default: a temporary place)")
+    arguments = parser.parse_args()
+    has_lmdb = importlib.util.find_spec("lmdb") is not None
+    print("us per key, and us per epoch of one key group where marked *")
+    print(f"{'held':>8}{'touched':>9}", end="")
+    for title in ("load", "find", "read", "apply", "all", "all*", "dict", "LMDB"):
+        print(f"{title:>9}", end="")
+    print()
+    for held, touched in SIZES:
+        everything, rng = all_keys(held), np.random.default_rng(1)
+        epochs = [
+            everything.take(rng.choice(held, touched, replace=False))
+            for _ in range(arguments.epochs)
+        ]
+        with tempfile.TemporaryDirectory(dir=arguments.root) as directory:
+            root = Path(directory)
+            load, *steps = time_table(root / "store", everything, epochs, arguments.key_groups)
+            per_key = [load / held, *(s / touched for s in steps), sum(steps) / touched, sum(steps)]
+            per_key.append(time_dictionary(everything, epochs) / touched)
+            if has_lmdb:
+                per_key.append(time_lmdb(root / "lmdb", everything, epochs) / touched)
+        print(f"{held:>8}{touched:>9}" + "".join(f"{1e6 * seconds:>9.3f}" for seconds in per_key))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Compare Godwit with native Spark: ``python -m benchmarks.streaming WORKLOAD [--rounds N]``.
+
+Programs take turns, round by round, each in a fresh process; figures are medians over the steady
+epochs of all rounds, and ratios are within one round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.streaming.inputs import held_keys, keyed_rows
+from benchmarks.streaming.measure import Measurement, measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is compared: programs over inputs, and how many first epochs do not count."""
+
+    about: str
+    subjects: tuple[tuple[str, dict[str, object]], ...]
+    rivals: tuple[tuple[str, dict[str, object]], ...]
+    skip: int
+
+
+AGGREGATES = ("native-memory", "native-rocksdb")
+PYTHON = ("transform-with-state", "apply-in-pandas")
+
+
+def _same(programs: tuple[str, ...], **source: object) -> tuple[tuple[str, dict[str, object]], ...]:
+    return tuple((program, source) for program in programs)
+
+
+def _workload(
+    about: str, subject: str, rivals: tuple[str, ...], skip: int, **source: object
+) -> Workload:
+    return Workload(
+        about=about, subjects=_same((subject,), **source), rivals=_same(rivals, **source), skip=skip
+    )
+
+
+WORKLOADS = {
+    "uniform": _workload(
+        "sum and count, 1 M uniform string keys, 1 M rows an epoch",
+        "godwit",
+        AGGREGATES,
+        3,
+        epochs=12,
+        rows=1_000_000,
+        keys=1_000_000,
+    ),
+    "zipf": _workload(
+        "sum and count, 100 k Zipf(1) string keys, 1 M rows an epoch",
+        "godwit",
+        AGGREGATES,
+        3,
+        epochs=12,
+        rows=1_000_000,
+        keys=100_000,
+        zipf=1.0,
+    ),
+    "small": _workload(
+        "sum and count, 1,000 rows an epoch",
+        "godwit",
+        AGGREGATES,
+        5,
+        epochs=30,
+        rows=1_000,
+        keys=1_000_000,
+    ),
+    "python-20k": _workload(
+        "a Python function per key with state, 20 k keys, 200 k rows an epoch",
+        "godwit-process",
+        PYTHON,
+        1,
+        epochs=5,
+        rows=200_000,
+        keys=20_000,
+    ),
+    "python-200k": _workload(
+        "a Python function per key with state, 200 k keys, 200 k rows an epoch",
+        "godwit-process",
+        PYTHON,
+        1,
+        epochs=3,
+        rows=200_000,
+        keys=200_000,
+    ),
+    "held": Workload(
+        about="100 k keys touched an epoch, 10 M held against 1 M held (Godwit against itself)",
+        subjects=(("godwit", {"held": 10_000_000, "touched": 100_000, "epochs": 12}),),
+        rivals=(("godwit", {"held": 1_000_000, "touched": 100_000, "epochs": 12}),),
+        skip=-10,
+    ),
+}
+
+
+def _input(directory: Path, source: dict[str, object]) -> Path:
+    make = held_keys if "held" in source else keyed_rows
+    return make(directory, **source)  # type: ignore[operator]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workload", nargs="+", choices=[*WORKLOADS, "all"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--inputs", type=Path, default=Path("artifacts/inputs"))
+    parser.add_argument("--json", type=Path, default=Path("artifacts/streaming.jsonl"))
+    given = parser.parse_args()
+    names = list(WORKLOADS) if "all" in given.workload else given.workload
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        workload = WORKLOADS[name]
+        print(f"\n{name}: {workload.about}", flush=True)
+        runs: dict[int, list[Measurement]] = {}
+        parties = [*workload.subjects, *workload.rivals]
+        for turn in range(given.rounds):
+            for i, (program, source) in enumerate(parties):
+                done = measure(program, _input(given.inputs, source))
+                runs.setdefault(i, []).append(done)
+                ms = done.epoch_ms(skip=workload.skip)
+                print(
+                    f"  round {turn + 1}  {program:22s} {ms:9.0f} ms an epoch, "
+                    f"{done.epochs[-1]['rows'] / ms:8.0f} k rows/s, "
+                    f"peak {done.peak_bytes / 2**20:6.0f} MiB",
+                    flush=True,
+                )
+        summary = _summary(name, workload, runs)
+        with given.json.open("a") as out:
+            out.write(json.dumps(summary) + "\n")
+
+
+def _summary(
+    name: str, workload: Workload, runs: dict[int, list[Measurement]]
+) -> dict[str, object]:
+    subject = runs[0]
+    result: dict[str, object] = {
+        "workload": name,
+        "epoch_ms": {"subject": [m.epoch_ms(skip=workload.skip) for m in subject]},
+        "last_epoch": subject[-1].epochs[-1],
+    }
+    for i, (program, _) in enumerate(workload.rivals, 1):
+        ratios = [
+            rival.epoch_ms(skip=workload.skip) / own.epoch_ms(skip=workload.skip)
+            for own, rival in zip(subject, runs[i], strict=True)
+        ]
+        memory = median(r.peak_bytes / o.peak_bytes for o, r in zip(subject, runs[i], strict=True))
+        print(
+            f"  {program} / {workload.subjects[0][0]}: {median(ratios):.2f} in time "
+            f"({min(ratios):.2f} to {max(ratios):.2f}), {memory:.2f} in peak memory"
+        )
+        result[program] = {"time_ratios": ratios, "memory_ratio": memory}
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Running a program in a process of its own, and how much memory all its processes take."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+__all__ = ["Measurement", "measure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one run of a program took.
+
+    Attributes
+    ----------
+    program
+        Its name.
+    epochs
+        One entry an epoch: epoch, rows, ms and more.
+    peak_bytes
+        Peak of the memory of all its processes together (proportional set size).
+    """
+
+    program: str
+    epochs: list[dict[str, Any]]
+    peak_bytes: int
+
+    def epoch_ms(self, *, skip: int) -> float:
+        """Median time of an epoch, without the first `skip`."""
+        return median(e["ms"] for e in self.epochs[skip:])
+
+
+def measure(program: str, source: Path, *, timeout_s: float = 1200.0) -> Measurement:
+    """Run a program over an input."""
+    work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
+    log = work / "log.txt"
+    try:
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.streaming.programs", program, source, work],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+            sampler = _Sampler(process.pid)
+            sampler.start()
+            try:
+                out, _ = process.communicate(timeout=timeout_s)
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                sampler.stop()
+        for line in out.splitlines():
+            if line.startswith("MEASURED "):
+                return Measurement(
+                    program=program,
+                    epochs=json.loads(line.removeprefix("MEASURED ")),
+                    peak_bytes=sampler.peak_bytes,
+                )
+        raise RuntimeError(f"{program} failed:\n{log.read_text(errors='replace')[-3000:]}")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+class _Sampler(threading.Thread):
+    """Samples the memory of a process and all its descendants."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.peak_bytes = 0
+        self._pid = pid
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        while not self._done.wait(1.0):
+            self.peak_bytes = max(self.peak_bytes, sum(map(_pss, _family(self._pid))))
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join()
+
+
+def _family(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(") ", 1)[1].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found, todo = [], [pid]
+    while todo:
+        one = todo.pop()
+        found.append(one)
+        todo += children.get(one, [])
+    return found
+
+
+def _pss(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0

@@ -1,0 +1,223 @@
+"""The programs that are measured: each runs one input to its end and prints one JSON line.
+
+Run in a process of their own, so that every measurement starts with a fresh JVM::
+
+    python -m benchmarks.streaming.programs godwit INPUT WORK_DIR
+
+Every epoch's time is Spark's own ``triggerExecution`` (offset log, planning, processing, commit),
+for native queries and for Godwit alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.streaming.inputs import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ["PYSPARK_PYTHON"] = sys.executable
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PARTITIONS = 4
+
+
+def session(**conf: str) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "6g",
+        "spark.sql.files.maxPartitionBytes": "8m",
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        **conf,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def stream(spark: Any, source: str) -> Any:
+    return (
+        spark.readStream.schema(SCHEMA)
+        .option("maxFilesPerTrigger", 1)
+        .option("latestFirst", False)
+        .parquet(source)
+    )
+
+
+def run_native(frame: Any, work: Path) -> list[dict[str, Any]]:
+    query = (
+        frame.writeStream.outputMode("update")
+        .format("noop")
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .start()
+    )
+    query.processAllAvailable()
+    progress = query.recentProgress
+    query.stop()
+    return epochs_of(progress)
+
+
+def epochs_of(progress: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "epoch": p["batchId"],
+            "rows": p["numInputRows"],
+            "ms": p["durationMs"]["triggerExecution"],
+        }
+        for p in progress
+        if p["numInputRows"]
+    ]
+
+
+def native_aggregate(store: str) -> Callable[[str, Path], list[dict[str, Any]]]:
+    def run(source: str, work: Path) -> list[dict[str, Any]]:
+        from pyspark.sql import functions as sf
+
+        conf = {}
+        if store == "rocksdb":
+            conf = {
+                "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+                "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+            }
+        spark = session(**conf)
+        frame = stream(spark, source).groupBy("key")
+        return run_native(frame.agg(sf.count("*").alias("n"), sf.sum("v").alias("s")), work)
+
+    return run
+
+
+def run_godwit(
+    work: Path, source: str, build: Callable[[Any, Any], Any], **options: Any
+) -> list[dict[str, Any]]:
+    import godwit as gw
+
+    spark = session()
+    flow = gw.Flow("benchmark")
+    result = build(gw, flow.source("rows", stream(spark, source)).key_by("key"))
+    flow.sink("nothing", result, gw.sinks.noop())
+    query = flow.start(checkpoint=work / "checkpoint", **options)
+    query.processAllAvailable()
+    measured = epochs_of(query._spark_query.recentProgress)  # noqa: SLF001  the same clock
+    detail = {p["batchId"]: p for p in query.recentProgress}
+    query.stop()
+    for epoch in measured:
+        own = detail.get(epoch["epoch"], {})
+        epoch["phases_ms"] = own.get("durationMs")
+        epoch["lane_ms"] = own.get("laneMs")
+    return measured
+
+
+def godwit_aggregate(source: str, work: Path) -> list[dict[str, Any]]:
+    return run_godwit(
+        work, source, lambda gw, keyed: keyed.compute(name="sums", n=gw.count(), s=gw.sum("v"))
+    )
+
+
+def godwit_process(source: str, work: Path) -> list[dict[str, Any]]:
+    def tally(key: Any, rows: Any, state: dict[str, Any]) -> list[tuple[Any, ...]]:
+        state["n"] = state.get("n", 0) + len(rows)
+        state["s"] = state.get("s", 0.0) + sum(rows.column("v"))
+        return [(key[0], state["n"], state["s"])]
+
+    return run_godwit(
+        work,
+        source,
+        lambda _, keyed: keyed.process(
+            tally, name="tally", state=dict, output="key string, n long, s double"
+        ),
+    )
+
+
+def transform_with_state(source: str, work: Path) -> list[dict[str, Any]]:
+    from pyspark.sql import Row
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Tally(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.state = handle.getValueState("tally", "n long, s double")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: ARG002,N802,N803
+            held = self.state.get()
+            n, s = held or (0, 0.0)
+            for row in rows:
+                n += 1
+                s += row["v"]
+            self.state.update((n, s))
+            yield Row(key=key[0], n=n, s=s)
+
+        def close(self) -> None:
+            pass
+
+    spark = session(**{"spark.sql.streaming.stateStore.providerClass": ROCKSDB})
+    frame = (
+        stream(spark, source)
+        .groupBy("key")
+        .transformWithState(Tally(), "key string, n long, s double", "update", "None")
+    )
+    return run_native(frame, work)
+
+
+def apply_in_pandas_with_state(source: str, work: Path) -> list[dict[str, Any]]:
+    from pyspark.sql.streaming.state import GroupStateTimeout
+
+    def tally(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+        import pandas as pd
+
+        n, s = state.get if state.exists else (0, 0.0)
+        for frame in frames:
+            n += len(frame)
+            s += float(frame["v"].sum())
+        state.update((n, s))
+        yield pd.DataFrame({"key": [key[0]], "n": [n], "s": [s]})
+
+    spark = session(**{"spark.sql.streaming.stateStore.providerClass": ROCKSDB})
+    frame = (
+        stream(spark, source)
+        .groupBy("key")
+        .applyInPandasWithState(
+            tally,
+            "key string, n long, s double",
+            "n long, s double",
+            "update",
+            GroupStateTimeout.NoTimeout,
+        )
+    )
+    return run_native(frame, work)
+
+
+PROGRAMS: dict[str, Callable[[str, Path], list[dict[str, Any]]]] = {
+    "native-memory": native_aggregate("memory"),
+    "native-rocksdb": native_aggregate("rocksdb"),
+    "godwit": godwit_aggregate,
+    "transform-with-state": transform_with_state,
+    "apply-in-pandas": apply_in_pandas_with_state,
+    "godwit-process": godwit_process,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", choices=sorted(PROGRAMS))
+    parser.add_argument("input")
+    parser.add_argument("work", type=Path)
+    given = parser.parse_args()
+    measured = PROGRAMS[given.program](given.input, given.work)
+    print("MEASURED " + json.dumps(measured), flush=True)
+
+
+if __name__ == "__main__":
+    main()

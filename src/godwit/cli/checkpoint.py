@@ -1,0 +1,171 @@
+"""`godwit checkpoint`: look into a checkpoint, and check every byte of it, without Spark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from godwit.model.errors import CheckpointError
+from godwit.state.inspection import CheckpointSummary, inspect
+from godwit.state.records import IDENTITY
+from godwit.state.storage import CheckpointStorage
+from godwit.state.verification import VerificationReport, verify
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+__all__ = ["add_checkpoint_command"]
+
+_ORIGINAL = "a path, or a URI that pyarrow.fs opens (s3://, gs://, hdfs://)"
+
+
+def add_checkpoint_command(subparsers: Any) -> None:
+    """Add ``checkpoint`` to the command line; the function to run is left in ``args.run``."""
+    parser = subparsers.add_parser(
+        "checkpoint",
+        help="what is in a checkpoint, and whether it is whole",
+        description="Look into a checkpoint. It is only read, so a query may be running on it.",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    shown = actions.add_parser(
+        "inspect",
+        help="whose it is, what can be read from it, how large it is",
+        description="Sum up a checkpoint from its records; state is not read. Exit status 0; 2 if "
+        "it is no checkpoint.",
+    )
+    shown.set_defaults(run=_inspect)
+    checked = actions.add_parser(
+        "verify",
+        help="check every record, block and reference that the retained epochs need",
+        description="Read everything that the retained epochs need and check it: checksums, "
+        "references, chains, key groups. Exit status 0 if it is whole, 1 if not, 2 if it is no "
+        "checkpoint.",
+    )
+    checked.set_defaults(run=_verify)
+    for action in (shown, checked):
+        action.add_argument("path", metavar="PATH", help=_ORIGINAL)
+        action.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _opened(path: str) -> CheckpointStorage:
+    storage = CheckpointStorage.open(path)
+    if all(entry.path != IDENTITY for entry in storage.list("")):
+        raise CheckpointError(
+            f"{path!r} is not a checkpoint of Godwit: it has no file {IDENTITY!r}.",
+            remedy="Give the directory that was given to flow.start(checkpoint=...).",
+            path=path,
+        )
+    return storage
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    summary = inspect(_opened(args.path))
+    if args.json:
+        print(json.dumps(_plain(summary), indent=2))
+        return 0
+    console = Console()
+    identity = summary.identity
+    epochs = "none" if summary.epochs is None else f"{summary.epochs[0]} to {summary.epochs[1]}"
+    head = _grid(
+        [
+            ("flow", identity.name),
+            ("query", identity.query_id),
+            ("last run", summary.run_id or "none"),
+            ("key groups", str(identity.num_key_groups)),
+            ("retained epochs", epochs),
+            ("files", f"{summary.files} ({_size(summary.file_bytes)})"),
+            (
+                "to be collected",
+                f"{summary.unneeded_files} ({_size(summary.unneeded_bytes)})",
+            ),
+        ]
+    )
+    console.print(head)
+    if not summary.operators:
+        return 0
+    table = Table(title="state after the last epoch", title_justify="left")
+    table.add_column("operator")
+    for column in ("key groups", "rows in snapshots", "snapshots", "changelog", "segments",
+                   "waiting"):  # fmt: skip
+        table.add_column(column, justify="right")
+    for operator in summary.operators:
+        table.add_row(
+            Text(operator.name),
+            str(operator.key_groups),
+            f"{operator.snapshot_rows:,}",
+            _size(operator.snapshot_bytes),
+            _size(operator.changelog_bytes),
+            f"{operator.mean_segments:.1f} (most {operator.max_segments})",
+            str(len(operator.waiting)),
+        )
+    console.print(table)
+    return 0
+
+
+def _plain(summary: CheckpointSummary) -> dict[str, Any]:
+    identity = summary.identity
+    return {
+        "flow": identity.name,
+        "query_id": identity.query_id,
+        "run_id": summary.run_id,
+        "num_key_groups": identity.num_key_groups,
+        "epochs": summary.epochs,
+        "operators": [asdict(operator) for operator in summary.operators],
+        "files": summary.files,
+        "file_bytes": summary.file_bytes,
+        "unneeded_files": summary.unneeded_files,
+        "unneeded_bytes": summary.unneeded_bytes,
+    }
+
+
+def _verify(args: argparse.Namespace) -> int:
+    storage = _opened(args.path)
+    # On standard error, and only on a terminal: the report is what is piped on.
+    with Console(stderr=True).status(f"verifying {escape(args.path)} …"):
+        report = verify(storage)
+    if args.json:
+        values = asdict(report) | {"ok": report.ok}
+        print(json.dumps(values, indent=2))
+    else:
+        _tell(args.path, report)
+    return 0 if report.ok else 1
+
+
+def _tell(path: str, report: VerificationReport) -> None:
+    console = Console()
+    checked = f"{report.records} records and {report.blocks} blocks ({_size(report.checked_bytes)})"
+    span = (
+        "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
+    )
+    if report.ok:
+        console.print(Text(f"{path}: whole; {span}; checked {checked}"), soft_wrap=True)
+        return
+    count = len(report.findings)
+    noun = "problem" if count == 1 else "problems"
+    console.print(Text(f"{path}: {count} {noun}; {span}; checked {checked}"), soft_wrap=True)
+    table = Table("file", "problem", "what to do", show_lines=True)
+    for finding in report.findings:
+        table.add_row(Text(finding.file), Text(finding.problem), Text(finding.remedy))
+    console.print(table)
+
+
+def _grid(rows: Sequence[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for label, value in rows:
+        grid.add_row(Text(label, style="bold"), Text(value))
+    return grid
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,255 @@
+"""The command `godwit demo`: its options, its ending, its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from godwit.cli.demo.display import LivePage, PlainLines
+from godwit.model.errors import GodwitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from godwit.cli.demo.story import Outcome, Settings
+
+__all__ = ["add_demo_command"]
+
+_DESCRIPTION = """\
+Stream every flight that left New York in 2013 (336,776 rows) through two keyed operators on a
+small Spark cluster that this command starts on your machine. In the middle a third of the key
+groups moves, live, to an executor that was idle; then one executor is killed. At the end a plain
+batch query over the same rows says whether a single row was lost or counted twice.
+
+Needs Java 17 or newer, and: pip install 'godwit[demo]'
+"""
+_EPILOG = """\
+exit status:
+  0    every result equals the batch query's, row by row
+  1    it does not; the first differences are shown
+  2    the demo could not run
+  130  stopped by Ctrl-C
+
+examples:
+  godwit demo
+  godwit demo --days 60 --workers 4 --json measured.json
+  godwit demo --work-dir demo-run && godwit checkpoint inspect demo-run/checkpoint
+"""
+_SHOWN = 10
+_MARKER = ".godwit-demo"
+
+
+def add_demo_command(subparsers: Any) -> None:
+    """Add ``demo`` to the command line; the function to run is left in ``args.run``."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="a live migration and a killed executor, on your machine, in a minute or two",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--work-dir",
+        type=Path,
+        metavar="DIR",
+        help="where input, results, checkpoint, logs and the picture go; it must be empty or "
+        "hold an earlier demo, which is replaced (default: a temporary directory, of which only "
+        "the picture is kept)",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep everything in the temporary directory"
+    )
+    parser.add_argument(
+        "--workers", type=_at_least(3), default=3, metavar="N",
+        help="Spark workers, with one executor process of one core each (default 3, at least 3: "
+        "two that work and one that is idle)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--days", type=_at_least(8), default=365, metavar="N",
+        help="days of the year to stream (default 365, at least 8)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--days-per-epoch", type=_at_least(1), metavar="N",
+        help="days that make one epoch (default: a week of the whole year, less of less)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--key-groups", type=_at_least(6), default=96, metavar="N",
+        help="key groups of each operator (default 96)",
+    )  # fmt: skip
+    parser.add_argument("--no-kill", action="store_true", help="kill no executor")
+    parser.add_argument(
+        "--plain", action="store_true", help="lines instead of a live page, as when not a terminal"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything that was measured to FILE"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _at_least(least: int) -> Any:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        return value
+
+    number.__name__ = "number"
+    return number
+
+
+def _run(args: argparse.Namespace) -> int:
+    # Spark and matplotlib are slow to import, and --help needs neither.
+    from godwit.cli.demo.figure import save  # noqa: PLC0415
+    from godwit.cli.demo.story import Settings, play  # noqa: PLC0415
+
+    if args.json is not None and not args.json.absolute().parent.is_dir():
+        raise GodwitError(
+            f"--json {args.json} cannot be written: its directory does not exist.",
+            remedy="Create the directory first.",
+        )
+    console = Console()
+    work_dir = _prepared(args.work_dir)
+    settings = Settings(
+        work_dir=work_dir,
+        executors=args.workers,
+        days=args.days,
+        days_per_epoch=args.days_per_epoch or max(1, min(7, args.days // 16)),
+        key_groups=args.key_groups,
+        kill=not args.no_kill,
+    )
+    audience = LivePage(console) if console.is_terminal and not args.plain else PlainLines(console)
+    finished = False
+    try:
+        with _terminable(), audience:
+            outcome = play(settings, audience)
+        picture = work_dir / "epochs.png"
+        save(outcome.recording, picture)
+        if args.json is not None:
+            args.json.write_text(json.dumps(_measured(settings, outcome), indent=1) + "\n")
+        finished = True
+    except KeyboardInterrupt:
+        console.print("stopped; nothing is left running")
+        raise
+    finally:
+        temporary = args.work_dir is None and not args.keep
+        if temporary and finished:
+            _remove_all_but(work_dir, "epochs.png")
+        elif temporary:
+            shutil.rmtree(work_dir, ignore_errors=True)
+        elif not finished:
+            console.print(Text(f"what it left, with logs: {work_dir}"), soft_wrap=True)
+    _tell(console, outcome)
+    console.print(Text(f"picture: {picture}"), soft_wrap=True)
+    if not temporary:
+        console.print(Text(f"everything else: {work_dir}"), soft_wrap=True)
+    return 0 if outcome.ok else 1
+
+
+def _prepared(given: Path | None) -> Path:
+    """Directory to work in, with nothing in it but its marker."""
+    if given is None:
+        work_dir = Path(tempfile.mkdtemp(prefix="godwit-demo-"))
+    else:
+        work_dir = given.absolute()
+        if work_dir.exists() and not work_dir.is_dir():
+            raise GodwitError(
+                f"--work-dir {given} is not a directory.", remedy="Name a new or empty directory."
+            )
+        if work_dir.is_dir() and any(work_dir.iterdir()):
+            if not (work_dir / _MARKER).exists():
+                raise GodwitError(
+                    f"--work-dir {given} holds something that no demo wrote.",
+                    remedy="Name a new or empty directory.",
+                )
+            shutil.rmtree(work_dir)
+        work_dir.mkdir(parents=True, exist_ok=True)
+    (work_dir / _MARKER).touch()
+    return work_dir
+
+
+def _remove_all_but(directory: Path, kept: str) -> None:
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != kept:
+            entry.unlink()
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that every process is stopped."""
+
+    def stop(_number: int, _frame: object) -> None:
+        sys.exit(143)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell(console: Console, outcome: Outcome) -> None:
+    recording = outcome.recording
+    console.print()
+    marks = {mark.label: mark.at_s for mark in recording.marks}
+    console.print(
+        f"{recording.rows:,} flights in {len(recording.epochs)} epochs and "
+        f"{outcome.stream_s:.1f} s; median epoch {recording.median_ms() / 1e3:.2f} s"
+    )
+    if "migration finished" in marks:
+        took = marks["migration finished"] - marks["migration started"]
+        console.print(f"live migration: {took:.1f} s from request to end, while the stream flowed")
+    killed = next((m for m in recording.marks if "killed" in m.label), None)
+    if killed is not None and "recovered" in marks:
+        took = marks["recovered"] - killed.at_s
+        console.print(f"{killed.label}: no key group waited any more {took:.1f} s later")
+    for comparison in outcome.comparisons:
+        if comparison.equal:
+            verdict = f"[green]equal[/green] to the batch query, all {comparison.rows:,} rows"
+        else:
+            verdict = f"[red]{len(comparison.differences):,} differences[/red] from the batch query"
+        console.print(f"{comparison.what}: {verdict}", soft_wrap=True)
+        for difference in comparison.differences[:_SHOWN]:
+            console.print(Text(f"  {difference}"), soft_wrap=True)
+    problems = outcome.checkpoint_problems
+    console.print(
+        f"checkpoint: [red]{len(problems)} problems[/red]"
+        if problems
+        else "checkpoint: [green]whole[/green], every checksum checked"
+    )
+    for problem in problems[:_SHOWN]:
+        console.print(Text(f"  {problem}"), soft_wrap=True)
+
+
+def _measured(settings: Settings, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "settings": {
+            "executors": settings.executors,
+            "days": settings.days,
+            "days_per_epoch": settings.days_per_epoch,
+            "key_groups": settings.key_groups,
+            "kill": settings.kill,
+        },
+        "verdict": {
+            "equal": outcome.ok,
+            "comparisons": [
+                {"what": c.what, "rows": c.rows, "differences": list(c.differences)}
+                for c in outcome.comparisons
+            ],
+            "checkpoint_problems": list(outcome.checkpoint_problems),
+        },
+        "stream_s": outcome.stream_s,
+        "median_epoch_ms": outcome.recording.median_ms(),
+        **outcome.recording.to_dict(),
+    }

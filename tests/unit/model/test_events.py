@@ -1,0 +1,96 @@
+"""The events that users see."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+
+import pytest
+
+from godwit.model import events
+from godwit.model.errors import GodwitError
+from godwit.model.events import Event, event_from_dict
+
+ONE_OF_EACH: tuple[Event, ...] = (
+    events.QueryStarted(epoch=-1, at_s=1.0, name="delays"),
+    events.QueryStopped(epoch=4, at_s=1.0, name="delays"),
+    events.QueryFailed(epoch=4, at_s=1.0, name="delays", error="a sink is full"),
+    events.EpochCommitted(
+        epoch=4, at_s=1.0, rows_in=10, rows_out=1, duration_ms=12.4, watermarks={"flights": 77}
+    ),
+    events.EpochAborted(epoch=4, at_s=1.0, reason="an executor died"),
+    events.EpochsHeld(epoch=4, at_s=1.0, reason="no executor is left"),
+    events.EpochsReleased(epoch=4, at_s=1.0),
+    events.ExecutorAdded(epoch=4, at_s=1.0, executor="3", lanes=1),
+    events.ExecutorDraining(epoch=4, at_s=1.0, executor="3"),
+    events.ExecutorLost(epoch=4, at_s=1.0, executor="3", reason="killed"),
+    events.MigrationStarted(
+        epoch=4,
+        at_s=1.0,
+        migration="m1",
+        component="sum",
+        strategy="live",
+        moves=3,
+        state_bytes=2048,
+    ),
+    events.MigrationFinished(epoch=4, at_s=1.0, migration="m1", component="sum", moved=3),
+    events.MigrationCancelled(
+        epoch=4, at_s=1.0, migration="m1", component="sum", reason="d was lost", withdrawn=2
+    ),
+    events.WarmingStarted(epoch=4, at_s=1.0, component="sum", executor="3", key_groups=(1, 2)),
+    events.KeyGroupsWarmed(epoch=4, at_s=1.0, component="sum", executor="3", key_groups=(1,)),
+    events.AssignmentSwitched(epoch=4, at_s=1.0, component="sum", version=9, key_groups=(1,)),
+    events.KeyGroupsSuspended(epoch=4, at_s=1.0, component="sum", key_groups=(1,)),
+    events.KeyGroupsResumed(epoch=4, at_s=1.0, component="sum", key_groups=tuple(range(20))),
+    events.KeyGroupsLoaded(epoch=4, at_s=1.0, component="sum", key_groups=(1,)),
+    events.SnapshotWritten(epoch=4, at_s=1.0, operator="sum", key_groups=(1,), state_bytes=7),
+    events.FilesCollected(epoch=4, at_s=1.0, files=1, freed_bytes=3 * 2**30),
+    events.DecisionTaken(
+        epoch=4, at_s=1.0, decision="add 1 executor", reason="too slow", numbers={"latency_ms": 9.5}
+    ),
+)
+
+
+def test_every_kind_is_tried_here() -> None:
+    kinds = {name for name in events.__all__ if name not in {"Event", "event_from_dict"}}
+    assert {type(event).__name__ for event in ONE_OF_EACH} == kinds
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
+def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event) -> None:
+    assert event_from_dict(json.loads(json.dumps(event.to_dict()))) == event
+    assert pickle.loads(pickle.dumps(event)) == event
+    assert event.describe()
+    assert "\n" not in event.describe()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        event.epoch = 5  # type: ignore[misc]  # that it cannot be set is what is tested
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (0, "query delays started"),
+        (3, "epoch 4 committed: 10 rows in, 1 out, 12 ms"),
+        (7, "executor 3 added with 1 lane"),
+        (9, "executor 3 lost: killed"),
+        (10, "migration m1 of sum started (live): 3 key groups, 2.0 KiB"),
+        (12, "migration m1 of sum cancelled: d was lost (0 moved, 2 withdrawn)"),
+        (13, "sum: warming key groups 1, 2 at 3"),
+        (17, "sum: key groups 0, 1, 2, 3, 4, 5, 6, 7, … 20 in all resumed"),
+        (20, "1 file collected, 3.0 GiB freed"),
+        (21, "add 1 executor: too slow (latency_ms 9.5)"),
+    ],
+)
+def test_lines_read_like_sentences(event: int, line: str) -> None:
+    assert ONE_OF_EACH[event].describe() == line
+
+
+def test_a_switch_of_lanes_alone_says_so() -> None:
+    event = events.AssignmentSwitched(epoch=0, at_s=0.0, component="sum", version=2)
+    assert event.describe() == "sum: assignment 2 changes lanes only"
+
+
+def test_an_unknown_kind_is_refused_by_name() -> None:
+    with pytest.raises(GodwitError, match="no event of kind 'Nonsense'"):
+        event_from_dict({"kind": "Nonsense", "epoch": 0, "at_s": 0.0})

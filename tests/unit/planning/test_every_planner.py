@@ -1,0 +1,107 @@
+"""What holds for every planner in the registry, whatever its method."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.json_format import solution_to_dict
+from godwit.planning.problem import Limits, Problem, Traffic
+from godwit.planning.registry import PLANNERS
+from godwit.planning.solution import Solution
+from godwit.planning.validation import validate_solution
+
+if TYPE_CHECKING:
+    from godwit.planning.registry import Planner
+
+ASSIGNMENT = [entry for entry in PLANNERS.values() if entry.asks == "assignment"]
+MATRIX = {"sizes": [1, 2, 3, 4], "probability": np.full((4, 4), 0.25)}
+OPTIONS: dict[str, dict[str, Any]] = {"mtm": {"transitions": MATRIX, "gamma": 0.5}}
+
+
+def _problem(rng: np.random.Generator, *, intervals: bool) -> Problem:
+    m, n = int(rng.integers(2, 12)), int(rng.integers(2, 5))
+    draining = rng.random(n) < 0.25
+    draining[rng.integers(n)] = False
+    current = rng.integers(0, n, m)
+    if intervals:
+        current = np.sort(current)
+    pairs = int(rng.integers(1, 2 * m))
+    low, high = np.sort(rng.random(2) * 8).tolist()
+    choices: dict[str, Any] = {
+        "max_moves": int(rng.integers(0, m + 1)),
+        "max_bytes": float(rng.random() * 50),
+        "tau": float(rng.choice([0.0, 0.3, 1.5])),
+        "load_low": low,
+        "load_high": high,
+        "target_executors": int(rng.integers(1, int((~draining).sum()) + 1)),
+    }
+    always = {"tau", "load_low", "load_high"}
+    return Problem(
+        executors=tuple(f"e{i}" for i in range(n)),
+        load=rng.integers(0, 9, m).astype(np.float64),
+        state_bytes=rng.integers(0, 9, m).astype(np.float64),
+        current=current.astype(np.int32),
+        draining=draining,
+        capacity=np.ones(n) if rng.random() < 0.7 else rng.random(n) + 0.5,
+        intervals=intervals,
+        limits=Limits(**{k: v for k, v in choices.items() if k in always or rng.random() < 0.4}),
+        traffic=Traffic(
+            source=rng.integers(0, m, pairs, np.int32),
+            target=rng.integers(0, m, pairs, np.int32),
+            rate=rng.random(pairs),
+        ),
+        history=rng.random((3, m)),
+    )
+
+
+@pytest.mark.parametrize("entry", ASSIGNMENT, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("intervals", [False, True])
+def test_no_planner_returns_an_invalid_solution(entry: Planner, intervals: bool) -> None:
+    rng = np.random.default_rng(7)
+    planned = 0
+    for _ in range(25):
+        problem = _problem(rng, intervals=intervals)
+        if intervals:
+            problem = dataclasses.replace(problem, capacity=np.ones(problem.num_executors))
+        refusal = entry.refusal(problem)
+        if refusal:
+            with pytest.raises(InvalidProblemError, match="cannot take this problem"):
+                entry(problem)
+            continue
+        try:
+            solution = entry(problem, **OPTIONS.get(entry.name, {}))
+        except InvalidProblemError as error:
+            # Only a chain that has no plan within tau for one of its sizes is a wrong problem.
+            assert entry.name == "mtm", error  # noqa: PT017  the rest of the run still counts
+            continue
+        assert isinstance(solution, Solution)
+        assert solution.method == entry.name
+        assert solution.elapsed_s >= 0
+        validate_solution(solution)
+        assert json.loads(json.dumps(solution_to_dict(solution)))
+        planned += 1
+    takes_intervals_only = entry.refusal(_problem(np.random.default_rng(0), intervals=False))
+    assert planned or takes_intervals_only or intervals
+
+
+@pytest.mark.parametrize("entry", ASSIGNMENT, ids=lambda entry: entry.name)
+def test_a_planner_is_a_function_of_its_problem(entry: Planner) -> None:
+    rng = np.random.default_rng(11)
+    compared = 0
+    for intervals in (False, True):
+        problem = dataclasses.replace(
+            _problem(rng, intervals=intervals), limits=Limits(tau=2.0, load_low=1.0, load_high=9.0)
+        )
+        if entry.refusal(problem):
+            continue
+        options = OPTIONS.get(entry.name, {})
+        first, second = entry(problem, **options), entry(problem, **options)
+        assert first.assignment.tolist() == second.assignment.tolist()
+        compared += 1
+    assert compared
