@@ -71,6 +71,7 @@ def rows_of(types: list[pa.DataType]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 def batch_of(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Record batch whose columns start in the middle of their buffers, as slices do."""
     columns = [pa.array([row[i] for row in rows], f.type) for i, f in enumerate(schema)]
     padded = [pa.concat_arrays([c.slice(0, 1), c]).slice(1) for c in columns] if rows else columns
     return pa.RecordBatch.from_arrays(padded, schema=schema)
@@ -191,7 +192,7 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.epoch >= 0)
     @rule(data=st.data(), at=st.sampled_from(["remove", "write", "_put_values"]))
     def kill_while_writing(self, data: st.DataObject, at: str) -> None:
-        change, table = self.change(data), self.table
+        change = self.change(data)
         before = [(key, state) for key, state in self.model.values()]
 
         def dies(*_: Any) -> None:
@@ -216,7 +217,6 @@ class TableMachine(RuleBasedStateMachine):
                 batch_of(self.schema.keys, keys),
                 batch_of(self.schema.values, states),
             )
-        del table
 
     @rule(data=st.data())
     def run_out_of_space(self, data: st.DataObject) -> None:

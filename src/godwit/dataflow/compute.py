@@ -138,7 +138,8 @@ class ComputeOperator(KeyedOperator):
         """Keys, and what each aggregate says of itself."""
         return {
             "operator": "compute",
-            "keys": {field.name: str(field.type) for field in self.schema.keys},
+            # Pairs, since a key is hashed in the order of its columns.
+            "keys": [[field.name, str(field.type)] for field in self.schema.keys],
             "aggregates": {slot.name: slot.aggregate.describe() for slot in self._slots},
         }
 

@@ -210,7 +210,8 @@ class ProcessOperator(KeyedOperator):
         """Keys, and what the codec says of the state."""
         return {
             "operator": "process",
-            "keys": {field.name: str(field.type) for field in self.schema.keys},
+            # Pairs, since a key is hashed in the order of its columns.
+            "keys": [[field.name, str(field.type)] for field in self.schema.keys],
             **self._codec.describe(),
         }
 

@@ -84,7 +84,8 @@ class MigrationProtocol:
         for component in self._components.values():
             relocate(component, self._run)
             if self._run.executors:
-                cool(component, self._run, range(component.assignment.num_key_groups))
+                everything = set(range(component.assignment.num_key_groups))
+                cool(component, self._run, sorted(everything - component.load))
         self.opening = self._settle()
 
     def next_epoch(self) -> Mapping[str, EpochPlan]:

@@ -160,7 +160,7 @@ class AllocationSearch:
         return best
 
     def _best_exchange(self, h: int, limit: float, *, spend: bool) -> _Step | None:
-        model, units = self.model, self.model.units
+        model = self.model
         mine = np.flatnonzero((self.place == h) & self._movable)
         others = np.flatnonzero((self.place != h) & self._movable)
         if not len(mine) or not len(others):
@@ -251,7 +251,6 @@ class AllocationSearch:
         return np.asarray(within, np.bool_)
 
     def _affordable(self, unit: IndexArray, executor: IndexArray, *, spend: bool) -> BoolArray:
-        units = self.model.units
         moves, size = self._extra_moves(unit, executor), self._extra_bytes(unit, executor)
         return self._within(moves, size, spend=spend)
 

@@ -88,7 +88,7 @@ def read_state(
             f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
             remedy="Read it once the operator has seen rows.",
         )
-    schema = _state_schema(storage, held[0], list(fingerprint["keys"]))
+    schema = _state_schema(storage, held[0], [name for name, _ in fingerprint["keys"]])
     readable = fingerprint.get("codec") == "msgpack"
     shown = pa.schema(
         [

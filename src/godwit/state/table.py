@@ -15,7 +15,6 @@ cache of a committed version, are this project's own.
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -285,7 +284,7 @@ class KeyGroupTable:
         return create_file(self._path.with_suffix(".new"), self.schema, capacity)
 
     def _publish(self, image: TableImage, identity: FileIdentity) -> None:
-        os.replace(self._path.with_suffix(".new"), self._path)  # noqa: PTH105
+        self._path.with_suffix(".new").replace(self._path)
         self._image, self._identity = image, identity
 
     @contextmanager
@@ -301,7 +300,7 @@ class KeyGroupTable:
     def _map(self) -> bool:
         """Map the file that is there now; return whether the table is whole and clean."""
         try:
-            identity = identity_of(os.stat(self._path))  # noqa: PTH116
+            identity = identity_of(self._path.stat())
         except FileNotFoundError:
             if self._identity is not None:
                 self._image, self._identity = blank_image(self.schema), None

@@ -125,7 +125,7 @@ def test_the_fingerprint_tells_apart_what_old_state_would_not_fit() -> None:
     assert base == operator(a=gw.sum("delay"), b=gw.top_k("note", 2)).fingerprint()
     assert base == {
         "operator": "compute",
-        "keys": {"plane": "string"},
+        "keys": [["plane", "string"]],
         "aggregates": {
             "a": {"aggregate": "sum", "column": "delay", "type": "int64"},
             "b": {"aggregate": "top_k", "columns": ["note"], "types": ["string"], "k": 2},

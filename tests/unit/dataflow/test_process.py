@@ -219,7 +219,7 @@ def test_an_operator_can_be_pickled() -> None:
 def test_the_fingerprint_holds_keys_codec_and_shape_of_the_state() -> None:
     assert operator().fingerprint() == {
         "operator": "process",
-        "keys": {"symbol": "string"},
+        "keys": [["symbol", "string"]],
         "codec": "msgpack",
         "state": "StructType",
     }
