@@ -28,6 +28,8 @@ from godwit.planning.universal_hashing import plan_universal_hashing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from godwit.planning.solution import Solution
+
 
 def median_ms(call: Callable[[], object], repeats: int) -> float:
     times = []
@@ -54,13 +56,14 @@ def windows() -> None:
     )
     before = metrics.history_imbalance(problem, problem.current)
     total = problem.state_bytes.sum()
-    for name, call, repeats in (
+    plans: tuple[tuple[str, Callable[[], Solution], int], ...] = (
         ("elb", lambda: plan_elb(problem), 15),
         ("clb", lambda: plan_clb(problem), 3),
         ("clb as in the paper", lambda: plan_clb(problem, refine=0), 3),
         ("pkg", lambda: plan_pkg(problem), 15),
         ("universal_hashing", lambda: plan_universal_hashing(problem), 15),
-    ):
+    )
+    for name, call, repeats in plans:
         solution = call()
         print(
             f"{name:20s} {median_ms(call, repeats):8.2f} ms, load distance "

@@ -31,7 +31,9 @@ from godwit.dataflow.aggregates import (
     top_k,
     variance,
 )
+from godwit.dataflow.codec import State
 from godwit.dataflow.flow import Flow
+from godwit.dataflow.process import KeyRows
 from godwit.dataflow.runtime import Runtime, register
 from godwit.migration import Bounds, LossPolicy, Policy, Strategy
 from godwit.model.assignment import Assignment, Move, even_assignment
@@ -45,11 +47,13 @@ __all__ = [
     "Bounds",
     "Flow",
     "GodwitError",
+    "KeyRows",
     "LossPolicy",
     "Migration",
     "Move",
     "Policy",
     "Query",
+    "State",
     "Strategy",
     "__version__",
     "approx_distinct",

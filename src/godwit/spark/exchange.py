@@ -139,7 +139,10 @@ def on_executors(
         _PICKLED,
     )
 
-    def one(index: int, _partition: Iterable[Any]) -> Iterable[Any]:
+    def one(index: int, partition: Iterable[Any]) -> Iterable[Any]:
+        # Spark ends a Python process that leaves input unread, and starting one takes seconds.
+        for _ in partition:
+            pass
         yield from run(index)
 
     return numbers.mapPartitionsWithIndex(one)

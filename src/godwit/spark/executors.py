@@ -141,9 +141,11 @@ def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
     """Directory of the local store of one executor in one run.
 
     By default it lies in the executor's own block directory (which Spark names to its Python
-    processes, and removes with the executor).
+    processes, and removes with the executor).  ``<query>-<run>`` is the form of `run_id`: all runs
+    of one query are neighbours, so a later run can remove what an earlier one left behind.
     """
+    query, _, run = run_id.partition("-")
     if local_dir is None:
         block_dirs = os.environ.get("SPARK_LOCAL_DIRS", "")
         local_dir = block_dirs.split(",")[0] or "/tmp"  # noqa: S108  Spark's own last resort
-    return Path(local_dir) / f"godwit-{run_id}" / executor
+    return Path(local_dir) / f"godwit-{query}" / run / executor

@@ -9,6 +9,7 @@ leaves only files that no commit record names.
 from __future__ import annotations
 
 import pickle
+import shutil
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -223,10 +224,17 @@ _stores: dict[Path, LocalStore] = {}
 
 def local_store(root: Path) -> LocalStore:
     """Return the local store at `root`, one object for as long as this Python process lives."""
-    if root not in _stores:
-        _stores.clear()  # of an earlier run; its mappings go with it
-        _stores[root] = LocalStore(root)
-    return _stores[root]
+    store = _stores.get(root)
+    if store is None:
+        run = root.parent
+        for other in run.parent.glob("*"):
+            if other != run:  # of an earlier run of this query, whose local store nobody trusts
+                shutil.rmtree(other, ignore_errors=True)
+        for known in list(_stores):
+            if known.parent != run:
+                del _stores[known]
+        store = _stores[root] = LocalStore(root)
+    return store
 
 
 def dump_report(report: LaneReport) -> bytes:

@@ -131,9 +131,8 @@ class OperatorLane:
         report: LaneReport,
     ) -> None:
         self.operator, self.told, self.place = operator, told, place
-        self.store, self.files, self.report = store, files, report
+        self.files, self.report = files, report
         self.num_key_groups = len(told.places)
-        self.storage, self.epoch = instruction.storage, instruction.epoch
         self.keys = operator.schema.keys.names
         self.hydration = Hydration(
             store=store,

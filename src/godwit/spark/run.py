@@ -81,18 +81,19 @@ class Run:
         emit: Callable[[events.Event], None],
     ) -> None:
         self.flow, self.options, self.spark = flow, options, spark
-        self.run_id = uuid.uuid4().hex[:12]
         self.progress: list[dict[str, Any]] = []
         self.emit = emit
         self._lock = threading.RLock()  # guards the protocol, the chains, and what executors hold
         self.stopping = threading.Event()
         self.storage = CheckpointStorage.open(options.checkpoint)
+        run = uuid.uuid4().hex[:12]
         self.log = CommitLog.create_or_open(
             self.storage,
             _identity(flow, self.storage),
-            self.run_id,
+            run,
             retain_epochs=options.retain_epochs,
         )
+        self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self.copies = Copies(flow.num_key_groups)
         self.loads: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
         self._executors: dict[str, Executor] = {}

@@ -69,11 +69,12 @@ def needed_files(log: CommitLog) -> set[str]:
     retained = log.retained_epochs
     if not retained:
         return {IDENTITY}
+    # Commits beside this may move on meanwhile; what they still need, these epochs do too.
     anchor = log.manifest_before(retained.start)
     needed = {IDENTITY}
     needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
     needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
-    needed.update(block.file for block in log.chains_at(retained.start).blocks())
+    needed.update(block.file for block in log.replay(retained.start).blocks())
     for epoch in retained:
-        needed.update(block.file for block in log.record(epoch).blocks())
+        needed.update(block.file for block in log.load(epoch).blocks())
     return needed

@@ -98,10 +98,10 @@ class CommitLog:
         if self._manifests and self._manifests[-1] > latest:
             load_record(storage, commit_path(self._manifests[-1]), CommitRecord)
         if latest >= 0:
-            self.latest = self.record(latest)
+            self.latest = self.load(latest)
             if self.latest.manifest >= 0 and self.latest.manifest not in self._manifests:
                 load_record(storage, manifest_path(self.latest.manifest), Manifest)
-        self.chains = self._replay(latest)
+        self.chains = self.replay(latest)
 
     @classmethod
     def create_or_open(
@@ -245,8 +245,9 @@ class CommitLog:
                 raise self._lost(record.epoch, run) from error
         self.chains.apply(settled)
         self.latest = self._records[record.epoch] = settled
-        for epoch in [epoch for epoch in self._records if epoch < self.anchor]:
-            del self._records[epoch]
+        for epoch in list(self._records):  # a copy: a collection beside this may add some
+            if epoch < self.anchor:
+                self._records.pop(epoch, None)
         return settled
 
     def record(self, epoch: int) -> CommitRecord:
@@ -259,10 +260,8 @@ class CommitLog:
         CorruptCheckpointError
             If its file is missing or damaged.
         """
-        if self.latest is not None:
-            self._require_retained(epoch)
-        found = self._records.get(epoch)
-        return self._load(epoch) if found is None else found
+        self._require_retained(epoch)
+        return self.load(epoch)
 
     def chains_at(self, epoch: int) -> Chains:
         """Chains as of a retained epoch.
@@ -275,7 +274,7 @@ class CommitLog:
             If a file that is needed is missing or damaged.
         """
         self._require_retained(epoch)
-        return self._replay(epoch)
+        return self.replay(epoch)
 
     @property
     def anchor(self) -> int:
@@ -288,7 +287,8 @@ class CommitLog:
 
     def forget_manifests(self, *, before: int) -> None:
         """Take note that manifests of epochs earlier than `before` were deleted."""
-        self._manifests = [epoch for epoch in self._manifests if epoch >= before]
+        for epoch in [epoch for epoch in self._manifests if epoch < before]:
+            self._manifests.remove(epoch)
 
     def _require_retained(self, epoch: int) -> None:
         if epoch not in self.retained_epochs:
@@ -306,7 +306,8 @@ class CommitLog:
                 retained=(retained.start, retained.stop - 1),
             )
 
-    def _replay(self, epoch: int) -> Chains:
+    def replay(self, epoch: int) -> Chains:
+        """Give the chains as of any epoch whose records are still there, retained or not."""
         start = self.manifest_before(epoch)
         if start >= 0:
             path = manifest_path(start)
@@ -314,14 +315,16 @@ class CommitLog:
         else:
             chains = Chains(self.identity.num_key_groups)
         for later in range(start + 1, epoch + 1):
-            found = self._records.get(later)
-            chains.apply(self._load(later) if found is None else found)
+            chains.apply(self.load(later))
         return chains
 
-    def _load(self, epoch: int) -> CommitRecord:
-        record = load_record(self.storage, commit_path(epoch), CommitRecord)
-        self._records[epoch] = record
-        return record
+    def load(self, epoch: int) -> CommitRecord:
+        """Give the commit record of any epoch whose record is still there, retained or not."""
+        found = self._records.get(epoch)
+        if found is None:
+            found = load_record(self.storage, commit_path(epoch), CommitRecord)
+            self._records[epoch] = found
+        return found
 
     def _write_manifest(self) -> None:
         path = manifest_path(self.latest_epoch)

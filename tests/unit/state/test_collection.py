@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +21,8 @@ from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import sys
+from pathlib import Path
 
 IDENTITY = FlowIdentity(name="flow", num_key_groups=2, operators={})
 
@@ -164,6 +167,37 @@ def test_collecting_twice_removes_nothing_more(log: CommitLog) -> None:
     assert collect(log)
     assert unneeded_files(log) == []
     assert collect(log) == []
+
+
+def test_collecting_beside_commits_takes_nothing_that_is_needed(log: CommitLog) -> None:
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def keep_collecting() -> None:
+        try:
+            while not done.is_set():
+                collect(log)
+        except BaseException as error:  # noqa: BLE001 - asserted on below
+            failures.append(error)
+
+    collector = threading.Thread(target=keep_collecting)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    collector.start()
+    try:
+        for _ in range(40):
+            commit(log, snapshots=(snapshot(log),) if log.latest_epoch % 3 == 1 else ())
+    finally:
+        done.set()
+        collector.join()
+        sys.setswitchinterval(interval)
+    assert failures == []
+    collect(log)
+    again = CommitLog.open_read_only(log.storage)
+    assert again.chains.manifest() == log.chains.manifest()
+    for epoch in again.retained_epochs:
+        for block in again.chains_at(epoch).blocks():
+            read_block(again.storage, block)
 
 
 def test_an_older_run_that_still_collects_takes_nothing_from_a_newer_one(

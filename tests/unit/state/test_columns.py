@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from godwit.state.column import COLUMN_WORDS, Column
+from godwit.state.column import COLUMN_WORDS, Column, Encoded
 from godwit.state.columns import column_class, heap_limit
 from godwit.state.schema import is_variable_width
 
@@ -193,6 +193,11 @@ def test_taking_some_encoded_values_takes_their_nulls() -> None:
         column = column_of(dtype)
         some = column.encode(pa.array(values, dtype)).take(np.array([1, 2]))
         assert column.decode(some).to_pylist() == values[1:]
+
+
+def test_nulls_belong_to_the_values_of_a_slice() -> None:
+    some = Encoded(pa.array(["x", "y", "a", "b", "c"]).slice(2), np.array([0, 1, 0], np.uint8))
+    assert column_of(pa.string()).decode(some).to_pylist() == ["a", None, "c"]
 
 
 def test_offsets_limit_how_many_bytes_a_column_holds() -> None:

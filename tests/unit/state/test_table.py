@@ -94,6 +94,24 @@ def test_removed_keys_are_gone_and_may_come_back(path: Path) -> None:
     assert look_up(table, ["a"]) == [None]
 
 
+def test_a_key_that_is_removed_twice_is_gone_once(path: Path) -> None:
+    table = open_table(path)
+    put(table, 0, {"a": (1, 1.0), "b": (2, 2.0)})
+    put(table, 1, {}, removed=["a"])
+    put(table, 2, {}, removed=["a"])
+    assert (table.num_keys, table.state_bytes) == (1, 1 + 16)
+
+
+def test_a_removed_key_may_come_back_in_the_epoch_that_makes_the_table_grow(path: Path) -> None:
+    table = open_table(path)
+    put(table, 0, {f"k{i}": (i, 0.0) for i in range(30)})
+    put(table, 1, {}, removed=["k3", "k4"])
+    many = {f"l{i}": (i, 0.0) for i in range(100)}
+    put(table, 2, {"k3": (33, 0.0), **many}, removed=["k5"])
+    kept = {f"k{i}": (i, 0.0) for i in range(30) if i not in (4, 5)}
+    assert contents(table) == kept | many | {"k3": (33, 0.0)}
+
+
 def test_a_reopened_table_is_the_same_table(path: Path) -> None:
     put(open_table(path), 0, {f"k{i}": (i, 0.0) for i in range(100)})
     again = open_table(path)
@@ -304,6 +322,17 @@ def test_an_attempt_with_the_old_file_in_memory_changes_nothing(path: Path) -> N
     assert (zombie.version, contents(zombie)) == (1, contents(lane))
     put(zombie, 2, {"a": (5, 5.0)})
     assert look_up(lane, ["a"]) == [(5, 5.0)]
+
+
+def test_an_attempt_that_is_epochs_behind_does_not_turn_a_table_back(path: Path) -> None:
+    zombie = open_table(path)
+    put(zombie, 0, {"a": (1, 1.0)})
+    lane = open_table(path)
+    put(lane, 1, {f"k{i}": (i, 0.0) for i in range(1000)})  # in another file
+    put(lane, 2, {"k0": (7, 7.0)})
+    put(zombie, 1, {f"k{i}": (i, 0.0) for i in range(1000)})
+    assert (zombie.version, lane.version) == (2, 2)
+    assert look_up(lane, ["k0"]) == [(7, 7.0)]
 
 
 def test_a_table_notices_that_it_has_a_new_file(path: Path) -> None:
