@@ -14,8 +14,8 @@ Invariants, after every fact:
 - the next assignment is total and names only executors that are there, or epochs are held;
 - a key group that is not suspended has a copy at its executor that lags by ``max_lag`` at most, or
   is in ``load``, or has run there since;
-- planned moves switch only at a boundary, that is while no epoch runs; only the loss of an
-  executor changes the next assignment during an epoch, and the running epoch keeps its own;
+- planned moves switch only at a boundary, that is while no epoch runs; during an epoch only the
+  loss of an executor moves key groups in the next assignment, and the running epoch keeps its own;
 - what is in flight respects the bounds.
 
 Source: Ding et al. §3.2, rebuilt for epochs: where the paper reroutes misrouted rows, here an epoch
@@ -305,7 +305,6 @@ class Component:
             source = self.assignment.executor(g)
             if source != destination:
                 self.retired.setdefault(source, set()).add(g)
-                self.retired.get(destination, set()).discard(g)
         self.switch_to(run, self.arranged(run, places, align=opening))
         resumed = places.keys() & self.suspended.keys()
         for g in resumed:

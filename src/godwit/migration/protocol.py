@@ -291,7 +291,7 @@ class MigrationProtocol:
                 here = c.copies.setdefault(fact.executor, {})
                 here[g] = max(version, here.get(g, -1))
                 c.transfers[g] = replace(transfer, warm=True)
-            elif g not in c.retired.get(fact.executor, ()):
+            else:
                 unwanted.append(g)
         c.drop(self._run, fact.executor, unwanted)
 

@@ -84,6 +84,7 @@ def operator_instruction(
     chains: Chains,
     copies: Copies,
     to_snapshot: Sequence[int],
+    always_load: bool,
 ) -> OperatorInstruction:
     """Tell the lanes of one operator what they need for the next epoch.
 
@@ -101,6 +102,11 @@ def operator_instruction(
         What executors hold.
     to_snapshot
         Key groups of which a snapshot is due.
+    always_load
+        Whether lanes load whatever they lack in place of letting its rows wait. Operators that feed
+        others need it: if an executor dies after its lane has sent its output, Spark runs the lane
+        again elsewhere, and some receivers have the first attempt's rows and some the second's. So
+        both must be the same, whatever the second one finds in its local store.
     """
     assignment = plan.assignment
     num_key_groups = assignment.num_key_groups
@@ -133,7 +139,7 @@ def operator_instruction(
         segments=tuple(segments.values()),
         snapshots=snapshots,
         suspended=suspended,
-        load=_mask(plan.load, num_key_groups),
+        load=~suspended if always_load else _mask(plan.load, num_key_groups),
         waiting=tuple(waiting.values()),
         resumed=resumed,
         to_snapshot=tuple(to_snapshot),

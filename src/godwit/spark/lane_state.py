@@ -179,7 +179,9 @@ class OperatorLane:
         ready = np.array([g for g in due.tolist() if not waits[g]], np.int64)
         batch = self._with_waiting(batch, ready)
         clock.lap("wait")
-        output = self._advance(batch, clock, ready, np.unique(key_groups[waits[key_groups]]))
+        # A key group that was to resume still waits, even if no row of this epoch is its own.
+        waited = np.union1d(key_groups[waits[key_groups]], due[waits[due]])
+        output = self._advance(batch, clock, ready, waited)
         if self.operator.complete:
             output = self._complete(np.flatnonzero(mine & ~waits))
             clock.lap("complete")
@@ -280,7 +282,7 @@ class OperatorLane:
         batch: pa.RecordBatch,
         clock: _Clock,
         consumed: npt.NDArray[np.int64],
-        waited: npt.NDArray[np.int32],
+        waited: npt.NDArray[np.int64],
     ) -> pa.RecordBatch | None:
         operator = self.operator
         cpu = time.process_time()

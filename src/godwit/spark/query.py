@@ -75,7 +75,7 @@ class Query:
             try:
                 self._run.epoch(rows, epoch)
             except BaseException as error:
-                if self._failure is None:
+                if self._failure is None and not self._run.cut_short:
                     self._failure = error
                 raise
 
@@ -144,6 +144,8 @@ class Query:
                 done = self._spark_query.awaitTermination(timeout)
         except Exception as error:
             self._end()
+            if self.exception() is None:
+                return None if timeout is None else True
             raise self._explained(error) from error
         if done is not False:
             self._end()
@@ -181,7 +183,7 @@ class Query:
     def exception(self) -> GodwitError | None:
         """Return why the query failed; ``None`` if it did not."""
         if not self._spark_query.isActive and self._failure is None:
-            failed = self._spark_query.exception()
+            failed = None if self._run.cut_short else self._spark_query.exception()
             return None if failed is None else self._explained(failed)
         return None if self._failure is None else self._explained(self._failure)
 

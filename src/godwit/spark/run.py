@@ -70,7 +70,16 @@ class Run:
         The session.
     emit
         Called with every event.
+
+    Attributes
+    ----------
+    at_step
+        Called with the name of each step of an epoch as it is done, and the epoch: ``"planned"``,
+        ``"staged"`` (the lanes have written and reported), ``"committed"``, ``"delivered"``. Does
+        nothing; whoever studies crashes puts something else in its place.
     """
+
+    at_step: Callable[[str, int], None] = staticmethod(lambda _step, _epoch: None)
 
     def __init__(
         self,
@@ -85,6 +94,7 @@ class Run:
         self.emit = emit
         self._lock = threading.RLock()  # guards the protocol, the chains, and what executors hold
         self.stopping = threading.Event()
+        self.cut_short = False  # whether the last epoch ended because of that before it began
         self.storage = CheckpointStorage.open(options.checkpoint)
         run = uuid.uuid4().hex[:12]
         self.log = CommitLog.create_or_open(
@@ -193,8 +203,7 @@ class Run:
         """Carry out one epoch (Spark calls this once per micro-batch, again after a crash)."""
         latest = self.log.latest_epoch
         if epoch <= latest:
-            if epoch == latest:
-                self._deliver(self.log.record(epoch))
+            self._replayed(epoch, latest)
             return
         if epoch > latest + 1:
             raise CheckpointMismatchError(
@@ -208,23 +217,41 @@ class Run:
         try:
             with took.phase("plan"):
                 instruction = self._instruction(epoch, plans)
+            self.at_step("planned", epoch)
             with took.phase("stages"):
                 reports = run_stages(rows, self._program, self.flow.levels, instruction)
             _raise_first_error(reports)
+            self.at_step("staged", epoch)
             record = self._record(epoch, plans, reports)
             with took.phase("commit"), self._lock:
                 record = self.log.commit(record)
         except BaseException as error:
             with self._lock:
                 self.handle(inputs.EpochAborted(epoch=epoch))
-            self.emit(self.event(events.EpochAborted, reason=str(error)))
+            self.emit(
+                events.EpochAborted(epoch=epoch, at_s=time.time(), reason=str(error) or repr(error))
+            )
             raise
+        self.at_step("committed", epoch)
         self._committed(epoch, reports)
         with took.phase("deliver"):
             self._deliver(record)
+        self.at_step("delivered", epoch)
         if epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
             self._background.collect(self.log)
         self._note_progress(took, reports, record)
+
+    def _replayed(self, epoch: int, latest: int) -> None:
+        """Deliver an epoch again that is committed: Spark did not note its end."""
+        if epoch < latest:  # Spark notes the end of an epoch before it begins the next
+            raise CheckpointMismatchError(
+                f"Spark's progress is at epoch {epoch}, but the checkpoint "
+                f"{self.options.checkpoint!r} has epochs up to {latest}: their rows would be left "
+                "out.",
+                remedy="The directories 'spark' and the rest of the checkpoint belong together; "
+                "restore both from the same moment, or start with a new checkpoint.",
+            )
+        self._deliver(self.log.record(epoch))
 
     def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
         """Ask how the epoch runs, waiting for as long as epochs are held."""
@@ -236,6 +263,8 @@ class Run:
                     return plans
                 self.handle(inputs.EpochHeld())
             if self.stopping.wait(_HELD_PAUSE_S):
+                # Returning would let Spark count the epoch as done.
+                self.cut_short = True
                 raise InterruptedError("the query was stopped while epochs were held")
 
     def _instruction(self, epoch: int, plans: Mapping[str, EpochPlan]) -> EpochInstruction:
@@ -244,12 +273,12 @@ class Run:
             told = []
             for component in self.flow.components:
                 plan = plans[component.name]
-                running = [g for g in range(self.flow.num_key_groups) if g not in plan.suspended]
+                settled = self._settled(component.name, plan)
                 for operator in component.operators:
                     due = choose_snapshots(
                         self.log.chains,
                         operator.name,
-                        running,
+                        settled,
                         budget_bytes=self.options.snapshot_budget_bytes,
                         growth=self.options.snapshot_growth,
                     )
@@ -261,6 +290,7 @@ class Run:
                             chains=self.log.chains,
                             copies=self.copies,
                             to_snapshot=due,
+                            always_load=component.level < self.flow.levels,
                         )
                     )
         return EpochInstruction(
@@ -273,6 +303,15 @@ class Run:
             inline_bytes=self.options.inline_bytes,
             compression=self.options.compression,
         )
+
+    def _settled(self, component: str, plan: EpochPlan) -> list[int]:
+        """Key groups to take snapshots of: those that run here and are not on their way.
+
+        A copy that is being warmed would have to start again from a newer snapshot.
+        """
+        view = self.protocol.view().components[component]
+        moving = {transfer.key_group for transfer in view.transfers} | plan.suspended
+        return [g for g in range(self.flow.num_key_groups) if g not in moving]
 
     def _record(
         self, epoch: int, plans: Mapping[str, EpochPlan], reports: Sequence[LaneReport]
@@ -426,6 +465,7 @@ class Run:
                 chains=self.log.chains,
                 copies=self.copies,
                 to_snapshot=(),
+                always_load=False,
             )
             return told, self.log.latest_epoch
 

@@ -55,7 +55,10 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
     for directory in (BLOCKS, COMMITS, MANIFESTS):
         for entry in log.storage.list(directory):
             epoch = number_in(entry.path, temporary=True)
-            if epoch is not None and epoch <= latest and entry.path not in needed:
+            if epoch is None or epoch > latest or entry.path in needed:
+                continue
+            # A commit beside this may just be writing the manifest of the latest epoch.
+            if epoch < latest or number_in(entry.path) is not None:
                 found.append(entry)
     return sorted(found)
 

@@ -37,12 +37,13 @@ def state_columns(
     batch: pa.RecordBatch, schema: StateSchema
 ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch, npt.NDArray[np.bool_] | None]:
     """Split a segment's or snapshot's batch into hashes, keys, values and what was removed."""
-    names, first = batch.schema.names, 1 + len(schema.keys)
+    first = 1 + len(schema.keys)
     last = first + len(schema.values)
     removed = None
-    if len(names) > last:
+    if batch.num_columns > last:
         removed = batch.column(last).to_numpy(zero_copy_only=False)
-    keys, values = batch.select(names[1:first]), batch.select(names[first:last])
+    keys = batch.select(list(range(1, first)))
+    values = batch.select(list(range(first, last)))
     return batch.column(0).to_numpy(), keys, values, removed
 
 

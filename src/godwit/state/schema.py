@@ -17,7 +17,7 @@ __all__ = ["StateSchema", "is_fixed_width", "is_variable_width"]
 
 def is_variable_width(dtype: pa.DataType) -> bool:
     """Whether values of `dtype` have different lengths: strings and binary, large or not."""
-    return (
+    return bool(
         pa.types.is_string(dtype)
         or pa.types.is_large_string(dtype)
         or pa.types.is_binary(dtype)
@@ -27,7 +27,7 @@ def is_variable_width(dtype: pa.DataType) -> bool:
 
 def is_fixed_width(dtype: pa.DataType) -> bool:
     """Whether values of `dtype` have one size, in whole bytes (booleans take one byte here)."""
-    return (
+    return bool(
         pa.types.is_boolean(dtype)
         or pa.types.is_integer(dtype)
         or pa.types.is_floating(dtype)

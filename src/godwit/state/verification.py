@@ -48,8 +48,6 @@ __all__ = ["Finding", "VerificationReport", "verify"]
 _RESTORE = "Restore this file from a copy of the checkpoint, or start with a new checkpoint."
 _REPORT = "This is an error in Godwit: please report it with this text."
 
-_REMOVED = pa.field("removed", pa.bool_())
-
 IntArray = npt.NDArray[np.int64]
 
 _T = TypeVar("_T")
@@ -335,7 +333,9 @@ class _Verification:
             if len(schema) < len(other):
                 schema, other = other, schema
                 narrowest[operator] = other
-            if list(schema) not in (list(other), [*other, _REMOVED]):
+            # A segment that removes keys has one more column, which says which.
+            further = [field.type for field in schema][len(other) :]
+            if list(schema)[: len(other)] != list(other) or further not in ([], [pa.bool_()]):
                 self.find(
                     ref.file,
                     f"State of {operator!r} at {ref.offset} has other columns than elsewhere: "

@@ -341,6 +341,24 @@ def test_a_destination_that_dies_after_the_switch_sends_back_what_the_source_sti
     assert stream.protocol.next_epoch()["sum"].suspended == frozenset()
 
 
+def test_what_goes_back_to_its_source_need_not_be_loaded_any_more() -> None:
+    stream = Stream("aabb", "abc")
+    assert stream.request("aabc", "abc", strategy=Strategy.DISRUPTIVE)[-1] == load(3)
+    assert stream.lose("c") == (switch("aabb"),)
+    assert stream.protocol.next_epoch()["sum"].load == frozenset()
+
+
+def test_what_lanes_report_of_an_executor_that_died_meanwhile_is_not_believed() -> None:
+    stream = Stream("aabb")
+    stream.open_epoch()
+    stream.lose("b")
+    stream.protocol.handle(ExecutorAdded(executor="b", lanes=1))
+    stream.commit()
+    assert stream.warmed("a", 1, {2: 11, 3: 11}) == (resume(2, 3),)
+    # The new b has never held key group 2, whatever the old one's lanes told.
+    assert stream.request("aaba") == (warm("b", (2,), 2), switch("aaaa"))
+
+
 def test_a_source_that_dies_is_replaced_by_the_destination_under_way() -> None:
     stream = Stream("aabb", "abc")
     stream.request("aacb", "abc")

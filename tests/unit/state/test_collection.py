@@ -21,8 +21,7 @@ from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 
 if TYPE_CHECKING:
-    import sys
-from pathlib import Path
+    from pathlib import Path
 
 IDENTITY = FlowIdentity(name="flow", num_key_groups=2, operators={})
 
@@ -113,7 +112,8 @@ def test_what_a_snapshot_replaced_is_removed_when_no_retained_epoch_needs_it(
 def test_attempts_that_lost_and_writes_that_never_ended_are_removed(
     log: CommitLog, tmp_path: Path
 ) -> None:
-    commit(log)
+    for _ in range(2):
+        commit(log)
     write(log, 0, "retry")
     left = "commits/000000000000.rec.0123abcd.tmp"
     (tmp_path / left).write_bytes(b"half")
