@@ -5,23 +5,36 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from godwit.state.snapshots import choose_snapshots
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
     import godwit as gw
 
-__all__ = ["Inbox", "by_epoch", "comparable", "counted", "drain", "rows_of"]
+__all__ = [
+    "Inbox",
+    "by_epoch",
+    "comparable",
+    "counted",
+    "drain",
+    "rows_of",
+    "snapshots_of_small_changelogs",
+]
 
 Row = tuple[Any, ...]
 
@@ -53,7 +66,9 @@ class Inbox:
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._schema = to_arrow_schema(StructType.fromDDL(self.columns), timezone="UTC")
+        schema = StructType.fromDDL(self.columns)
+        assert isinstance(schema, StructType)
+        self._schema = to_arrow_schema(schema, timezone="UTC")
         self._put = len(list(self.directory.glob("*.parquet")))
 
     def put(self, *epochs: Sequence[Row]) -> None:
@@ -83,11 +98,18 @@ class Inbox:
 
 def drain(flow: gw.Flow, checkpoint: Path, **options: Any) -> gw.Query:
     """Run a flow over everything there is, then let it end."""
-    query: gw.Query = flow.start(
-        checkpoint=checkpoint, trigger={"availableNow": True}, **options
-    )
+    query: gw.Query = flow.start(checkpoint=checkpoint, trigger={"availableNow": True}, **options)
     query.awaitTermination()
     return query
+
+
+@contextmanager
+def snapshots_of_small_changelogs() -> Iterator[None]:
+    """Let runs take a snapshot of whatever has a changelog, at the first opportunity."""
+    with pytest.MonkeyPatch.context() as patch:
+        eager = partial(choose_snapshots, min_changelog_bytes=1)
+        patch.setattr("godwit.spark.run.choose_snapshots", eager)
+        yield
 
 
 def comparable(value: Any) -> Any:

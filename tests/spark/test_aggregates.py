@@ -158,12 +158,13 @@ def test_rows_that_are_combined_at_the_source_and_rows_that_are_not_give_one_res
     inbox.put(few, many, mixed, few)
     flow = gw.Flow("combined", num_key_groups=8)
     sink = gw.sinks.memory()
-    results = {"total": gw.sum("v"), "rows": gw.count(), "first": gw.first("v")}
-    flow.sink("out", flow.source("rows", inbox.stream()).key_by("k").compute(**results), sink)
+    keyed = flow.source("rows", inbox.stream()).key_by("k")
+    results = keyed.compute(total=gw.sum("v"), rows=gw.count(), first=gw.first("v"))
+    flow.sink("out", results, sink)
     drain(flow, tmp_path / "ck")
 
     totals: dict[str, list[int]] = {}
     for key, value in [*few, *many, *mixed, *few]:
         total = totals.setdefault(key, [0, 0, value])
         total[0], total[1] = total[0] + value, total[1] + 1
-    assert dict((k, v) for k, *v in rows_of(sink.table())) == totals
+    assert {k: v for k, *v in rows_of(sink.table())} == totals

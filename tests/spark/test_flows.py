@@ -89,9 +89,7 @@ def test_a_graph_of_three_levels_gives_what_the_same_steps_in_python_give(
         expected["by_size"][epoch] = [(s, *sizes[s]) for s in changed]
         for s in changed:
             last[sizes[s][0]] += 1
-        expected["by_last"][epoch] = [
-            (u, last[u]) for u in sorted({sizes[s][0] for s in changed})
-        ]
+        expected["by_last"][epoch] = [(u, last[u]) for u in sorted({sizes[s][0] for s in changed})]
         for s in shops:
             counts[shop_rows[s]] += 1
         expected["by_count"][epoch] = [
@@ -174,7 +172,7 @@ def test_complete_output_is_every_key_in_every_epoch(spark: SparkSession, tmp_pa
     flow.sink("complete", complete, sink)
     flow.sink("seen", complete.key_by("k").compute(name="seen", times=gw.count()), downstream)
     drain(flow, tmp_path / "ck")
-    first = {i: 1 for i in range(20)}
+    first = dict.fromkeys(range(20), 1)
     second = {**first, 3: 6}
     third = {**second, 3: 7, 99: 7}
     assert [dict(rows_of(sink.epochs[e])) for e in range(3)] == [first, second, third]

@@ -78,9 +78,7 @@ def test_keys_of_every_type_are_told_apart_and_found_again(
         found = {comparable(k): (t, n) for k, t, n in rows_of(sink.table())}
         assert found == {k: (total[k], number[k]) for k in total}, list(VALUES)[i]
     expected = {tuple(map(canonical, row[:-1])) for row in rows}
-    assert {comparable(row) for row in rows_of(all_keys.table())} == {
-        (*key, 3) for key in expected
-    }
+    assert {comparable(row) for row in rows_of(all_keys.table())} == {(*key, 3) for key in expected}
 
 
 def test_a_key_of_several_columns_tells_nulls_in_different_places_apart(
@@ -113,6 +111,7 @@ def test_a_key_column_may_have_the_name_of_anything_inside(
         total.extend(rows.column("v"))
         return [(*key, sum(total))]
 
+    computed, processed = gw.sinks.memory(), gw.sinks.memory()
     flow.sink("computed", keyed.compute(name="computed", total=gw.sum("v")), computed)
     output = "state string, `a.b c` string, hash_0 long, int64_0 long, total long"
     stream = keyed.process(add, state=list, output=output, name="processed")

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_checkpoint_command"]
 
-_ORIGINAL = "a path, or a URI that pyarrow.fs opens (s3://, gs://, hdfs://)"
+_PATH = "a path, or a URI that pyarrow.fs opens (s3://, gs://, hdfs://)"
 
 
 def add_checkpoint_command(subparsers: Any) -> None:
@@ -50,7 +51,7 @@ def add_checkpoint_command(subparsers: Any) -> None:
     )
     checked.set_defaults(run=_verify)
     for action in (shown, checked):
-        action.add_argument("path", metavar="PATH", help=_ORIGINAL)
+        action.add_argument("path", metavar="PATH", help=_PATH)
         action.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
@@ -70,7 +71,7 @@ def _inspect(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_plain(summary), indent=2))
         return 0
-    console = Console()
+    console = _wide_console()
     identity = summary.identity
     epochs = "none" if summary.epochs is None else f"{summary.epochs[0]} to {summary.epochs[1]}"
     head = _grid(
@@ -90,11 +91,18 @@ def _inspect(args: argparse.Namespace) -> int:
     console.print(head)
     if not summary.operators:
         return 0
-    table = Table(title="state after the last epoch", title_justify="left")
-    table.add_column("operator")
-    for column in ("key groups", "rows in snapshots", "snapshots", "changelog", "segments",
-                   "waiting"):  # fmt: skip
-        table.add_column(column, justify="right")
+    table = Table(title="state after the last epoch", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("operator", no_wrap=True)
+    for column in (
+        "key groups",
+        "snapshot rows",
+        "snapshots",
+        "changelog",
+        "segments: mean",
+        "most",
+        "waiting",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
     for operator in summary.operators:
         table.add_row(
             Text(operator.name),
@@ -102,7 +110,8 @@ def _inspect(args: argparse.Namespace) -> int:
             f"{operator.snapshot_rows:,}",
             _size(operator.snapshot_bytes),
             _size(operator.changelog_bytes),
-            f"{operator.mean_segments:.1f} (most {operator.max_segments})",
+            f"{operator.mean_segments:.1f}",
+            str(operator.max_segments),
             str(len(operator.waiting)),
         )
     console.print(table)
@@ -139,7 +148,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _tell(path: str, report: VerificationReport) -> None:
-    console = Console()
+    console = _wide_console()
     checked = f"{report.records} records and {report.blocks} blocks ({_size(report.checked_bytes)})"
     span = (
         "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
@@ -154,6 +163,12 @@ def _tell(path: str, report: VerificationReport) -> None:
     for finding in report.findings:
         table.add_row(Text(finding.file), Text(finding.problem), Text(finding.remedy))
     console.print(table)
+
+
+def _wide_console() -> Console:
+    """Give tables room where no terminal limits them."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)
 
 
 def _grid(rows: Sequence[tuple[str, str]]) -> Table:

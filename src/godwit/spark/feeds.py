@@ -3,9 +3,8 @@
 Several sources are one streaming query, so Spark's own offset log covers them all and one epoch
 is one micro-batch of each.  A *feed* is a source after its DataFrame maps; operators that read the
 same feed share its rows.  A feed selects just the columns its operators need (Parquet reads no
-others), makes float keys canonical, and adds one hash per distinct key.  Several feeds are tagged
-and unioned: columns are numbered slots shared by type, so a union is as wide as its widest feed
-and not as the sum of them.
+others).  Several feeds are tagged and unioned: columns are numbered slots shared by type, so a
+union is as wide as its widest feed and not as the sum of them.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from godwit.dataflow.maps import map_dataframe
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import numpy as np
-    import numpy.typing as npt
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from godwit.dataflow.compiled import CompiledFlow
 
@@ -43,8 +40,6 @@ class FeedInput:
     ----------
     operator
         Index of the operator in the flow.
-    hash_slot
-        Slot of the hash of its key.
     slots
         Slots of its columns: key columns, then the others.
     schema
@@ -52,7 +47,6 @@ class FeedInput:
     """
 
     operator: int
-    hash_slot: str
     slots: tuple[str, ...]
     schema: pa.Schema
 
@@ -69,8 +63,6 @@ class Feed:
         DataFrame maps, in order.
     columns
         Column → slot.
-    keys
-        Key columns → slot of their hash.
     inputs
         The operators.
     """
@@ -78,7 +70,6 @@ class Feed:
     source: str
     maps: tuple[Any, ...]
     columns: dict[str, str] = field(default_factory=dict)
-    keys: dict[tuple[str, ...], str] = field(default_factory=dict)
     inputs: list[FeedInput] = field(default_factory=list)
 
 
@@ -98,12 +89,9 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
                 slot = _free_slot(column.type, taken)
                 feed.columns[column.name] = slot
                 taken[slot] = None
-        if given.keys not in feed.keys:
-            feed.keys[given.keys] = f"hash_{len(feed.keys)}"
         feed.inputs.append(
             FeedInput(
                 operator=index,
-                hash_slot=feed.keys[given.keys],
                 slots=tuple(feed.columns[name] for name in given.columns),
                 schema=given.schema,
             )
@@ -124,17 +112,11 @@ def streaming_dataframe(feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame
     for feed in feeds:
         for given in feed.inputs:
             types.update(zip(given.slots, given.schema.types, strict=True))
-        types.update(dict.fromkeys(feed.keys.values(), pa.int64()))
     selected = []
     for number, feed in enumerate(feeds):
         frame = sources[feed.source]
         frame = map_dataframe(feed.source, feed.maps, frame)
-        values = {name: frame[_quoted(name)] for name in feed.columns}
-        for name in {name for keys in feed.keys for name in keys}:
-            values[name] = _canonical(values[name], types[feed.columns[name]])
-        filled = {slot: values[name].alias(slot) for name, slot in feed.columns.items()}
-        for keys, slot in feed.keys.items():
-            filled[slot] = sf.xxhash64(*(values[name] for name in keys)).alias(slot)
+        filled = {slot: frame[_quoted(name)].alias(slot) for name, slot in feed.columns.items()}
         columns = [
             filled.get(slot, sf.lit(None).cast(from_arrow_type(dtype)).alias(slot))
             for slot, dtype in types.items()
@@ -146,15 +128,6 @@ def streaming_dataframe(feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame
     for other in selected[1:]:
         result = result.unionAll(other)
     return result
-
-
-def _canonical(column: Column, dtype: pa.DataType) -> Column:
-    # Keys are compared by their bytes: there must be one NaN and one zero.
-    if pa.types.is_floating(dtype):
-        zero = sf.lit(0.0).cast(from_arrow_type(dtype))
-        nan = sf.lit(float("nan")).cast(from_arrow_type(dtype))
-        return sf.when(sf.isnan(column), nan).otherwise(column + zero)
-    return column
 
 
 def _quoted(name: str) -> str:
@@ -171,8 +144,8 @@ def arrow_schema(dataframe: DataFrame) -> pa.Schema:
 
 def read_feeds(
     feeds: tuple[Feed, ...], table: pa.Table
-) -> Iterator[tuple[FeedInput, npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Rows of each operator: its input, the hashes, and its columns under their own names."""
+) -> Iterator[tuple[FeedInput, pa.RecordBatch]]:
+    """Rows of each operator: its input, and its columns under their own names."""
     for number, feed in enumerate(feeds):
         rows = table
         if len(feeds) > 1:
@@ -181,6 +154,5 @@ def read_feeds(
             continue
         rows = rows.combine_chunks()
         for given in feed.inputs:
-            hashes = rows[given.hash_slot].chunk(0).to_numpy(zero_copy_only=True)
             columns = [rows[slot].chunk(0) for slot in given.slots]
-            yield given, hashes, pa.RecordBatch.from_arrays(columns, schema=given.schema)
+            yield given, pa.RecordBatch.from_arrays(columns, schema=given.schema)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from godwit.dataflow.hashing import canonical_keys, hash_keys
 from godwit.model.errors import GodwitError
 from godwit.spark.executors import current_executor, local_store_root
 from godwit.spark.lane_state import LaneFiles, OperatorLane
@@ -193,13 +192,8 @@ class _Lane:
             if table.num_rows == 0:
                 continue
             columns = table.cast(given.schema).to_batches()[0]
-            keys = canonical_keys(columns.select(list(given.keys)))
-            columns = pa.RecordBatch.from_arrays(
-                [*keys.columns, *columns.columns[len(given.keys) :]], schema=given.schema
-            )
-            hashes = hash_keys(keys)
             origin = (self.level, member.index, self.place)
-            yield from ship(self.shipments[index], hashes, columns, origin)
+            yield from ship(self.shipments[index], columns, origin)
         self._took("pass_on", started)
 
     def finish(self) -> bytes:

@@ -15,12 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.dataflow.groups import Groups, group_rows
+from godwit.dataflow.hashing import hash_keys
 from godwit.dataflow.operator import Step
 from godwit.model.key_groups import key_groups_of
 from godwit.spark.messages import KeyGroupLoad, OperatorReport
-from godwit.spark.wire import HASH, partial_schema, raw_schema, unpack_rows
+from godwit.spark.wire import partial_schema, raw_schema, unpack_rows
 from godwit.state.blocks import BlockWriter, encode_batch
-from godwit.state.hydration import REMOVED, Hydration, ranges, recover_chains
+from godwit.state.hydration import HASH, REMOVED, Hydration, ranges, recover_chains
 from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class OperatorLane:
         mine = self.told.places == self.place
         clock = _Clock(self.report.took_ms)
         batch = self._decode(arrived)
-        hashes = batch.column(0).to_numpy()
+        hashes = self._hashes(batch)
         key_groups = key_groups_of(hashes, self.num_key_groups)
         clock.lap("decode")
 
@@ -175,13 +176,18 @@ class OperatorLane:
 
         waits = suspended.copy()
         waits[sorted(cold)] = True
-        batch = self._set_aside(batch, key_groups, waits)
         ready = np.array([g for g in due.tolist() if not waits[g]], np.int64)
-        batch = self._with_waiting(batch, ready)
-        clock.lap("wait")
+        aside = waits[key_groups]
         # A key group that was to resume still waits, even if no row of this epoch is its own.
-        waited = np.union1d(key_groups[waits[key_groups]], due[waits[due]])
-        output = self._advance(batch, clock, ready, waited)
+        waited = np.union1d(key_groups[aside], due[waits[due]])
+        if aside.any():
+            batch = self._set_aside(batch, key_groups, waits)
+        if len(ready):
+            batch = self._with_waiting(batch, ready)
+        if len(waited) or len(ready):
+            hashes = self._hashes(batch)
+        clock.lap("wait")
+        output = self._advance(batch, hashes, clock, ready, waited)
         if self.operator.complete:
             output = self._complete(np.flatnonzero(mine & ~waits))
             clock.lap("complete")
@@ -218,13 +224,15 @@ class OperatorLane:
     def _combined(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Make partial states of raw rows."""
         keys, rows = self._raw(batch)
-        groups = group_rows(batch.column(0).to_numpy(), keys, self.num_key_groups)
+        groups = group_rows(hash_keys(keys), keys, self.num_key_groups)
         states = self.operator.combine(groups, rows)
         keys = keys.take(pa.array(groups.first_row))
         return pa.RecordBatch.from_arrays(
-            [pa.array(groups.hashes), *keys.columns, *states.columns],
-            schema=partial_schema(self.operator),
+            [*keys.columns, *states.columns], schema=partial_schema(self.operator)
         )
+
+    def _hashes(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        return hash_keys(batch.select(self.keys))
 
     def _raw(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Key columns, and the columns the operator reads (a key column may be among them)."""
@@ -243,15 +251,12 @@ class OperatorLane:
         waits: npt.NDArray[np.bool_],
     ) -> pa.RecordBatch:
         """Put rows of key groups that wait into the wait buffer; return the others."""
-        aside = waits[key_groups]
-        if not aside.any():
-            return batch
         if self.operator.mergeable and not self.partial:
             # The wait buffer of a mergeable operator holds partial states: they are small.
             self.partial = True
             batch = self._combined(batch)
-            key_groups = key_groups_of(batch.column(0).to_numpy(), self.num_key_groups)
-            aside = waits[key_groups]
+            key_groups = key_groups_of(self._hashes(batch), self.num_key_groups)
+        aside = waits[key_groups]
         rows = np.flatnonzero(aside)
         rows = rows[np.argsort(key_groups[rows].astype(np.uint16), kind="stable")]
         self.files.segment(
@@ -261,8 +266,6 @@ class OperatorLane:
 
     def _with_waiting(self, batch: pa.RecordBatch, ready: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """Put the waiting rows of key groups that resume before the rows of this epoch."""
-        if len(ready) == 0:
-            return batch
         wanted = np.zeros(self.num_key_groups, np.bool_)
         wanted[ready] = True
         earlier: list[pa.RecordBatch] = []
@@ -280,6 +283,7 @@ class OperatorLane:
     def _advance(
         self,
         batch: pa.RecordBatch,
+        hashes: npt.NDArray[np.int64],
         clock: _Clock,
         consumed: npt.NDArray[np.int64],
         waited: npt.NDArray[np.int64],
@@ -290,7 +294,7 @@ class OperatorLane:
         load = KeyGroupLoad(key_groups=[], rows=[], keys=[], state_bytes=[], cpu_ms=[])
         if batch.num_rows:
             keys, rows = self._states(batch) if self.partial else self._raw(batch)
-            groups = group_rows(batch.column(0).to_numpy(), keys, self.num_key_groups)
+            groups = group_rows(hashes, keys, self.num_key_groups)
             keys = keys.take(pa.array(groups.first_row))
             if self.partial:
                 rows = operator.merge_partials(groups, rows)
@@ -380,25 +384,13 @@ class OperatorLane:
 
     def _complete(self, key_groups: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """Output of every key of this lane, changed in this epoch or not."""
-        schema = partial_schema(self.operator)
-        whole = []
-        for key_group in key_groups.tolist():
-            hashes, keys, values = self.hydration.table(key_group).scan()
-            whole.append(
-                pa.RecordBatch.from_arrays(
-                    [pa.array(hashes), *keys.columns, *values.columns], schema=schema
-                )
-            )
+        parts = [self.hydration.table(g).scan() for g in key_groups.tolist()]
         if self._changed is not None:
-            hashes, keys, state = self._changed
-            whole.append(
-                pa.RecordBatch.from_arrays(
-                    [pa.array(hashes), *keys.columns, *state.columns], schema=schema
-                )
-            )
-        batch = _concat(whole, schema)
-        keys, values = self._states(batch)
-        groups = group_rows(batch.column(0).to_numpy(), keys, self.num_key_groups)
+            parts.append(self._changed)
+        hashes = np.concatenate([part[0] for part in parts] or [np.empty(0, np.int64)])
+        keys = _concat([part[1] for part in parts], self.operator.schema.keys)
+        values = _concat([part[2] for part in parts], self.operator.schema.values)
+        groups = group_rows(hashes, keys, self.num_key_groups)
         newest = pa.array(groups.order[groups.starts[1:] - 1])
         return self.operator.finish(keys.take(newest), values.take(newest))
 

@@ -252,8 +252,8 @@ class LocalCluster:
             "spark.executor.cores": str(self._cores),
             "spark.executor.memory": self._memory,
             "spark.scheduler.mode": "FAIR",
-            # A lane is worth waiting for where its state is; a dead executor is not waited for.
-            "spark.locality.wait": "20s",
+            # A lane waits this long for a busy executor, and, alas, for one that has just died.
+            "spark.locality.wait.process": "4s",
             # On loopback a refused connection is a dead executor, so asking again is in vain.
             "spark.shuffle.io.maxRetries": "1",
             "spark.shuffle.io.retryWait": "100ms",

@@ -143,6 +143,8 @@ class Query:
             else:
                 done = self._spark_query.awaitTermination(timeout)
         except Exception as error:
+            if self.isActive:
+                raise  # Spark did not take the argument
             self._end()
             if self.exception() is None:
                 return None if timeout is None else True

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.migration import EpochPlan, MigrationProtocol, inputs
+from godwit.migration import EpochPlan, LossPolicy, MigrationProtocol, inputs
 from godwit.model import events
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import CheckpointMismatchError, GodwitError, InvalidPlanError, SinkError
@@ -270,6 +270,7 @@ class Run:
     def _instruction(self, epoch: int, plans: Mapping[str, EpochPlan]) -> EpochInstruction:
         with self._lock:
             places = places_of(plans, self._executors)
+            loads = self.options.policy.on_loss is LossPolicy.LOAD
             told = []
             for component in self.flow.components:
                 plan = plans[component.name]
@@ -290,7 +291,7 @@ class Run:
                             chains=self.log.chains,
                             copies=self.copies,
                             to_snapshot=due,
-                            always_load=component.level < self.flow.levels,
+                            always_load=component.level < self.flow.levels or loads,
                         )
                     )
         return EpochInstruction(

@@ -136,8 +136,8 @@ def ship_source(
     partition = context.partitionId() if context is not None else 0
     told = shipments(program.lanes, instruction)
     for number, table in enumerate(_chunks(program.schema, batches)):
-        for given, hashes, columns in read_feeds(program.feeds, table):
-            yield from ship(told[given.operator], hashes, columns, (0, partition, number))
+        for given, columns in read_feeds(program.feeds, table):
+            yield from ship(told[given.operator], columns, (0, partition, number))
 
 
 def _chunks(schema: pa.Schema, batches: Iterable[bytes]) -> Iterator[pa.Table]:

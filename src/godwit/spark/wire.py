@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.dataflow.groups import group_rows
+from godwit.dataflow.hashing import canonical_keys, hash_keys
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
     from godwit.dataflow.operator import KeyedOperator
     from godwit.spark.exchange import Blob
 
-__all__ = ["HASH", "Header", "Shipment", "pack_report", "partial_schema", "raw_schema", "ship"]
+__all__ = ["Header", "Shipment", "pack_report", "partial_schema", "raw_schema", "ship"]
 
-HASH = "__godwit_hash"
 _HEADER = struct.Struct("<BBHIIIIQ4x")  # 32 bytes: Arrow wants its buffers aligned
 _ROWS, _PARTIAL, _REPORT = 0, 1, 2
 _MAX_CHUNK_ROWS = 1_000_000
@@ -76,15 +76,15 @@ class Header:
 
 
 def raw_schema(operator: KeyedOperator) -> pa.Schema:
-    """Columns of raw rows: the key's hash, the key columns, the others the operator reads."""
+    """Columns of raw rows: the key columns, then the others that the operator reads."""
     keys = operator.schema.keys
     others = [field for field in operator.inputs if field.name not in keys.names]
-    return pa.schema([pa.field(HASH, pa.int64()), *keys, *others])
+    return pa.schema([*keys, *others])
 
 
 def partial_schema(operator: KeyedOperator) -> pa.Schema:
-    """Columns of partial states: the key's hash, the key columns, the state columns."""
-    return pa.schema([pa.field(HASH, pa.int64()), *operator.schema.keys, *operator.schema.values])
+    """Columns of partial states: the key columns, then the state columns."""
+    return pa.schema([*operator.schema.keys, *operator.schema.values])
 
 
 def pack_report(level: int, place: int, report: bytes) -> bytes:
@@ -125,10 +125,7 @@ class Shipment:
 
 
 def ship(
-    shipment: Shipment,
-    hashes: npt.NDArray[np.int64],
-    columns: pa.RecordBatch,
-    origin: tuple[int, int, int],
+    shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int]
 ) -> Iterator[Blob]:
     """Split rows by lane, combined per key first where that pays.
 
@@ -136,43 +133,37 @@ def ship(
     ----------
     shipment
         Which operator, and where its key groups are.
-    hashes
-        Shape ``(N,)``: hash of each row's key.
     columns
-        N rows: key columns, then the operator's input columns.
+        N rows of `raw_schema`.
     origin
         The sender (see `Header`).
     """
-    for number, start in enumerate(range(0, len(hashes), _MAX_CHUNK_ROWS)):
-        chunk = slice(start, start + _MAX_CHUNK_ROWS)
-        yield from _ship_chunk(
-            shipment,
-            hashes[chunk],
-            columns.slice(start, _MAX_CHUNK_ROWS),
-            (*origin, number),
-        )
+    for number, start in enumerate(range(0, columns.num_rows, _MAX_CHUNK_ROWS)):
+        chunk = columns.slice(start, _MAX_CHUNK_ROWS)
+        yield from _ship_chunk(shipment, chunk, (*origin, number))
 
 
 def _ship_chunk(
-    shipment: Shipment,
-    hashes: npt.NDArray[np.int64],
-    columns: pa.RecordBatch,
-    origin: tuple[int, int, int, int],
+    shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int, int]
 ) -> Iterator[Blob]:
     operator, num_key_groups = shipment.operator, len(shipment.places)
+    # The hash does not travel: computing it again in the lane costs less than carrying it.
+    keys = canonical_keys(columns.select(operator.schema.keys.names))
+    hashes = hash_keys(keys)
     kind = _ROWS
     if operator.mergeable and combining_pays(hashes):
-        keys = columns.select(operator.schema.keys.names)
         groups = group_rows(hashes, keys, num_key_groups)
         states = operator.combine(groups, columns.select(operator.inputs.names))
         keys = keys.take(pa.array(groups.first_row))
-        hashes, kind = groups.hashes, _PARTIAL
-        arrays, names = [*keys.columns, *states.columns], keys.schema.names + states.schema.names
+        batch = pa.RecordBatch.from_arrays(
+            [*keys.columns, *states.columns], schema=partial_schema(operator)
+        )
+        kind = _PARTIAL
         lanes = shipment.places[groups.key_groups]
     else:
-        arrays, names = columns.columns, columns.schema.names
+        others = columns.columns[len(keys.schema) :]
+        batch = pa.RecordBatch.from_arrays([*keys.columns, *others], schema=raw_schema(operator))
         lanes = shipment.places[key_groups_of(hashes, num_key_groups)]
-    batch = pa.RecordBatch.from_arrays([pa.array(hashes), *arrays], [HASH, *names])
     rows = columns.num_rows
     for lane, part in split_by_lane(batch, lanes):
         header = _HEADER.pack(kind, shipment.level, shipment.index, *origin, rows)

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from godwit.state.storage import CheckpointStorage
     from godwit.state.table import KeyGroupTable
 
-__all__ = ["REMOVED", "Hydration", "ranges", "recover_chains", "state_columns"]
+__all__ = ["HASH", "REMOVED", "Hydration", "ranges", "recover_chains", "state_columns"]
 
+
+HASH = "__godwit_hash"
+"""First column of a segment and of a snapshot: the hash of the key."""
 
 REMOVED = "__godwit_removed"
 """Last column of a segment, if it removes keys."""

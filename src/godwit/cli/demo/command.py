@@ -117,7 +117,7 @@ def _run(args: argparse.Namespace) -> int:
             f"--json {args.json} cannot be written: its directory does not exist.",
             remedy="Create the directory first.",
         )
-    console = Console()
+    console = Console(highlight=False)
     work_dir = _prepared(args.work_dir)
     settings = Settings(
         work_dir=work_dir,

@@ -1,0 +1,148 @@
+"""The flow that everything is killed under, and what it gives if nothing is.
+
+Rows are numbered per key, so a function that meets a wrong number has proof of a row lost, doubled
+or out of order.  A row may carry an act: the first lane to meet it does what it says, once, however
+often its epoch is tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["COLUMNS", "Row", "chaos_flow", "epochs_of", "expected_epochs", "expected_final"]
+
+COLUMNS = "k int, number long, act string"
+KEYS, SHARDS = 40, 7
+
+Row = tuple[int, int, str]
+Epochs = list[Counter[tuple[int, ...]]]
+
+
+def epochs_of(seed: int, count: int, rows: int = 60) -> list[list[Row]]:
+    """Generate epochs of rows numbered per key; every key has a row in every epoch or so."""
+    rng = random.Random(seed)
+    number = dict.fromkeys(range(KEYS), 0)
+    epochs = []
+    for _ in range(count):
+        made = []
+        for key in [*range(KEYS), *(rng.randrange(KEYS) for _ in range(rows - KEYS))]:
+            made.append((key, number[key], ""))
+            number[key] += 1
+        epochs.append(made)
+    return epochs
+
+
+def act(name: str, directory: str) -> None:
+    """Do what a row says, unless it has been done."""
+    try:
+        os.close(os.open(f"{directory}/{name}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    kind, _, detail = name.partition(" ")
+    if kind == "die":  # only this Python process
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "executor":  # the executor that this row is processed on
+        os.kill(_executor_jvm(os.getpid()), signal.SIGKILL)
+        signal.pause()
+    if kind == "signal":  # another process, the pid of which stands in a file
+        os.kill(int(Path(directory, detail).read_text()), signal.SIGKILL)
+    if kind == "wait":  # to be killed
+        signal.pause()
+
+
+def _executor_jvm(pid: int) -> int:
+    while b"--executor-id" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+def chaos_flow(
+    spark: SparkSession, directory: Path, *, dsn: str | None = None, num_key_groups: int = 8
+) -> gw.Flow:
+    """Build the flow over ``directory/in``; its sinks are in ``directory/out``.
+
+    Level 1: `order` (a function that insists on its order) and `totals`; level 2: `shards`, which
+    counts what `order` emits.
+    """
+    acts = str(directory / "acts")
+    Path(acts).mkdir(exist_ok=True)
+
+    def order(key: tuple[int], rows: Any, seen: dict[str, int]) -> Iterable[tuple[Any, ...]]:
+        for row in rows:
+            if row.act.startswith("1 "):
+                act(row.act[2:], acts)
+            due = seen.get("next", 0)
+            if row.number != due:
+                msg = f"number {row.number} came where {due} was due"
+                raise ValueError(msg)
+            seen["next"] = due + 1
+            later = row.act if row.act.startswith("2 ") else ""
+            yield key[0], row.number, key[0] % SHARDS, later
+
+    def shards(key: tuple[int], rows: Any, seen: dict[str, int]) -> Iterable[tuple[Any, ...]]:
+        for row in rows:
+            if row.act:
+                act(row.act[2:], acts)
+        seen["rows"] = seen.get("rows", 0) + len(rows)
+        seen["sum"] = seen.get("sum", 0) + sum(rows.column("number"))
+        return [(key[0], seen["rows"], seen["sum"])]
+
+    rows = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
+    flow = gw.Flow("chaos", num_key_groups=num_key_groups)
+    keyed = flow.source("rows", rows.parquet(str(directory / "in"))).key_by("k")
+    ordered = keyed.process(
+        order, state=dict, output="k int, number long, shard int, act string", name="order"
+    )
+    totals = keyed.compute(name="totals", rows=gw.count(), total=gw.sum("number"))
+    counted = ordered.key_by("shard").process(
+        shards, state=dict, output="shard int, rows long, total long", name="shards"
+    )
+    shown = ordered.map(lambda table: table.select(["k", "number"]))
+    for name, stream in (("order", shown), ("totals", totals), ("shards", counted)):
+        flow.sink(name, stream, gw.sinks.parquet(directory / "out" / name))
+    if dsn is not None:
+        flow.sink("table", shown, gw.sinks.postgres(dsn, "numbers"))
+        flow.sink("newest", totals, gw.sinks.postgres(dsn, "newest", mode="upsert"))
+    return flow
+
+
+def expected_epochs(epochs: Sequence[Sequence[Row]]) -> dict[str, Epochs]:
+    """Rows of every sink in every epoch of a run that nothing happens to."""
+    rows_of: dict[int, int] = defaultdict(int)
+    total_of: dict[int, int] = defaultdict(int)
+    found: dict[str, Epochs] = {"order": [], "totals": [], "shards": []}
+    shard_rows: dict[int, int] = defaultdict(int)
+    shard_sum: dict[int, int] = defaultdict(int)
+    for rows in epochs:
+        for k, number, _ in rows:
+            rows_of[k] += 1
+            total_of[k] += number
+            shard_rows[k % SHARDS] += 1
+            shard_sum[k % SHARDS] += number
+        touched = {k for k, _, _ in rows}
+        found["order"].append(Counter((k, number) for k, number, _ in rows))
+        found["totals"].append(Counter((k, rows_of[k], total_of[k]) for k in touched))
+        found["shards"].append(
+            Counter((s, shard_rows[s], shard_sum[s]) for s in {k % SHARDS for k in touched})
+        )
+    return found
+
+
+def expected_final(epochs: Sequence[Sequence[Row]], sink: str) -> dict[int, tuple[int, ...]]:
+    """Key → its newest row in a sink, after a run that nothing happens to."""
+    newest: dict[int, tuple[int, ...]] = {}
+    for counted in expected_epochs(epochs)[sink]:
+        newest.update((row[0], row[1:]) for row in sorted(counted))
+    return newest

@@ -1,0 +1,98 @@
+"""A driver that kills itself, and its JVM, at a chosen step of a chosen epoch.
+
+Called with the path of a JSON file: ``directory`` (with ``in/`` and room for everything else),
+``kill`` (step and epoch, or null), ``dsn`` (or null).  It runs the flow over everything there is
+and ends with status 0, unless it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.flow import chaos_flow
+
+from godwit.spark import run
+from godwit.spark.outputs import StagedOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    import godwit as gw
+
+
+def session(directory: Path) -> SparkSession:
+    """Start Spark with two cores, where a task that dies is tried again."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .getOrCreate()
+    )
+
+
+def die(spark: SparkSession) -> None:
+    """Let the JVM go first, so that nothing goes on without its driver."""
+    gateway: Any = spark.sparkContext._gateway
+    os.kill(gateway.proc.pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(spark: SparkSession, step: str, epoch: int) -> None:
+    """Arrange for the death of this process."""
+
+    def at_step(done: str, now: int) -> None:
+        if (done, now) == (step, epoch):
+            die(spark)
+
+    def half(output: StagedOutput) -> Iterator[pa.RecordBatch]:
+        for batch in everything(output):
+            if output.epoch == epoch:
+                yield batch.slice(0, (batch.num_rows + 1) // 2)
+                die(spark)
+            yield batch
+
+    if step == "delivering":
+        everything = StagedOutput.batches
+        replace(StagedOutput, "batches", half)
+    else:
+        replace(run.Run, "at_step", staticmethod(at_step))
+
+
+def replace(owner: type, name: str, value: Any) -> None:
+    """Put something else in an attribute's place, for the rest of this process's life."""
+    setattr(owner, name, value)
+
+
+def main(path: str) -> None:
+    """Run."""
+    config: dict[str, Any] = json.loads(Path(path).read_text())
+    directory = Path(config["directory"])
+    spark = session(directory)
+    spark.sparkContext.setLogLevel("OFF")
+    flow = chaos_flow(spark, directory, dsn=config["dsn"])
+    if config["kill"] is not None:
+        die_at(spark, *config["kill"])
+    query: gw.Query = flow.start(checkpoint=directory / "ck", trigger={"availableNow": True})
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,61 @@
+"""A driver may die between any two steps of an epoch: nothing is lost, doubled or out of order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.chaos.flow import epochs_of, expected_epochs, expected_final
+from tests.chaos.results import put, run_program, sink_epochs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.chaos
+
+KILLED = -9
+
+
+def finished(directory: Path, epochs: int) -> None:
+    """Check everything in the Parquet sinks."""
+    expected = expected_epochs(epochs_of(17, epochs))
+    for sink, rows in expected.items():
+        found = sink_epochs(directory / "out" / sink)
+        assert found == dict(enumerate(rows)), sink
+    assert len(list((directory / "ck/commits").glob("*"))) == epochs
+
+
+def test_deaths_at_every_step_leave_what_an_undisturbed_run_leaves(tmp_path: Path) -> None:
+    deaths = [("planned", 0), ("staged", 1), ("committed", 2), ("delivering", 3), ("delivered", 4)]
+    epochs = epochs_of(17, len(deaths) + 2)
+    for number, rows in enumerate(epochs):
+        # Beside the driver's deaths, a lane's process dies in the middle of an epoch, once.
+        put(tmp_path / "in", number, [*rows[:-1], (*rows[-1][:2], "1 die" if number == 5 else "")])
+    config = {"directory": str(tmp_path), "dsn": None}
+    for death in deaths:
+        assert run_program("driver", {**config, "kill": death}) == KILLED, death
+    assert run_program("driver", {**config, "kill": None}) == 0
+    assert (tmp_path / "acts/die").exists()
+    finished(tmp_path, len(epochs))
+
+
+@pytest.mark.postgres
+def test_deaths_around_a_transaction_leave_each_row_in_the_database_once(
+    tmp_path: Path, postgres: str
+) -> None:
+    import psycopg
+
+    deaths = [("committed", 0), ("delivering", 1), ("delivered", 2)]
+    epochs = epochs_of(17, 4)
+    for number, rows in enumerate(epochs):
+        put(tmp_path / "in", number, rows)
+    config = {"directory": str(tmp_path), "dsn": postgres}
+    for death in deaths:
+        assert run_program("driver", {**config, "kill": death}) == KILLED, death
+    assert run_program("driver", {**config, "kill": None}) == 0
+    finished(tmp_path, len(epochs))
+    with psycopg.connect(postgres) as connection:
+        numbers = connection.execute("SELECT k, number FROM numbers").fetchall()
+        newest = connection.execute("SELECT k, rows, total FROM newest").fetchall()
+    assert sorted(numbers) == sorted((k, number) for rows in epochs for k, number, _ in rows)
+    assert {row[0]: row[1:] for row in newest} == expected_final(epochs, "totals")

@@ -1,0 +1,152 @@
+"""A local cluster from start to end, in a process of its own: this one has a session already."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from godwit.spark.local_cluster import ClusterError, LocalCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+
+_PROGRAM = """
+import json, os, sys, time
+from godwit.spark.executors import live_executors, wait_for
+from godwit.spark.local_cluster import ClusterError, LocalCluster
+
+told = {}
+with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
+    told["master"] = cluster.master_url
+    spark = cluster.session("test", {"spark.driver.memory": "512m"})
+    context = spark.sparkContext
+    application = context.applicationId
+    wait_for(context, 1)
+    told["python"] = context.parallelize([0], 1).map(lambda _: sys.executable).collect()[0]
+    cluster.add_worker()
+    told["executors"] = [e.name for e in wait_for(context, 2)]
+    told["pids"] = cluster.executor_pids(application)
+    told["strangers"] = cluster.executor_pids("app-of-somebody-else")
+    told["killed"] = cluster.kill_executor("0", application)
+    deadline = time.monotonic() + 60
+    while {e.name for e in live_executors(context)} != {"1", "2"}:
+        assert time.monotonic() < deadline, live_executors(context)
+        time.sleep(0.1)
+    told["replaced"] = cluster.executor_pids(application)
+    try:
+        cluster.kill_executor("0", application)
+    except ClusterError as error:
+        told["refusal"] = str(error)
+print(json.dumps(told))
+"""
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def mentioning(text: str) -> list[str]:
+    """Command lines of the processes that name `text`, but this one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in command and path.parent.name != str(os.getpid()):
+            found.append(command)
+    return found
+
+
+needs_java = pytest.mark.skipif(
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ,
+    reason="Spark needs Java 17 or newer",
+)
+
+
+@needs_java
+def test_executors_come_die_by_name_and_are_replaced_and_nothing_is_left(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["master"].startswith("spark://127.0.0.1:")
+    assert told["python"] == sys.executable
+    assert told["executors"] == ["0", "1"]
+    assert list(told["pids"]) == ["0", "1"]
+    assert told["strangers"] == {}
+    assert told["killed"] == told["pids"]["0"]
+    assert list(told["replaced"]) == ["1", "2"]
+    assert "has no executor '0'" in told["refusal"]
+    assert "Its executors are 1, 2." in told["refusal"]
+    assert "WARN" not in done.stderr, "Spark's own log belongs in the work directory"
+    assert (tmp_path / "driver.log").stat().st_size > 0
+    time.sleep(0.5)
+    assert not any(map(alive, [*told["pids"].values(), *told["replaced"].values()]))
+    assert mentioning(str(tmp_path)) == []
+
+
+@needs_java
+def test_an_exception_in_the_block_stops_every_process(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def fail() -> None:
+        with LocalCluster(workers=1, memory="512m", work_dir=tmp_path) as cluster:
+            cluster.wait_for_workers()
+            seen.extend([cluster.master_url, *mentioning(str(tmp_path))])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    master_url, _worker = seen
+    assert mentioning(str(tmp_path)) == []
+    assert mentioning(master_url) == []
+
+
+def test_a_cluster_without_java_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(ClusterError, match="openjdk-17-jre-headless"), LocalCluster():
+        pass
+
+
+def test_a_process_that_ends_at_once_is_reported_with_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "spark"
+    (home / "bin").mkdir(parents=True)
+    launcher = home / "bin" / "spark-class"
+    launcher.write_text("#!/bin/sh\necho UnsupportedClassVersionError\nexit 7\n")
+    launcher.chmod(0o755)
+    (tmp_path / "java").write_text("#!/bin/sh\n")
+    (tmp_path / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    with (
+        pytest.raises(ClusterError, match=r"(?s)master ended with status 7.*UnsupportedClass"),
+        LocalCluster(work_dir=tmp_path / "work"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [({"workers": -1}, "-1 workers"), ({"cores": 0}, "0 cores"), ({"memory": "much"}, "'much'")],
+)
+def test_sizes_that_make_no_sense_are_refused(sizes: dict[str, int | str], named: str) -> None:
+    with pytest.raises(ClusterError, match=named):
+        LocalCluster(**sizes)  # type: ignore[arg-type]  # wrong on purpose

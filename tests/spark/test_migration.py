@@ -1,0 +1,216 @@
+"""Migrations while a stream flows: whatever moves and however, the results are the same."""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.spark.streams import Inbox, counted, rows_of
+from tests.spark.test_restart import Example, generated
+
+import godwit as gw
+from godwit.model import events
+from godwit.model.errors import InvalidPlanError, MigrationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from godwit.spark.query import Migration
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_S = 120.0
+
+
+def everything_to(query: gw.Query, component: str, executor: str) -> dict[int, str]:
+    return dict.fromkeys(range(query.assignment[component].num_key_groups), executor)
+
+
+def exchanged(query: gw.Query, component: str) -> dict[int, str]:
+    """Every key group to the other executor."""
+    assignment = query.assignment[component]
+    other = {"local-0": "local-1", "local-1": "local-0"}
+    return {g: other[assignment.executor(g)] for g in range(assignment.num_key_groups)}
+
+
+def is_over(migration: Migration, *, within_s: float = PATIENCE_S) -> bool:
+    deadline = time.monotonic() + within_s
+    while not migration.done and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return migration.done
+
+
+@pytest.mark.parametrize("strategy", ["live", "disruptive", "stop_the_world"])
+def test_a_migration_changes_places_and_no_result(
+    spark: SparkSession, tmp_path: Path, strategy: Any
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
+    still = Inbox(spark=spark, directory=tmp_path / "still", columns="k int, number long")
+    epochs = generated(1)
+    still.put(*epochs)
+    undisturbed = Example(still)
+    query = undisturbed.flow.start(checkpoint=tmp_path / "ck-still", name=f"still {strategy}")
+    query.processAllAvailable()
+    query.stop()
+
+    example = Example(inbox)
+    inbox.put(epochs[0])
+    query = example.flow.start(checkpoint=tmp_path / "ck", name=f"moving {strategy}")
+    query.processAllAvailable()
+    migrations = [
+        query.migrate(exchanged(query, "totals"), component="totals", strategy=strategy),
+        query.migrate(
+            everything_to(query, "order", "local-1"), component="order", strategy=strategy
+        ),
+    ]
+    sizes = query.migrate(
+        exchanged(query, "sizes"), component="sizes", strategy=strategy, max_moves=3, max_lag=0
+    )
+    for rows in epochs[1:]:
+        inbox.put(rows)
+        query.processAllAvailable()
+    # The last key groups may be warm only now: they switch at the boundary before the next epoch.
+    extra = 0
+    while not all(is_over(m, within_s=2) for m in [*migrations, sizes]):
+        extra += 1
+        assert extra < 30, query.status
+        inbox.put([])
+        query.processAllAvailable()
+    for migration in [*migrations, sizes]:
+        ended = migration.wait(1)
+        assert (ended.outcome, ended.withdrawn) == ("finished", 0)
+    assert query.assignment["order"].key_groups("local-0").tolist() == []
+    moved = [e for e in query.events if isinstance(e, events.AssignmentSwitched)]
+    assert sum(len(e.key_groups) for e in moved if e.component == "totals") == 16
+    assert query.status["keyGroupsInFlight"] == 0
+    # Half of what arrives now is processed where it never was before.
+    last = dict(chain.from_iterable(epochs))
+    inbox.put([(k, n + 1) for k, n in sorted(last.items())])
+    query.processAllAvailable()
+    query.stop()
+
+    expected, found = undisturbed.results(), example.results()
+    for name, results in expected.items():
+        assert {e: rows for e, rows in found[name].items() if e < len(epochs)} == results
+    assert counted(rows_of(example.sinks["order"].epochs[len(epochs) + extra])) == counted(
+        (k, n + 1, n + 2) for k, n in last.items()
+    )
+
+
+def test_a_migration_of_a_stream_that_has_not_begun_needs_no_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
+    example = Example(inbox)
+    query = example.flow.start(checkpoint=tmp_path / "ck")
+    migration = query.migrate(everything_to(query, "totals", "local-0"), component="totals")
+    inbox.put(*generated(1)[:2])
+    query.processAllAvailable()
+    ended = migration.wait(PATIENCE_S)
+    assert (ended.outcome, ended.moved) == ("finished", 8)
+    assert query.assignment["totals"].key_groups("local-1").tolist() == []
+    query.stop()
+
+
+def test_plans_that_make_no_sense_are_refused_and_change_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
+    inbox.put(generated(1)[0])
+    query = Example(inbox).flow.start(checkpoint=tmp_path / "ck")
+    query.processAllAvailable()
+    before = query.assignment
+    current = before["totals"]
+    with pytest.raises(InvalidPlanError, match="executor 'local-9', which does not exist"):
+        query.migrate({1: "local-9"}, component="totals")
+    with pytest.raises(InvalidPlanError, match=r"Key group 16 does not exist.*0 to 15"):
+        query.migrate({16: "local-0"}, component="totals")
+    with pytest.raises(InvalidPlanError, match=r"The flow has several components.*totals"):
+        query.migrate({1: "local-1"})
+    with pytest.raises(InvalidPlanError, match="There is no component 'total'"):
+        query.migrate({1: "local-1"}, component="total")
+    unknown: Any = "gentle"
+    with pytest.raises(InvalidPlanError, match=r"no strategy 'gentle'.*live, disruptive"):
+        query.migrate({1: "local-1"}, component="totals", strategy=unknown)
+    with pytest.raises(InvalidPlanError, match="max_moves of a migration is 0"):
+        query.migrate({1: "local-1"}, component="totals", max_moves=0)
+    with pytest.raises(InvalidPlanError, match=r"not total: key groups \[3\] have no place"):
+        gw.Assignment(
+            version=1,
+            executors=current.executors,
+            lanes=current.lanes,
+            executor_of=np.where(np.arange(16) == 3, -1, current.executor_of).astype(np.int32),
+            lane_of=current.lane_of.copy(),
+        )
+    with pytest.raises(InvalidPlanError, match="8 key groups"):
+        query.migrate(gw.even_assignment(8, ["local-0", "local-1"], [1, 1]), component="totals")
+    with pytest.raises(InvalidPlanError, match="ghost"):
+        query.migrate(gw.even_assignment(16, ["local-0", "ghost"], [1, 1]), component="totals")
+    assert query.assignment == before
+    assert not any(isinstance(e, events.MigrationStarted) for e in query.events)
+    inbox.put(generated(1)[1])
+    query.processAllAvailable()
+    query.stop()
+
+
+def test_a_component_has_one_migration_at_a_time_and_it_can_be_cancelled(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
+    inbox.put(*generated(1)[:3])
+    query = Example(inbox).flow.start(checkpoint=tmp_path / "ck")
+    query.processAllAvailable()
+    migration = query.migrate(everything_to(query, "order", "local-0"), component="order")
+    with pytest.raises(MigrationError, match=f"{migration.id!r} is under way"):
+        query.migrate({1: "local-1"}, component="order")
+    with pytest.raises(MigrationError, match="has not ended after 0 s"):
+        migration.wait(0)
+    migration.cancel("second thoughts")
+    ended = migration.wait(PATIENCE_S)
+    assert (ended.outcome, ended.reason) == ("cancelled", "second thoughts")
+    with pytest.raises(MigrationError, match="There is no migration"):
+        migration.cancel()
+    inbox.put(*generated(1)[3:])
+    query.processAllAvailable()
+    query.stop()
+
+
+def test_a_query_that_is_stopped_while_epochs_are_held_has_not_failed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from godwit.spark.background import Background
+
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
+    epochs = generated(1)
+    inbox.put(epochs[0])
+    example = Example(inbox)
+    query = example.flow.start(checkpoint=tmp_path / "ck")
+    query.processAllAvailable()
+    # Warming that neither ends nor fails: the world stands still.
+    monkeypatch.setattr(Background, "_warm", lambda _self, _command: None)
+    plan = exchanged(query, "order")
+    query.migrate(plan, component="order", strategy="stop_the_world")
+    assert any("moves everything first" in reason for reason in query.status["held"])
+    inbox.put(epochs[1])
+    deadline = time.monotonic() + PATIENCE_S
+    while not query._busy.locked() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    query.stop()
+    assert query.exception() is None
+    assert query.awaitTermination(10) is True
+    assert isinstance(query.events[-1], events.QueryStopped)
+    monkeypatch.undo()
+
+    again = Example(inbox)
+    query = again.flow.start(checkpoint=tmp_path / "ck")
+    query.processAllAvailable()
+    query.stop()
+    assert sorted(again.sinks["order"].epochs) == [0, 1]
+    assert counted(rows_of(again.sinks["order"].epochs[1])) == counted(
+        (k, n, n + 1) for k, n in epochs[1]
+    )

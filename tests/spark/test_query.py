@@ -1,0 +1,163 @@
+"""What the user holds of a running flow behaves as a StreamingQuery does, and tells more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.streams import Inbox, drain, rows_of
+
+import godwit as gw
+from godwit.model import events
+from godwit.model.errors import EpochFailedError, SinkError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def totals(inbox: Inbox, sink: Any, name: str = "query") -> gw.Flow:
+    flow = gw.Flow(name, num_key_groups=8)
+    stream = flow.source("rows", inbox.stream()).key_by("k").compute(name="t", total=gw.sum("v"))
+    flow.sink("out", stream, sink)
+    return flow
+
+
+@pytest.fixture
+def inbox(spark: SparkSession, tmp_path: Path) -> Inbox:
+    return Inbox(spark=spark, directory=tmp_path / "in", columns="k string, v long")
+
+
+def test_a_query_tells_what_it_does_while_it_runs_and_after_it_has_stopped(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    inbox.put([("a", 1), ("b", 2)])
+    heard: list[events.Event] = []
+    flow = totals(inbox, gw.sinks.memory())
+    query = flow.start(checkpoint=tmp_path / "ck", name="told")
+    query.add_listener(heard.append)
+    assert query.awaitTermination(1) is False
+    query.processAllAvailable()
+    inbox.put([("a", 10)])
+    query.processAllAvailable()
+
+    assert (query.name, query.isActive, query.exception()) == ("told", True, None)
+    assert query.executors == ("local-0", "local-1")
+    assert query.assignment["t"].key_groups("local-1").tolist() == [1, 3, 5, 7]
+    status = query.status
+    assert (status["committedEpoch"], status["held"]) == (1, [])
+    assert (status["keyGroupsInFlight"], status["keyGroupsSuspended"]) == (0, 0)
+    first, second = query.recentProgress
+    assert (first["batchId"], first["numInputRows"], first["numOutputRows"]) == (0, 2, 2)
+    assert (second["batchId"], second["numInputRows"], second["numOutputRows"]) == (1, 1, 1)
+    assert second["keyGroups"] == {"t": {"local-0": 4, "local-1": 4}}
+    assert second["durationMs"]["epoch"] >= second["durationMs"]["stages"] > 0
+    assert second["changelogBytes"] > 0
+    assert query.lastProgress == second
+    assert repr(query).startswith("<Query 'query': ")
+
+    query.stop()
+    query.stop()
+    assert (query.isActive, query.exception()) == (False, None)
+    assert query.awaitTermination(1) is True
+    assert query.awaitTermination() is None
+    kinds = [type(e).__name__ for e in query.events]
+    assert kinds == ["QueryStarted", "EpochCommitted", "EpochCommitted", "QueryStopped"]
+    assert [e.rows_in for e in query.events if isinstance(e, events.EpochCommitted)] == [2, 1]
+    assert [type(e).__name__ for e in heard][-2:] == kinds[-2:]
+
+    again = drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
+    assert again.id == query.id
+    assert again.runId != query.runId
+
+
+def test_two_queries_run_side_by_side_in_one_session(
+    spark: SparkSession, inbox: Inbox, tmp_path: Path
+) -> None:
+    inbox.put([("a", 1)], [("a", 2)])
+    sinks = [gw.sinks.memory(), gw.sinks.memory()]
+    queries = [
+        totals(inbox, sink, name).start(checkpoint=tmp_path / name)
+        for sink, name in zip(sinks, ("one", "two"), strict=True)
+    ]
+    inbox.put([("b", 3)])
+    for query in queries:
+        query.processAllAvailable()
+        query.stop()
+    for sink in sinks:
+        assert sorted(rows_of(sink.table())) == [("a", 3), ("b", 3)]
+
+
+class Cupboard(gw.sinks.Sink):
+    """Keeps rows by epoch; refuses epoch 1 while it is full."""
+
+    def __init__(self) -> None:
+        self.full = True
+        self.delivered: list[tuple[int, list[tuple[Any, ...]]]] = []
+
+    def open(self, context: gw.sinks.SinkContext) -> None:
+        assert context.keys == ("k",)
+
+    def deliver(self, output: gw.sinks.EpochOutput) -> None:
+        if output.epoch == 1 and self.full:
+            msg = "no room in the cupboard"
+            raise OSError(msg)
+        self.delivered.append((output.epoch, rows_of(output.dataframe())))
+
+
+def test_a_sink_that_fails_fails_the_query_after_the_commit_and_gets_the_epoch_again(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    inbox.put([("a", 1)], [("a", 2)], [("a", 4)])
+    sink = Cupboard()
+    query = totals(inbox, sink).start(checkpoint=tmp_path / "ck")
+    with pytest.raises(
+        SinkError, match="Sink 'out' failed on epoch 1: OSError: no room in the cupboard"
+    ) as caught:
+        query.processAllAvailable()
+    assert query.exception() is caught.value
+    assert not query.isActive
+    assert isinstance(query.events[-1], events.QueryFailed)
+    assert sink.delivered == [(0, [("a", 1)])]
+    sink.full = False
+    drain(totals(inbox, sink), tmp_path / "ck")
+    assert dict(sink.delivered) == {0: [("a", 1)], 1: [("a", 3)], 2: [("a", 7)]}
+
+
+def test_an_error_of_spark_is_told_as_a_failed_epoch(
+    spark: SparkSession, inbox: Inbox, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as F  # noqa: N812  the name that PySpark's users know
+
+    inbox.put([("a", 1)], [("a", 0)])
+    flow = gw.Flow("division", num_key_groups=4)
+    ratio = flow.source("rows", inbox.stream()).map(
+        lambda frame: frame.withColumn("v", F.expr("1 div v"))
+    )
+    sink = gw.sinks.memory()
+    flow.sink("out", ratio.key_by("k").compute(total=gw.sum("v")), sink)
+    with pytest.raises(
+        EpochFailedError, match=r"Flow 'division' failed:.*DIVIDE_BY_ZERO"
+    ) as caught:
+        drain(flow, tmp_path / "ck")
+    assert "Nothing of the unfinished epoch was committed" in str(caught.value)
+    assert sorted(sink.epochs) == [0]
+
+
+def test_the_same_text_explains_a_flow_before_it_runs(
+    inbox: Inbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    totals(inbox, gw.sinks.memory()).explain()
+    text = capsys.readouterr().out
+    assert text.startswith("Flow 'query': 1 source, 1 keyed operator on 1 level, 1 sink\n")
+    for told in (
+        "8 key groups",
+        "compute total = sum(v)",
+        "source 'rows'",
+        "k string",
+        "MemorySink",
+    ):
+        assert told in text

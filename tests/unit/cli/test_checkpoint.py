@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from godwit.cli.main import main
+from godwit.state.blocks import BlockWriter, encode_batch
+from godwit.state.commit_log import CommitLog
+from godwit.state.records import CommitRecord, FlowIdentity, SegmentRef
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = pa.record_batch({"hash": pa.array([1, 5, 2], pa.int64()), "k": ["a", "b", "c"]})
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Make a checkpoint with two epochs, each in a block file of its own."""
+    storage = CheckpointStorage.open(tmp_path / "ck")
+    identity = FlowIdentity(name="[bold]flow", num_key_groups=4, operators={"op": {}})
+    log = CommitLog.create_or_open(storage, identity, "some-run", retain_epochs=3)
+    for epoch in range(2):
+        with BlockWriter(storage, epoch=epoch, name="a", inline_limit_bytes=0) as writer:
+            writer.add(encode_batch(ROWS))
+            (block,) = writer.close()
+        segment = SegmentRef(
+            operator="op",
+            epoch=epoch,
+            lane=0,
+            kind="changes",
+            block=block,
+            key_groups=(1, 2),
+            row_ends=(2, 3),
+        )
+        log.commit(CommitRecord(epoch=epoch, run_id="some-run", segments=(segment,)))
+    return tmp_path / "ck"
+
+
+def damage(checkpoint: Path) -> None:
+    path = next(p for p in sorted((checkpoint / "blocks").rglob("*")) if p.is_file())
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_inspect_says_whose_it_is_and_what_state_it_holds(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", "inspect", str(checkpoint)]) == 0
+    told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "flow [bold]flow" in told
+    assert "last run some-run" in told
+    assert "retained epochs 0 to 1" in told
+    (state,) = [line for line in told if line.startswith("op ")]
+    assert state.startswith("op 2 0 0 B ")
+    assert state.endswith(" 2.0 2 0")
+
+
+def test_inspect_as_json_has_the_same_figures(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", "inspect", str(checkpoint), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["flow"], values["num_key_groups"]) == ("[bold]flow", 4)
+    assert values["epochs"] == [0, 1]
+    (operator,) = values["operators"]
+    assert (operator["key_groups"], operator["max_segments"]) == (2, 2)
+
+
+def test_a_whole_checkpoint_is_status_zero(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", "verify", str(checkpoint)]) == 0
+    assert "whole; epochs 0 to 1; checked" in capsys.readouterr().out
+    assert main(["checkpoint", "verify", str(checkpoint), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["ok"], values["findings"], values["blocks"]) == (True, [], 2)
+
+
+def test_a_damaged_checkpoint_is_status_one_and_names_the_file(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(checkpoint)
+    assert main(["checkpoint", "verify", str(checkpoint)]) == 1
+    told = capsys.readouterr().out
+    assert "1 problem;" in told
+    assert "blocks/" in told
+    assert main(["checkpoint", "verify", str(checkpoint), "--json"]) == 1
+    values = json.loads(capsys.readouterr().out)
+    assert not values["ok"]
+    assert values["findings"][0]["file"].startswith("blocks/")
+
+
+@pytest.mark.parametrize("action", ["inspect", "verify"])
+def test_a_directory_that_is_no_checkpoint_is_status_two(
+    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nothing"
+    for path in (tmp_path, missing):
+        assert main(["checkpoint", action, str(path)]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith(f"godwit checkpoint: '{path}' is not a checkpoint")
+    assert not missing.exists()
