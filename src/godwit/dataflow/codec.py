@@ -10,10 +10,12 @@ name: opening pickled state runs code.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import decimal
 import enum
 import pickle
+import typing
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -110,6 +112,7 @@ class MsgpackCodec:
         self._decode_list = msgspec.msgpack.Decoder(list[state_type]).decode
 
     def __reduce__(self) -> tuple[Any, ...]:
+        _without_notes(self._type)
         return MsgpackCodec, (self._type,)
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
@@ -213,7 +216,17 @@ def make_codec(operator: str, codec: str, state_type: Any) -> StateCodec:
     new = make_state(operator, state_type)
     is_type = isinstance(state_type, type) or hasattr(state_type, "__origin__")
     held = state_type if is_type else type(new)
-    if codec == "pickle" and getattr(held, "__module__", "") == "__main__":
+    in_script = getattr(held, "__module__", "") == "__main__"
+    if in_script and isinstance(held, type) and issubclass(held, msgspec.Struct):
+        # Spark sends classes of the main script by value, and a Struct loses its fields on the way.
+        raise StateEncodingError(
+            f"Operator {operator!r} keeps {_name(held)}, a msgspec.Struct that is defined in the "
+            "main script, and Spark cannot send such a class to executors.",
+            remedy="Make it a dataclass, or move it into a module that executors can import.",
+            operator=operator,
+            type=_name(held),
+        )
+    if codec == "pickle" and in_script:
         raise StateEncodingError(
             f"Operator {operator!r} pickles {_name(held)}, which is defined in the main script.",
             remedy="Move the class into a module that executors can import, or use a "
@@ -243,6 +256,22 @@ def is_immutable(state: object) -> bool:
     if parameters is not None:
         return bool(parameters.frozen)
     return isinstance(state, _IMMUTABLE)
+
+
+def _without_notes(held: Any) -> None:
+    """Remove what msgspec notes on classes of the main script.
+
+    Such a class is sent to executors by value, with everything on it, and these notes cannot be
+    pickled.  They are a cache: msgspec makes them again.
+    """
+    for argument in typing.get_args(held):
+        _without_notes(argument)
+    if getattr(held, "__module__", "") != "__main__" or not dataclasses.is_dataclass(held):
+        return
+    if "__msgspec_cache__" in vars(held):
+        del held.__msgspec_cache__
+        for annotation in typing.get_type_hints(held).values():
+            _without_notes(annotation)
 
 
 def _pickled(state: Any) -> bytes:

@@ -7,7 +7,7 @@ Everything is a column: one call handles all keys that a lane touches in an epoc
 A lane does this with what arrives for one operator in one epoch::
 
     raw rows ──combine──▶ partial states ──(exchange)──▶ merge_partials ─┐
-    raw rows ──(exchange)───────────────────────────────────────────────┼─▶ advance ─▶ new state, output
+    raw rows ──(exchange)───────────────────────────────────────────────┼─▶ advance ─▶ state, output
     prior state from the local store ───────────────────────────────────┘
 
 ``combine`` runs at the source side, before the exchange, and only for operators that are

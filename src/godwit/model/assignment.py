@@ -6,14 +6,16 @@ runs under one assignment, so there is never a row to misroute (paper 1 §3.2 re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from godwit.model.errors import InvalidPlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["Assignment", "Move", "even_assignment"]
 
@@ -160,7 +162,7 @@ class Assignment:
                 )
             if executor not in self.executors:
                 raise InvalidPlanError(
-                    f"Key group {key_group} is sent to executor {executor!r}, which does not exist.",
+                    f"Key group {key_group} is sent to executor {executor!r}, which is not there.",
                     remedy=f"Executors are {', '.join(self.executors)}.",
                 )
             e = self.executors.index(executor)
@@ -169,9 +171,7 @@ class Assignment:
             executor_of[key_group] = -1
             held = np.bincount(lane_of[executor_of == e], minlength=self.lanes[e])
             executor_of[key_group], lane_of[key_group] = e, int(held.argmin())
-        return replace(
-            self, version=self.version + 1, executor_of=executor_of, lane_of=lane_of
-        )
+        return replace(self, version=self.version + 1, executor_of=executor_of, lane_of=lane_of)
 
     def on(self, executors: Sequence[str], lanes: Sequence[int]) -> Assignment:
         """Return the same places under another list of executors.
@@ -191,7 +191,7 @@ class Assignment:
         )
 
     def moves_to(self, target: Assignment) -> tuple[Move, ...]:
-        """Moves that lead from here to `target`, in order of key groups."""
+        """List the moves that lead from here to `target`, in order of key groups."""
         return tuple(
             Move(key_group=g, source=self.executor(g), destination=target.executor(g))
             for g in range(self.num_key_groups)

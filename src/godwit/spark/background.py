@@ -128,6 +128,7 @@ class Background:
                 component=command.component,
                 executor=command.executor,
                 key_groups=command.key_groups,
+                state_bytes=run.size_bytes(command.component, command.key_groups),
                 duration_ms=(time.perf_counter() - started) * 1e3,
             )
         )

@@ -81,11 +81,12 @@ def insist_on_placement(spark: SparkContext) -> None:
     """Let Spark wait for the executor a lane prefers, unless the user has said how long.
 
     A lane that runs elsewhere finds no state there, which costs more than waiting for a busy core.
-    An executor that is lost is not waited for.  Spark reads this setting for every set of tasks.
+    The wait is bounded, since Spark may also wait for an executor that dies between the planning
+    of an epoch and the start of its lanes.  Spark reads this setting for every set of tasks.
     """
     conf = spark._jsc.sc().conf()  # noqa: SLF001  the public copy cannot be changed any more
     if not conf.contains("spark.locality.wait") and not conf.contains(_WAIT):
-        conf.set(_WAIT, "30s")
+        conf.set(_WAIT, "10s")
 
 
 _WAIT = "spark.locality.wait.process"

@@ -290,6 +290,7 @@ class Query:
         )
         loads = self._run.loads.get(name)
         migration = uuid.uuid4().hex[:8]
+        moves = current.moves_to(target)
         self._run.handle(
             inputs.MigrationRequested(
                 id=migration,
@@ -308,7 +309,8 @@ class Query:
                 migration=migration,
                 component=name,
                 strategy=chosen.value,
-                moves=len(current.moves_to(target)),
+                moves=len(moves),
+                state_bytes=self._run.size_bytes(name, [move.key_group for move in moves]),
             )
         )
         return Migration(migration, name, self._run)

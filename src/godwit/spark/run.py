@@ -40,7 +40,7 @@ from godwit.state.snapshots import choose_snapshots
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -469,6 +469,12 @@ class Run:
                 always_load=False,
             )
             return told, self.log.latest_epoch
+
+    def size_bytes(self, component: str, key_groups: Iterable[int]) -> int:
+        """Bytes that some key groups of a component take in the checkpoint."""
+        with self._lock:
+            sizes = [self._state_bytes(o.name) for o in self.operators_of(component)]
+        return sum(of.get(g, 0) for of in sizes for g in key_groups)
 
     def _state_bytes(self, operator: str) -> dict[int, int]:
         chains = self.log.chains

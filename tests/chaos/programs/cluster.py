@@ -132,7 +132,7 @@ class Scenario:
 
 def suspended(scenario: Scenario) -> None:
     """An executor dies between epochs, and its key groups stay cold for three epochs."""
-    scenario.process(2)
+    scenario.process(3)
     warming_allowed.clear()
     dead = scenario.owners("order")[0]
     scenario.told["owned"] = {
@@ -147,20 +147,20 @@ def suspended(scenario: Scenario) -> None:
 
 def loaded(scenario: Scenario) -> None:
     """Key groups are loaded at once, whenever an executor dies: also in the middle of an epoch."""
-    scenario.process(2)
+    scenario.process(3)
     scenario.kill(scenario.owners("totals")[0])
     scenario.process()
     plan = dict.fromkeys(range(4), scenario.query.executors[-1])
     migration = scenario.query.migrate(plan, component="totals", strategy="disruptive")
     scenario.process(acts={7: "1 executor mid-epoch"})
+    scenario.process(2)  # a migration ends with the first epoch that begins after its last switch
     migration.wait(PATIENCE_S)
-    scenario.process()
     scenario.finish()
 
 
 def fetched(scenario: Scenario) -> None:
     """An executor dies after some lanes of the next level have fetched what it sent."""
-    scenario.process(2)
+    scenario.process(3)
     shards = pa.record_batch({"shard": pa.array(range(SHARDS), pa.int32())})
     key_groups = key_groups_of(hash_keys(shards), NUM_KEY_GROUPS)
     where = [scenario.query.assignment["shards"].executor(int(g)) for g in key_groups]
@@ -178,7 +178,7 @@ def fetched(scenario: Scenario) -> None:
 
 def at_random(scenario: Scenario, rng: random.Random) -> None:
     """Migrations, and deaths of their sources, their destinations and of whoever works."""
-    scenario.process(2)
+    scenario.process(3)
     for number, deed in enumerate(["source", "", "mid-epoch", "destination", "mid-epoch"]):
         component = rng.choice(["order", "totals", "shards"])
         query = scenario.query

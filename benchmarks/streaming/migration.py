@@ -1,0 +1,180 @@
+"""Moving a third of the state: live with Godwit, offline with Spark's own repartition.
+
+``python -m benchmarks.streaming.migration [--keys 4000000] [--rounds 3]``
+
+Godwit: three executors of one core, the third of them idle; a stream of epochs; a third of the key
+groups moves to the idle one, live.  Measured: epoch time before, during and after.
+
+Spark: a stateful aggregation over the same keys (RocksDB) is stopped, its state is repartitioned
+from 4 to 8 partitions by ``_streamingCheckpointManager.repartition``, and it is started again.
+Measured: the time in which the stream gives no output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.streaming.inputs import held_keys
+from benchmarks.streaming.programs import ROCKSDB, session, stream
+
+EPOCH_ROWS = 200_000
+EPOCHS = 60
+STEADY = 12
+
+
+def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
+    """Move a third of the key groups to an idle executor while the stream flows."""
+    import godwit as gw
+    from godwit.spark.local_cluster import LocalCluster
+
+    with LocalCluster(workers=3, cores=1, memory="1g", work_dir=work / "cluster") as cluster:
+        spark = cluster.session("migration", {"spark.sql.files.maxPartitionBytes": "8m"})
+        spark.sparkContext.setLogLevel("ERROR")
+        flow = gw.Flow("migration")
+        rows = flow.source("rows", stream(spark, str(source)))
+        sums = rows.key_by("key").compute(name="sums", n=gw.count(), s=gw.sum("v"))
+        flow.sink("nothing", sums, gw.sinks.noop())
+        busy = gw.even_assignment(flow.num_key_groups, ["0", "1"], [1, 1])
+        query = flow.start(
+            checkpoint=work / "checkpoint",
+            executors=3,
+            assignments={"sums": busy.on(["0", "1", "2"], [1, 1, 1])},
+        )
+        _until(query, preload + STEADY)
+        state = query.lastProgress
+        moves = dict.fromkeys(range(0, flow.num_key_groups, 3), "2")
+        started = query.lastProgress["batchId"]
+        began = time.perf_counter()
+        migration = query.migrate(moves, component="sums", strategy="live", max_moves=8)
+        ended = migration.wait(300)
+        took_s = time.perf_counter() - began
+        finished = query.lastProgress["batchId"]
+        _until(query, finished + STEADY)
+        progress = {p["batchId"]: p for p in query.recentProgress}
+        query.stop()
+        ms = {e: p["durationMs"]["epoch"] for e, p in progress.items()}
+        before = median(ms[e] for e in range(started - STEADY + 1, started + 1))
+        during = [ms[e] for e in range(started + 1, finished + 1)] or [ms[finished]]
+        after = median(ms[e] for e in range(finished + 1, finished + STEADY))
+        return {
+            "moved": ended.moved,
+            "took_s": took_s,
+            "epochs_during": len(during),
+            "before_ms": before,
+            "during_ms": median(during),
+            "during_max_ms": max(during),
+            "after_ms": after,
+            "ratio": median(during) / before,
+            "key_groups": state["keyGroups"],
+        }
+
+
+def _until(query: Any, epoch: int, timeout_s: float = 600) -> None:
+    deadline = time.monotonic() + timeout_s
+    while query.lastProgress is None or query.lastProgress["batchId"] < epoch:
+        if query.exception() is not None:
+            raise query.exception()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"epoch {epoch} was not reached in {timeout_s} s")
+        time.sleep(0.02)
+
+
+def offline(source: Path, preload: int, work: Path) -> dict[str, Any]:
+    """Stop, repartition, start: Spark's own way."""
+    from pyspark.sql import functions as sf
+
+    spark = session(
+        **{
+            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        }
+    )
+    checkpoint = str(work / "checkpoint")
+
+    def start() -> Any:
+        frame = stream(spark, str(source)).groupBy("key")
+        return (
+            frame.agg(sf.count("*").alias("n"), sf.sum("v").alias("s"))
+            .writeStream.outputMode("update")
+            .format("noop")
+            .option("checkpointLocation", checkpoint)
+            .start()
+        )
+
+    query = start()
+    while query.lastProgress is None or query.lastProgress["batchId"] < preload + 3:
+        time.sleep(0.05)
+    last = query.lastProgress["batchId"]
+    began = time.perf_counter()
+    query.stop()
+    repartitioning = time.perf_counter()
+    spark._streamingCheckpointManager.repartition(checkpoint, 8)  # noqa: SLF001  there is no other
+    repartitioned_s = time.perf_counter() - repartitioning
+    query = start()
+    while query.lastProgress is None or query.lastProgress["batchId"] <= last + 1:
+        if query.exception() is not None:
+            raise query.exception()
+        time.sleep(0.02)
+    silent_s = time.perf_counter() - began
+    query.stop()
+    return {"silent_s": silent_s, "repartition_s": repartitioned_s}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keys", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--inputs", type=Path, default=Path("artifacts/inputs"))
+    parser.add_argument("--json", type=Path, default=Path("artifacts/migration.jsonl"))
+    parser.add_argument("--only", choices=["live", "offline"])
+    given = parser.parse_args()
+    source = held_keys(given.inputs, held=given.keys, touched=EPOCH_ROWS, epochs=EPOCHS).absolute()
+    preload = -(-given.keys // 1_000_000)
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(given.rounds):
+        for name in [given.only] if given.only else ["live", "offline"]:
+            result = _in_a_process_of_its_own(name, source, preload)
+            print(name, json.dumps(result), flush=True)
+            with given.json.open("a") as out:
+                out.write(json.dumps({"keys": given.keys, name: result}) + "\n")
+
+
+def _in_a_process_of_its_own(name: str, source: Path, preload: int) -> dict[str, Any]:
+    import subprocess
+
+    work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
+    program = (
+        "import json, sys; from pathlib import Path\n"
+        "from benchmarks.streaming import migration\n"
+        "source, preload, work = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])\n"
+        f"print('MEASURED ' + json.dumps(migration.{name}(source, preload, work)))"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program, source, str(preload), work],
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+            check=False,
+        )
+        for line in done.stdout.splitlines():
+            if line.startswith("MEASURED "):
+                result: dict[str, Any] = json.loads(line.removeprefix("MEASURED "))
+                return result
+        raise RuntimeError(done.stderr[-3000:])
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
