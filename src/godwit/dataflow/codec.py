@@ -110,9 +110,9 @@ class MsgpackCodec:
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(state_type).decode
         self._decode_list = msgspec.msgpack.Decoder(list[state_type]).decode
+        _remove_notes(state_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        _without_notes(self._type)
         return MsgpackCodec, (self._type,)
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
@@ -130,7 +130,9 @@ class MsgpackCodec:
 
     def describe(self) -> dict[str, object]:
         """Return the codec and the shape of the type; a class may be renamed, or gain fields."""
-        return {"codec": "msgpack", "state": type(msgspec.inspect.type_info(self._type)).__name__}
+        shape = type(msgspec.inspect.type_info(self._type)).__name__
+        _remove_notes(self._type)
+        return {"codec": "msgpack", "state": shape}
 
     def _read(self, blobs: Sequence[bytes | memoryview]) -> list[Any]:
         # All states as one msgpack array (marker 0xdd, length in 4 bytes): one call reads them.
@@ -229,8 +231,8 @@ def make_codec(operator: str, codec: str, state_type: Any) -> StateCodec:
     if codec == "pickle" and in_script:
         raise StateEncodingError(
             f"Operator {operator!r} pickles {_name(held)}, which is defined in the main script.",
-            remedy="Move the class into a module that executors can import, or use a "
-            "msgspec.Struct or dataclass with codec='msgpack'.",
+            remedy="Move the class into a module that executors can import, or make it a "
+            "dataclass and use codec='msgpack'.",
             operator=operator,
         )
     try:
@@ -258,20 +260,23 @@ def is_immutable(state: object) -> bool:
     return isinstance(state, _IMMUTABLE)
 
 
-def _without_notes(held: Any) -> None:
+_NOTES = "__msgspec_cache__"
+
+
+def _remove_notes(held: Any) -> None:
     """Remove what msgspec notes on classes of the main script.
 
     Such a class is sent to executors by value, with everything on it, and these notes cannot be
-    pickled.  They are a cache: msgspec makes them again.
+    pickled.  They are a cache: what was made of the class already has its own.
     """
     for argument in typing.get_args(held):
-        _without_notes(argument)
+        _remove_notes(argument)
     if getattr(held, "__module__", "") != "__main__" or not dataclasses.is_dataclass(held):
         return
-    if "__msgspec_cache__" in vars(held):
-        del held.__msgspec_cache__
+    if _NOTES in vars(held):
+        delattr(held, _NOTES)
         for annotation in typing.get_type_hints(held).values():
-            _without_notes(annotation)
+            _remove_notes(annotation)
 
 
 def _pickled(state: Any) -> bytes:
