@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from pyspark import SparkContext
 from tests.spark.streams import Inbox, counted, rows_of
 from tests.spark.test_restart import Example, generated
 
@@ -115,6 +116,30 @@ def test_a_migration_of_a_stream_that_has_not_begun_needs_no_state(
     assert (ended.outcome, ended.moved) == ("finished", 8)
     assert query.assignment["totals"].key_groups("local-1").tolist() == []
     query.stop()
+
+
+def test_an_executor_that_joins_later_can_be_given_key_groups_by_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
+    epochs = generated(1)
+    inbox.put(*epochs[:2])
+    example = Example(inbox)
+    query = example.flow.start(checkpoint=tmp_path / "ck")
+    query.processAllAvailable()
+    monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: 3))
+    deadline = time.monotonic() + PATIENCE_S
+    while "local-2" not in query.executors and time.monotonic() < deadline:
+        time.sleep(0.05)
+    migration = query.migrate(everything_to(query, "order", "local-2"), component="order")
+    inbox.put(*epochs[2:])
+    query.processAllAvailable()
+    assert is_over(migration)
+    assert query.assignment["order"].key_groups("local-2").tolist() == list(range(16))
+    assert [p["numInputRows"] for p in query.recentProgress] == [100] * len(epochs)
+    query.stop()
+    found = [counted(rows_of(table)) for table in example.sinks["order"].epochs.values()]
+    assert found == [counted((k, n, n + 1) for k, n in rows) for rows in epochs]
 
 
 def test_plans_that_make_no_sense_are_refused_and_change_nothing(

@@ -59,19 +59,25 @@ def numbered(key: tuple[int], rows: Any, seen: dict[str, int]) -> Iterable[tuple
 
 
 class Example:
-    """A flow with both kinds of state and two levels."""
+    """A flow with both kinds of state; `deep`: on two levels."""
 
-    def __init__(self, inbox: Inbox, function: Callable[..., Any] = numbered) -> None:
+    def __init__(
+        self, inbox: Inbox, function: Callable[..., Any] = numbered, *, deep: bool = True
+    ) -> None:
         self.flow = gw.Flow("example", num_key_groups=16)
         keyed = self.flow.source("rows", inbox.stream()).key_by("k")
         totals = keyed.compute(name="totals", total=gw.sum("number"), last=gw.last("number"))
-        sizes = totals.key_by("last").compute(name="sizes", keys=gw.count(), sum=gw.sum("total"))
         order = keyed.process(
             function, state=dict, output="k int, number long, next long", name="order"
         )
-        self.sinks = {name: gw.sinks.memory() for name in ("totals", "sizes", "order")}
-        for (name, sink), stream in zip(self.sinks.items(), (totals, sizes, order), strict=True):
-            self.flow.sink(name, stream, sink)
+        streams = {"totals": totals, "order": order}
+        if deep:
+            streams["sizes"] = totals.key_by("last").compute(
+                name="sizes", keys=gw.count(), sum=gw.sum("total")
+            )
+        self.sinks = {name: gw.sinks.memory() for name in streams}
+        for name, stream in streams.items():
+            self.flow.sink(name, stream, self.sinks[name])
 
     def results(self) -> dict[str, dict[int, Any]]:
         return {name: by_epoch(sink.epochs) for name, sink in self.sinks.items()}

@@ -274,7 +274,10 @@ class Query:
         """
         name = self._component(component)
         current = self.assignment[name]
-        target = plan if isinstance(plan, Assignment) else current.moved(dict(plan))
+        if isinstance(plan, Assignment):
+            target = plan
+        else:
+            target = self._with_newcomers(current).moved(dict(plan))
         try:
             chosen = Strategy(strategy)
         except ValueError:
@@ -290,7 +293,6 @@ class Query:
         )
         loads = self._run.loads.get(name)
         migration = uuid.uuid4().hex[:8]
-        moves = current.moves_to(target)
         self._run.handle(
             inputs.MigrationRequested(
                 id=migration,
@@ -303,6 +305,7 @@ class Query:
                 else {g: float(loads[g]) for g in np.flatnonzero(loads).tolist()},
             )
         )
+        moves = current.moves_to(target)  # it is known to fit by now
         self.emit(
             self._run.event(
                 events.MigrationStarted,
@@ -314,6 +317,16 @@ class Query:
             )
         )
         return Migration(migration, name, self._run)
+
+    def _with_newcomers(self, assignment: Assignment) -> Assignment:
+        """List executors too that own nothing because they joined later."""
+        there = self._run.protocol.view().executors
+        new = sorted(there.keys() - set(assignment.executors), key=lambda name: (len(name), name))
+        if not new:
+            return assignment
+        return assignment.on(
+            [*assignment.executors, *new], [*assignment.lanes, *(there[name] for name in new)]
+        )
 
     def _component(self, component: str | None) -> str:
         names = list(self.assignment)
