@@ -224,8 +224,13 @@ def main(path: str) -> None:
         ("at_random", Policy(), lambda s: at_random(s, rng)),
     ]
     with LocalCluster(workers=3, memory="512m", work_dir=directory / "cluster") as cluster:
-        # After a loss Spark goes on to wait for the dead executor as long as for a busy one.
-        settings = {"spark.driver.memory": "512m", "spark.locality.wait.process": "2s"}
+        settings = {
+            "spark.driver.memory": "512m",
+            # After a loss Spark goes on to wait for the dead executor as long as for a busy one.
+            "spark.locality.wait.process": "2s",
+            # As on several machines: what a dead executor wrote is out of reach.
+            "spark.shuffle.readHostLocalDisk": "false",
+        }
         spark = cluster.session("chaos", settings)
         spark.sparkContext.setLogLevel("OFF")
         for name, policy, run in scenarios:
