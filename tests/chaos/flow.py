@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,8 +59,16 @@ def act(name: str, directory: str) -> None:
         signal.pause()
     if kind == "signal":  # another process, the pid of which stands in a file
         os.kill(int(Path(directory, detail).read_text()), signal.SIGKILL)
-    if kind == "wait":  # to be killed
-        signal.pause()
+    if kind == "wait":  # for the death of a process, which may be the one this belongs to
+        while _is_alive(int(Path(directory, "victim").read_text())):
+            time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def _executor_jvm(pid: int) -> int:
