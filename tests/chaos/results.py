@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -43,17 +44,23 @@ def run_program(name: str, config: dict[str, Any], *, timeout_s: float = 240.0) 
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     with log.open("ab") as output:
-        done = subprocess.run(
+        program = subprocess.Popen(
             [sys.executable, "-m", f"tests.chaos.programs.{name}", str(path)],
             cwd=_ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            timeout=timeout_s,
-            check=False,
         )
-    return done.returncode
+        try:
+            return program.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            program.send_signal(signal.SIGINT)  # it stops what it started
+            try:
+                program.wait(60)
+            finally:
+                program.kill()
+            raise
 
 
 def rows_in_order(directory: Path) -> list[tuple[int, tuple[Any, ...]]]:
