@@ -85,7 +85,7 @@ WORKLOADS = {
         "godwit-process",
         PYTHON,
         1,
-        epochs=3,
+        epochs=2,
         rows=200_000,
         keys=200_000,
     ),
