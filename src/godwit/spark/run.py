@@ -149,7 +149,7 @@ class Run:
             },
         )
         with self._lock:
-            self.protocol = MigrationProtocol(started, self.options.policy)
+            self.protocol = MigrationProtocol(started, self.options.loss_policy)
             for command in self.protocol.opening:
                 self._background.carry_out(command, {})
         self.emit(self.event(events.QueryStarted, name=self.flow.name, resumed=committed >= 0))
@@ -270,7 +270,7 @@ class Run:
     def _instruction(self, epoch: int, plans: Mapping[str, EpochPlan]) -> EpochInstruction:
         with self._lock:
             places = places_of(plans, self._executors)
-            loads = self.options.policy.on_loss is LossPolicy.LOAD
+            loads = self.options.loss_policy.on_loss is LossPolicy.LOAD
             told = []
             for component in self.flow.components:
                 plan = plans[component.name]
