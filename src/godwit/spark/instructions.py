@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from godwit.migration import EpochPlan
+from godwit.model.assignment import Assignment
 from godwit.spark.messages import OperatorInstruction, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.migration import EpochPlan
     from godwit.spark.executors import Executor
     from godwit.state.chains import Chains
     from godwit.state.records import SegmentRef, SnapshotRef
 
-__all__ = ["Copies", "operator_instruction", "places_of"]
+__all__ = ["Copies", "loading_plan", "operator_instruction", "places_of"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -150,3 +151,18 @@ def _mask(key_groups: frozenset[int], size: int) -> npt.NDArray[np.bool_]:
     mask = np.zeros(size, np.bool_)
     mask[list(key_groups)] = True
     return mask
+
+
+def loading_plan(num_key_groups: int, executor: str, key_groups: Sequence[int]) -> EpochPlan:
+    """Plan under which `executor` would run just these key groups: to work out what they need."""
+    others = frozenset(range(num_key_groups)) - frozenset(key_groups)
+    zeros = np.zeros(num_key_groups, np.int32)
+    assignment = Assignment(
+        version=0, executors=(executor,), lanes=(1,), executor_of=zeros, lane_of=zeros.copy()
+    )
+    return EpochPlan(
+        assignment=assignment,
+        suspended=others,
+        load=frozenset(key_groups),
+        consume=frozenset(),
+    )

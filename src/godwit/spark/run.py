@@ -26,16 +26,17 @@ from godwit.model.errors import CheckpointMismatchError, GodwitError, InvalidPla
 from godwit.spark.background import Background
 from godwit.spark.executors import Executor, insist_on_placement, live_executors, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
-from godwit.spark.instructions import Copies, operator_instruction, places_of
+from godwit.spark.instructions import Copies, loading_plan, operator_instruction, places_of
 from godwit.spark.lane import lane_flow
 from godwit.spark.messages import EpochInstruction, LaneReport
 from godwit.spark.outputs import StagedOutput
 from godwit.spark.progress import Progress
 from godwit.spark.sinks.sink import SinkContext
 from godwit.spark.stages import Program, ShippedProgram, run_stages
+from godwit.spark.takeover import identity_of, transplanted
 from godwit.spark.warming import Errand
 from godwit.state.commit_log import CommitLog
-from godwit.state.records import IDENTITY, CommitRecord, FlowIdentity
+from godwit.state.records import CommitRecord
 from godwit.state.snapshots import choose_snapshots
 from godwit.state.storage import CheckpointStorage
 
@@ -99,7 +100,7 @@ class Run:
         run = uuid.uuid4().hex[:12]
         self.log = CommitLog.create_or_open(
             self.storage,
-            _identity(flow, self.storage),
+            identity_of(flow, self.storage),
             run,
             retain_epochs=options.retain_epochs,
         )
@@ -176,7 +177,7 @@ class Run:
         for component in self.flow.components:
             name = component.name
             if name in recorded:
-                chosen[name] = _transplanted(Assignment.from_dict(recorded[name]), names, lanes)
+                chosen[name] = transplanted(Assignment.from_dict(recorded[name]), names, lanes)
             elif name in self.options.assignments:
                 chosen[name] = self._checked(name, self.options.assignments[name])
             else:
@@ -458,7 +459,7 @@ class Run:
     ) -> tuple[Any, int]:
         """Find what brings an executor's copies to the committed version, and which that is."""
         with self._lock:
-            plan_like = _elsewhere(self.flow.num_key_groups, executor, key_groups)
+            plan_like = loading_plan(self.flow.num_key_groups, executor, key_groups)
             told = operator_instruction(
                 operator=operator,
                 plan=plan_like,
@@ -487,55 +488,7 @@ class Run:
         return made
 
 
-def _identity(flow: CompiledFlow, storage: CheckpointStorage) -> FlowIdentity:
-    """Identity to open the checkpoint with; a new checkpoint gets an id of its own."""
-    new = all(entry.path != IDENTITY for entry in storage.list(""))
-    return FlowIdentity(
-        name=flow.name,
-        num_key_groups=flow.num_key_groups,
-        operators={o.name: dict(o.fingerprint()) for o in flow.operators},
-        query_id=uuid.uuid4().hex if new else "",
-    )
-
-
 def _raise_first_error(reports: Sequence[LaneReport]) -> None:
     errors = [report.error for report in reports if report.error is not None]
     if errors:
         raise errors[0]
-
-
-def _transplanted(recorded: Assignment, names: Sequence[str], lanes: Sequence[int]) -> Assignment:
-    """Put a recorded assignment onto the executors of this run, which have other names.
-
-    Executors are matched in order; key groups of executors that have no match any more are dealt
-    out evenly over all.
-    """
-    executors = len(recorded.executors)
-    of = np.where(recorded.executor_of < len(names), recorded.executor_of, -1).astype(np.int32)
-    if executors < len(names):
-        of = recorded.executor_of.copy()
-    homeless = np.flatnonzero(of < 0)
-    of[homeless] = np.arange(len(homeless)) % len(names)
-    lane_of = recorded.lane_of % np.asarray(lanes, np.int32)[of]
-    return Assignment(
-        version=recorded.version + 1,
-        executors=tuple(names),
-        lanes=tuple(lanes),
-        executor_of=of.astype(np.int32),
-        lane_of=lane_of.astype(np.int32),
-    )
-
-
-def _elsewhere(num_key_groups: int, executor: str, key_groups: Sequence[int]) -> EpochPlan:
-    """Plan under which `executor` would run just these key groups: to work out what they need."""
-    others = frozenset(range(num_key_groups)) - frozenset(key_groups)
-    zeros = np.zeros(num_key_groups, np.int32)
-    assignment = Assignment(
-        version=0, executors=(executor,), lanes=(1,), executor_of=zeros, lane_of=zeros.copy()
-    )
-    return EpochPlan(
-        assignment=assignment,
-        suspended=others,
-        load=frozenset(key_groups),
-        consume=frozenset(),
-    )
