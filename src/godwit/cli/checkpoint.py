@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from godwit.cli.progress import verify_watched, watcher_on
 from godwit.model.errors import CheckpointError
+from godwit.model.wording import counted, human_bytes
 from godwit.state.inspection import CheckpointSummary, inspect
 from godwit.state.records import IDENTITY
 from godwit.state.storage import CheckpointStorage
@@ -81,10 +82,10 @@ def _inspect(args: argparse.Namespace) -> int:
             ("last run", summary.run_id or "none"),
             ("key groups", str(identity.num_key_groups)),
             ("retained epochs", epochs),
-            ("files", f"{summary.files} ({_size(summary.file_bytes)})"),
+            ("files", f"{summary.files} ({human_bytes(summary.file_bytes)})"),
             (
                 "to be collected",
-                f"{summary.unneeded_files} ({_size(summary.unneeded_bytes)})",
+                f"{summary.unneeded_files} ({human_bytes(summary.unneeded_bytes)})",
             ),
         ]
     )
@@ -108,8 +109,8 @@ def _inspect(args: argparse.Namespace) -> int:
             Text(operator.name),
             str(operator.key_groups),
             f"{operator.snapshot_rows:,}",
-            _size(operator.snapshot_bytes),
-            _size(operator.changelog_bytes),
+            human_bytes(operator.snapshot_bytes),
+            human_bytes(operator.changelog_bytes),
             f"{operator.mean_segments:.1f}",
             str(operator.max_segments),
             str(len(operator.waiting)),
@@ -136,29 +137,31 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
 
 def _verify(args: argparse.Namespace) -> int:
     storage = _opened(args.path)
-    # On standard error, and only on a terminal: the report is what is piped on.
-    with Console(stderr=True).status(f"verifying {escape(args.path)} …"):
-        report = verify(storage)
     if args.json:
+        report = verify(storage)
         values = asdict(report) | {"ok": report.ok}
         print(json.dumps(values, indent=2))
     else:
+        # Progress goes to standard error: the report is what is piped on.
+        with watcher_on(Console(stderr=True, highlight=False)) as watcher:
+            report = verify_watched(storage, watcher)
         _tell(args.path, report)
     return 0 if report.ok else 1
 
 
 def _tell(path: str, report: VerificationReport) -> None:
     console = _wide_console()
-    checked = f"{report.records} records and {report.blocks} blocks ({_size(report.checked_bytes)})"
+    checked = (
+        f"{report.records} records and {report.blocks} blocks ({human_bytes(report.checked_bytes)})"
+    )
     span = (
         "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
     )
     if report.ok:
         console.print(Text(f"{path}: whole; {span}; checked {checked}"), soft_wrap=True)
         return
-    count = len(report.findings)
-    noun = "problem" if count == 1 else "problems"
-    console.print(Text(f"{path}: {count} {noun}; {span}; checked {checked}"), soft_wrap=True)
+    problems = counted(len(report.findings), "problem")
+    console.print(Text(f"{path}: {problems}; {span}; checked {checked}"), soft_wrap=True)
     table = Table("file", "problem", "what to do", show_lines=True)
     for finding in report.findings:
         table.add_row(Text(finding.file), Text(finding.problem), Text(finding.remedy))
@@ -176,11 +179,3 @@ def _grid(rows: Sequence[tuple[str, str]]) -> Table:
     for label, value in rows:
         grid.add_row(Text(label, style="bold"), Text(value))
     return grid
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -118,6 +118,15 @@ def test_variance_keeps_its_digits_far_from_zero() -> None:
     assert results(gw.stddev("v", population=True), column) == [math.sqrt(22.5)]
 
 
+def test_variance_keeps_its_digits_over_many_values_far_from_zero() -> None:
+    # The mean from their plain sum is off by 1, which would double the variance.
+    values = np.tile([1e15, 1e15 + 2], 10_000)
+    column = pa.array(np.concatenate([values, values - 2e15]))
+    groups = np.repeat([0, 1], len(values)).tolist()
+    found = results(gw.variance("v", population=True), column, groups=groups)
+    assert found == pytest.approx([1.0, 1.0], rel=1e-9)
+
+
 def test_one_value_has_no_sample_variance_but_a_population_variance_of_zero() -> None:
     column = pa.array([5])
     assert results(gw.variance("v"), column) == [None]

@@ -17,12 +17,15 @@ class CrashError(OSError):
 class FaultyHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
     """A local directory that stops working before operation number ``fail_at``, for good.
 
-    With ``renames`` false it behaves like an object store: directories cannot be moved.
+    With ``renames`` false it behaves like an object store: directories cannot be moved.  With
+    ``moves_into`` it behaves like HDFS: a directory that is renamed to one that exists is moved
+    into it.
     """
 
-    def __init__(self, root: Path, *, renames: bool = True) -> None:
+    def __init__(self, root: Path, *, renames: bool = True, moves_into: bool = False) -> None:
         self._inner = pafs.SubTreeFileSystem(str(root), pafs.LocalFileSystem())
         self._renames = renames
+        self._moves_into = moves_into
         self.fail_at = -1
         self.operations: list[str] = []
 
@@ -36,6 +39,8 @@ class FaultyHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
             raise CrashError(f"crash before {operation}")
 
     def get_type_name(self) -> str:
+        if self._moves_into:
+            return "hdfs"
         return "local" if self._renames else "object-store"
 
     def normalize_path(self, path: str) -> str:
@@ -72,6 +77,8 @@ class FaultyHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
         self._reach(f"move {src} {dest}")
         if not self._renames and self._inner.get_file_info(src).type == pafs.FileType.Directory:
             raise NotImplementedError("an object store does not move directories")
+        if self._moves_into and self._inner.get_file_info(dest).type == pafs.FileType.Directory:
+            dest = f"{dest}/{src.rsplit('/', 1)[-1]}"
         self._inner.move(src, dest)
 
     def copy_file(self, src: str, dest: str) -> None:

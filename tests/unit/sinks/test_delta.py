@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.unit.sinks.epoch_rows import EpochRows, context, rows
@@ -98,6 +100,17 @@ def test_keys_with_odd_names_are_merged(tmp_path: Path) -> None:
         sink.deliver(EpochRows(epoch=number, table=pa.table([["N1"], [number]], schema=schema)))
     found = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
     assert found.column("Total").to_pylist() == [1]
+
+
+def test_floats_that_are_one_key_to_spark_have_one_row(tmp_path: Path) -> None:
+    schema = pa.schema([("f", pa.float64()), ("total", pa.int64())])
+    other_nan = np.array([0xFFF8_0000_0000_0001], np.uint64).view(np.float64)[0]
+    sink = opened(tmp_path, context(schema=schema, keys=("f",)), mode="upsert")
+    for number, keys in enumerate([[0.0, math.nan], [-0.0, other_nan, 0.0]]):
+        table = pa.table([keys, [10 * number + n for n in range(len(keys))]], schema=schema)
+        sink.deliver(EpochRows(epoch=number, table=table))
+    found = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
+    assert sorted(found.column("total").to_pylist()) == [11, 12]
 
 
 # --- crashes and rivals ---------------------------------------------------------------------
@@ -262,6 +275,13 @@ def test_a_type_that_delta_cannot_hold_is_refused(tmp_path: Path) -> None:
     schema = pa.schema([("plane", pa.string()), ("at", pa.time64("us"))])
     with pytest.raises(SinkError, match=r"cannot open .*Time64"):
         opened(tmp_path / "out", context(schema=schema))
+
+
+def test_keys_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    schema = pa.schema([("planes", pa.list_(pa.string())), ("total", pa.int64())])
+    with pytest.raises(SinkError, match=r"column 'planes' of type list.* cannot be a key"):
+        opened(tmp_path / "out", context(schema=schema, keys=("planes",)), mode="upsert")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import os
+import stat
 import threading
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,14 +17,15 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
-from tests.unit.sinks.file_systems import FaultyHandler
+from tests.unit.sinks.file_systems import CrashError, FaultyHandler
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.parquet import ParquetSink, latest_epoch, open_file_system
+from godwit.spark.sinks import parquet
+from godwit.spark.sinks.file_systems import open_file_system
+from godwit.spark.sinks.parquet import ParquetSink, latest_epoch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from godwit.spark.sinks.sink import SinkContext
 
@@ -55,6 +60,13 @@ def opened(path: Path | str, ctx: SinkContext | None = None, **options: Any) -> 
     sink = ParquetSink(path, **options)
     sink.open(ctx or context())
     return sink
+
+
+def failing(error: Exception) -> Callable[[object], None]:
+    def fail(_: object) -> None:
+        raise error
+
+    return fail
 
 
 def visible_files(path: Path) -> list[str]:
@@ -187,6 +199,19 @@ def test_only_the_newest_epochs_are_kept_and_older_ones_do_not_come_back(tmp_pat
     assert read(tmp_path) == [(3, "N1", 3), (4, "N1", 4)]
 
 
+def test_what_a_removal_that_was_cut_short_left_is_removed_with_the_next_epoch(
+    tmp_path: Path,
+) -> None:
+    sink = opened(tmp_path, context(complete=True), keep=2)
+    for number in range(3):
+        sink.deliver(rows(number, ("N1", number)))
+    left = tmp_path / "epoch=0" / "part-00000.parquet"
+    left.parent.mkdir()
+    left.touch()
+    sink.deliver(rows(3, ("N1", 3)))
+    assert sorted(path.name for path in tmp_path.glob("epoch=*")) == ["epoch=2", "epoch=3"]
+
+
 def test_partition_values_of_every_kind_are_read_back(tmp_path: Path) -> None:
     day = dt.date(2024, 2, 29)
     schema = pa.schema(
@@ -257,21 +282,30 @@ def test_a_crash_at_any_operation_of_open_does_no_harm(tmp_path: Path) -> None:
     assert step > 3
 
 
-def test_an_error_while_rows_are_read_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("renames", [True, False], ids=["renames", "object store"])
+def test_an_error_while_rows_are_read_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: bool
+) -> None:
     def fail(batch: int) -> None:
         if batch == 1:
             raise ValueError("the checkpoint is damaged")
 
-    sink = opened(tmp_path)
+    # Every batch is written at once, so that some rows are in a file when the error comes.
+    monkeypatch.setattr(parquet, "gather", lambda batches: batches)
+    root = tmp_path / "out"
+    sink = opened("out", filesystem=pafs.PyFileSystem(FaultyHandler(tmp_path, renames=renames)))
     with pytest.raises(ValueError, match="damaged"):
         sink.deliver(EpochRows(epoch=0, table=EPOCHS[0].table, on_batch=fail))
-    assert read(tmp_path) == []
-    assert not any((tmp_path / "_staging").iterdir())
+    assert visible_files(root) == []
+    assert not (root / "_staging").exists() or not any((root / "_staging").iterdir())
     sink.deliver(EPOCHS[0])
-    assert len(read(tmp_path)) == 3
+    assert len(read(root)) == 3
 
 
-def test_two_deliveries_of_one_epoch_at_the_same_time_leave_its_rows_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moves_into", [False, True], ids=["refuses", "moves into"])
+def test_two_deliveries_of_one_epoch_at_the_same_time_leave_its_rows_once(
+    tmp_path: Path, moves_into: bool
+) -> None:
     barrier = threading.Barrier(2, timeout=10)
 
     def meet(batch: int) -> None:
@@ -286,15 +320,18 @@ def test_two_deliveries_of_one_epoch_at_the_same_time_leave_its_rows_once(tmp_pa
         except SinkError as error:
             errors.append(error)
 
-    sinks = [opened(tmp_path), opened(tmp_path)]
+    handler = FaultyHandler(tmp_path, moves_into=moves_into)
+    options: dict[str, Any] = {"filesystem": pafs.PyFileSystem(handler)} if moves_into else {}
+    out = tmp_path / "out"
+    sinks = [opened("out" if moves_into else out, **options) for _ in range(2)]
     threads = [threading.Thread(target=deliver, args=(sink,)) for sink in sinks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
     assert errors == []
-    assert read(tmp_path) == ROWS[:3]
-    assert visible_files(tmp_path) == ["epoch=0/part-00000.parquet"]
+    assert read(out) == ROWS[:3]
+    assert visible_files(out) == ["epoch=0/part-00000.parquet"]
 
 
 def test_an_epoch_directory_that_the_sink_did_not_complete_is_an_error(tmp_path: Path) -> None:
@@ -304,6 +341,121 @@ def test_an_epoch_directory_that_the_sink_did_not_complete_is_an_error(tmp_path:
     with pytest.raises(SinkError, match="epoch 0 cannot be written") as caught:
         sink.deliver(EPOCHS[0])
     assert caught.value.context["epoch"] == 0
+
+
+# --- losses of power ------------------------------------------------------------------------
+
+
+class PowerCuts:
+    """What a disk would hold had the power failed, at every moment at which something is forced.
+
+    The disk is as nasty as it may be: a name may be durable without having been forced, or not,
+    and bytes are durable only if they have been.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._bytes: dict[int, bytes] = {}
+        self._names: dict[int, dict[str, int]] = {}
+        self.epochs_seen: list[int] = []
+
+    def force(self, descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            self._names[inode] = {entry.name: entry.stat().st_ino for entry in path.iterdir()}
+        else:
+            self._bytes[inode] = path.read_bytes()
+        self.check_names()
+
+    def check_names(self) -> None:
+        """Whatever has a name that counts has its bytes and all names under it."""
+        epochs = sorted(self._root.glob("epoch=*"))
+        self.epochs_seen.append(len(epochs))
+        for epoch in epochs:
+            for path in [epoch, *epoch.rglob("*")]:
+                inode = path.stat().st_ino
+                if path.is_dir():
+                    names = {entry.name: entry.stat().st_ino for entry in path.iterdir()}
+                    assert self._names.get(inode) == names, path
+                else:
+                    assert self._bytes.get(inode) == path.read_bytes(), path
+
+    def survivors(self) -> dict[str, bytes]:
+        """Files of which bytes and names have been forced, by path."""
+        found: dict[str, bytes] = {}
+
+        def walk(inode: int, path: str) -> None:
+            for name, inner in self._names.get(inode, {}).items():
+                if inner in self._bytes:
+                    found[f"{path}{name}"] = self._bytes[inner]
+                walk(inner, f"{path}{name}/")
+
+        walk(self._root.parent.stat().st_ino, "")
+        return found
+
+
+@pytest.mark.parametrize("partition_by", [(), ("plane",)], ids=["one file", "many files"])
+@pytest.mark.parametrize("sub_tree", [False, True])
+def test_an_epoch_that_was_delivered_survives_a_loss_of_power(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    partition_by: tuple[str, ...],
+    sub_tree: bool,
+) -> None:
+    cuts = PowerCuts(tmp_path / "new" / "out")
+    monkeypatch.setattr(os, "fsync", cuts.force)
+    filesystem = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()) if sub_tree else None
+    path = "new/out" if sub_tree else tmp_path / "new" / "out"
+    sink = opened(path, partition_by=partition_by, filesystem=filesystem)
+    for number, epoch in enumerate(EPOCHS):
+        sink.deliver(epoch)
+        files = {p for p in (tmp_path / "new" / "out").rglob("*") if p.is_file()}
+        there = {p.relative_to(tmp_path / "new").as_posix(): p.read_bytes() for p in files}
+        assert cuts.survivors().items() >= there.items()
+        assert sum(name.endswith("_SUCCESS") for name in there) == number + 1
+        assert "out/_godwit.json" in there
+    assert cuts.epochs_seen[-1] == 2
+
+
+def test_an_epoch_survives_whose_name_was_not_durable_when_the_driver_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts = PowerCuts(tmp_path / "out")
+    monkeypatch.setattr(os, "fsync", cuts.force)
+    sink = opened(tmp_path / "out")
+    with monkeypatch.context() as patched:
+        patched.setattr(ParquetSink, "_force_names_in_root", failing(CrashError("here")))
+        with pytest.raises(SinkError):
+            sink.deliver(EPOCHS[0])
+    opened(tmp_path / "out").deliver(EPOCHS[0])
+    assert "out/epoch=0/part-00000.parquet" in cuts.survivors()
+
+
+def test_a_directory_that_cannot_be_forced_is_not_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    opened(tmp_path / "out").deliver(EPOCHS[0])
+    assert read(tmp_path / "out") == ROWS[:3]
+
+
+def test_a_file_that_cannot_be_forced_is_an_error_and_its_epoch_does_not_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(tmp_path / "out")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing(OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(SinkError, match="epoch 0 cannot be written"):
+            sink.deliver(EPOCHS[0])
+    assert read(tmp_path / "out") == []
+    sink.deliver(EPOCHS[0])
+    assert read(tmp_path / "out") == ROWS[:3]
 
 
 # --- what open refuses ----------------------------------------------------------------------
@@ -361,6 +513,9 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         ([], {"partition_by": ["tail"]}, "partition_by names 'tail'"),
         ([("mean", pa.float64())], {"partition_by": "mean"}, "of type double cannot name"),
         ([("a/b", pa.string())], {"partition_by": "a/b"}, "'a/b' cannot name directories"),
+        ([("a:b", pa.string())], {"partition_by": "a:b"}, "'a:b' cannot name directories"),
+        ([("_year", pa.int32())], {"partition_by": "_year"}, "'_year' cannot name directories"),
+        ([(".year", pa.int32())], {"partition_by": ".year"}, r"'\.year' cannot name directories"),
         ([("Epoch", pa.int64())], {}, "a column is called 'epoch'"),
         ([], {"partition_by": ["plane", "total"]}, "leaves no column"),
         ([("gap", pa.month_day_nano_interval())], {}, "Parquet cannot hold these columns"),

@@ -118,6 +118,23 @@ def test_a_large_epoch_is_copied_in_parts(postgres: str) -> None:
     assert query(postgres, "SELECT count(*), sum(total) FROM newest") == [(1000, newest)]
 
 
+def test_a_column_may_have_the_name_of_the_row_numbers(postgres: str) -> None:
+    schema = pa.schema([("plane", pa.string()), ("godwit_row", pa.int64())])
+    numbers = EpochRows(epoch=0, table=pa.table([["N1", "N1"], [7, 6]], schema=schema))
+    with opened(postgres, context(schema=schema), mode="upsert") as sink:
+        sink.deliver(numbers)
+    assert query(postgres, "SELECT plane, godwit_row FROM target") == [("N1", 6)]
+
+
+@pytest.mark.parametrize(("set_to", "used"), [("off", "on"), ("local", "local"), ("on", "on")])
+def test_a_commit_is_durable_whatever_the_server_is_set_to(
+    postgres: str, set_to: str, used: str
+) -> None:
+    with opened(f"{postgres}\\ -csynchronous_commit={set_to}") as sink:
+        assert sink._connection is not None
+        assert sink._connection.execute("SHOW synchronous_commit").fetchone() == (used,)
+
+
 def test_two_queries_append_to_one_table(postgres: str) -> None:
     with (
         opened(postgres, context(query_id="one")) as one,
@@ -406,6 +423,8 @@ def test_epochs_are_recorded_in_the_schema_of_the_table(postgres: str) -> None:
         ({"table": "a.b.c"}, "does not name a table"),
         ({"table": ""}, "does not name a table"),
         ({"table": "a."}, "does not name a table"),
+        ({"table": "godwit_stage"}, "a name that the sink needs for itself"),
+        ({"table": "public.godwit_epochs"}, "a name that the sink needs for itself"),
     ],
 )
 def test_options_that_are_never_right_are_refused_at_once(

@@ -42,6 +42,7 @@ CASES: list[Any] = [
     (pa.float32(), "real", [0.5, -math.inf]),
     (pa.float64(), "double precision", [0.1, 1e308, 5e-324, math.inf, -0.0]),
     (pa.decimal128(10, 2), "numeric(10,2)", [Decimal("-12345678.90"), Decimal("0.00")]),
+    (pa.decimal128(5, -3), "numeric(8,0)", [Decimal("9.9999E+7"), Decimal(0)]),
     (pa.decimal256(60, 3), "numeric(60,3)", [Decimal(10) ** 56 + Decimal("0.001")]),
     (
         pa.string(),
@@ -172,9 +173,16 @@ def test_nanoseconds_are_written_if_nothing_is_lost(postgres: str) -> None:
 
 
 @pytest.mark.postgres
-def test_nanoseconds_that_would_be_lost_are_refused(postgres: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(pa.timestamp("ns"), 1), (pa.time64("ns"), 1), (pa.list_(pa.time64("ns")), [1])],
+    ids=str,
+)
+def test_nanoseconds_that_would_be_lost_are_refused(
+    postgres: str, dtype: pa.DataType, value: Any
+) -> None:
     with pytest.raises(SinkError, match="would lose data"):
-        written_and_read(postgres, pa.timestamp("ns"), [1])
+        written_and_read(postgres, dtype, [value])
 
 
 @pytest.mark.postgres

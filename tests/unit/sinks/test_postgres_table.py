@@ -14,6 +14,8 @@ from godwit.model.errors import SinkError
 from godwit.spark.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from godwit.spark.sinks.sink import SinkContext
 
 pytestmark = pytest.mark.postgres
@@ -98,6 +100,8 @@ MISFITS = [
     pytest.param("plane text", "has no column 'total'", id="a column is missing"),
     pytest.param("plane text, total integer", "type integer, which", id="too narrow"),
     pytest.param("plane text, total numeric(10)", r"type numeric\(10,0\)", id="too few digits"),
+    pytest.param("plane text, total numeric(22,-2)", r"numeric\(22,-2\)", id="hundreds only"),
+    pytest.param("plane name, total bigint", "type name, which", id="cuts off"),
     pytest.param("plane text, total text", "type text, which", id="another type"),
     pytest.param(
         "plane text, total bigint, day date NOT NULL", "value for column 'day'", id="not null"
@@ -167,6 +171,38 @@ def test_a_timestamp_column_that_would_round_is_refused(postgres: str) -> None:
     assert "timestamp(3)" in refusal(postgres, context(schema=schema)).message
 
 
+@pytest.mark.parametrize(
+    ("dtype", "column"),
+    [(pa.decimal128(9, 4), "numeric(9,2)[]"), (pa.timestamp("us"), "timestamp(3)[]")],
+)
+def test_an_array_column_whose_elements_would_be_rounded_is_refused(
+    postgres: str, dtype: pa.DataType, column: str
+) -> None:
+    schema = pa.schema([("plane", pa.string()), ("each", pa.list_(dtype))])
+    execute(postgres, f"CREATE TABLE target (plane text, each {column})")
+    error = refusal(postgres, context(schema=schema))
+    assert "has column 'each' of type" in error.message
+    execute(postgres, error.remedy)
+    open_and_close(postgres, context(schema=schema))
+
+
+@pytest.mark.parametrize("length", [63, 64])
+def test_names_that_the_server_would_cut_off_are_refused(postgres: str, length: int) -> None:
+    column = "ż" * 31 + "c" * (length - 62)
+    schema = pa.schema([("plane", pa.string()), (column, pa.int64())])
+    for table, names in (("target", schema), ("t" * length, SCHEMA)):
+        sink = PostgresSink(postgres, table)
+        try:
+            if length > 63:
+                with pytest.raises(SinkError, match="longer than the 63 bytes"):
+                    sink.open(context(schema=names))
+            else:
+                for _ in range(2):  # the second time it finds what it created
+                    sink.open(context(schema=names))
+        finally:
+            sink.close()
+
+
 def test_a_timestamp_with_a_zone_needs_a_column_with_one(postgres: str) -> None:
     schema = pa.schema([("plane", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     execute(postgres, "CREATE TABLE target (plane text, at timestamp)")
@@ -178,21 +214,65 @@ def test_a_view_is_refused(postgres: str) -> None:
     assert "is no table" in refusal(postgres).message
 
 
-def test_a_user_who_may_not_write_is_refused_with_the_grant(postgres: str) -> None:
+@pytest.fixture
+def as_reader(postgres: str) -> Iterator[str]:
+    """Yield the connection string of a role that may do nothing yet."""
+    execute(postgres, "DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN")
+    yield postgres.replace("user=postgres", "user=reader")
+    execute(postgres, "DROP OWNED BY reader", "DROP ROLE reader")
+
+
+def test_a_user_who_may_not_write_is_refused_with_the_grant(postgres: str, as_reader: str) -> None:
     ((schema,),) = execute(postgres, "SELECT current_schema()")
     execute(
         postgres,
-        "DROP ROLE IF EXISTS reader",
-        "CREATE ROLE reader LOGIN",
         f"GRANT ALL ON SCHEMA {schema} TO reader",
         "CREATE TABLE target (plane text UNIQUE NULLS NOT DISTINCT, total bigint)",
     )
-    as_reader = postgres.replace("user=postgres", "user=reader")
     error = refusal(as_reader, context(complete=True), mode="upsert")
-    assert "may not be written by reader" in error.message
+    assert "table target may not be written by reader" in error.message
     execute(postgres, error.remedy)
     open_and_close(as_reader, context(complete=True), mode="upsert")
-    execute(postgres, "DROP OWNED BY reader", "DROP ROLE reader")
+
+
+def test_a_user_needs_no_right_to_create_where_all_tables_are_there(
+    postgres: str, as_reader: str
+) -> None:
+    ((schema,),) = execute(postgres, "SELECT current_schema()")
+    open_and_close(postgres)
+    execute(
+        postgres,
+        f"GRANT USAGE ON SCHEMA {schema} TO reader",
+        "GRANT INSERT ON target TO reader",
+    )
+    error = refusal(as_reader)
+    assert 'table target needs table "godwit_epochs", which may not be written' in error.message
+    execute(postgres, error.remedy)
+    sink = PostgresSink(as_reader, "target")
+    sink.open(context())
+    sink.deliver(rows(0, ("N1", 1)))
+    sink.close()
+    assert execute(postgres, "SELECT * FROM target") == [("N1", 1)]
+
+
+def test_a_user_who_may_not_create_temporary_tables_cannot_upsert(
+    postgres: str, as_reader: str
+) -> None:
+    ((schema,),) = execute(postgres, "SELECT current_schema()")
+    open_and_close(postgres, mode="upsert")
+    execute(
+        postgres,
+        f"GRANT USAGE ON SCHEMA {schema} TO reader",
+        "GRANT ALL ON target, godwit_epochs TO reader",
+        "REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC",
+    )
+    try:
+        error = refusal(as_reader, mode="upsert")
+        assert "may not create temporary tables" in error.message
+        execute(postgres, error.remedy)
+        open_and_close(as_reader, mode="upsert")
+    finally:
+        execute(postgres, "GRANT TEMPORARY ON DATABASE postgres TO PUBLIC")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
@@ -34,6 +39,9 @@ def test_timestamps_become_microseconds_wherever_they_are() -> None:
             pa.field("a", pa.timestamp("ns", "UTC"), nullable=False),
             ("b", pa.list_(pa.timestamp("s"))),
             ("c", pa.dictionary(pa.int8(), pa.string())),
+            ("d", pa.struct([pa.field("x", pa.timestamp("ns"), nullable=False)])),
+            ("e", pa.map_(pa.string(), pa.timestamp("ms"))),
+            ("f", pa.large_list(pa.struct([("y", pa.list_(pa.timestamp("ns"), 2))]))),
         ]
     )
     assert storable_schema(schema).equals(
@@ -42,9 +50,28 @@ def test_timestamps_become_microseconds_wherever_they_are() -> None:
                 pa.field("a", pa.timestamp("us", "UTC"), nullable=False),
                 ("b", pa.list_(pa.timestamp("us"))),
                 ("c", pa.string()),
+                ("d", pa.struct([pa.field("x", pa.timestamp("us"), nullable=False)])),
+                ("e", pa.map_(pa.string(), pa.timestamp("us"))),
+                ("f", pa.large_list(pa.struct([("y", pa.list_(pa.timestamp("us"), 2))]))),
             ]
         )
     )
+
+
+def test_nested_timestamps_are_fitted_without_a_loss() -> None:
+    struct = pa.struct([("at", pa.timestamp("ns"))])
+    schema = pa.schema([("s", struct), ("m", pa.map_(pa.string(), pa.timestamp("ns")))])
+
+    def fitted(nanoseconds: int) -> Any:
+        table = pa.table([[{"at": nanoseconds}], [[("k", nanoseconds)]]], schema=schema)
+        output = EpochRows(epoch=0, table=table)
+        (batch,) = fit(output, storable_schema(schema), "by_plane")
+        return batch.to_pylist()
+
+    moment = dt.datetime(1970, 1, 1, 0, 0, 0, 1)  # noqa: DTZ001 - the column has no zone
+    assert fitted(1_000) == [{"s": {"at": moment}, "m": [("k", moment)]}]
+    with pytest.raises(SinkError, match="would lose data"):
+        fitted(1_001)
 
 
 def test_rows_that_fit_pass_untouched() -> None:
@@ -82,6 +109,12 @@ def test_the_last_row_of_a_key_is_marked_whatever_the_types() -> None:
         }
     )
     assert last_of_each_key(keys).tolist() == [False, True, False, True, True]
+
+
+def test_floats_that_are_one_key_to_spark_are_one_key() -> None:
+    other_nan = np.array([0xFFF8_0000_0000_0001], np.uint64).view(np.float64)[0]
+    keys = pa.table({"f": [0.0, math.nan, -0.0, other_nan]})
+    assert last_of_each_key(keys).tolist() == [False, False, True, True]
 
 
 def test_no_rows_have_no_last_one() -> None:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from godwit.cli.demo.display import LivePage, PlainLines
 from godwit.model.errors import GodwitError
+from godwit.model.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,13 +219,14 @@ def _tell(console: Console, outcome: Outcome) -> None:
         if comparison.equal:
             verdict = f"[green]equal[/green] to the batch query, all {comparison.rows:,} rows"
         else:
-            verdict = f"[red]{len(comparison.differences):,} differences[/red] from the batch query"
+            differences = counted(len(comparison.differences), "difference")
+            verdict = f"[red]{differences}[/red] from the batch query"
         console.print(f"{comparison.what}: {verdict}", soft_wrap=True)
         for difference in comparison.differences[:_SHOWN]:
             console.print(Text(f"  {difference}"), soft_wrap=True)
     problems = outcome.checkpoint_problems
     console.print(
-        f"checkpoint: [red]{len(problems)} problems[/red]"
+        f"checkpoint: [red]{counted(len(problems), 'problem')}[/red]"
         if problems
         else "checkpoint: [green]whole[/green], every checksum checked"
     )

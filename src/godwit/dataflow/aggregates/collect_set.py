@@ -14,8 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.dataflow.aggregates.aggregate import BoundAggregate, BuiltIn
-from godwit.dataflow.aggregates.ordering import can_be_held, order_by, rows_by_group
-from godwit.dataflow.aggregates.packing import PackedColumn, pack, unpack
+from godwit.dataflow.aggregates.ordering import (
+    can_be_held,
+    first_of_each,
+    order_by,
+    rows_by_group,
+)
+from godwit.dataflow.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
 from godwit.dataflow.arrays import mask_of
 from godwit.dataflow.hashing import canonical_floats
 
@@ -69,8 +74,8 @@ class _CollectSet(BuiltIn):
         return pa.ListArray.from_arrays(offsets, values, type=self.output)
 
     def _held(self, states: pa.RecordBatch) -> tuple[IntArray, pa.Array]:
-        starts, (values,) = unpack(states.column(0), self.layout)
-        return np.repeat(np.arange(states.num_rows), np.diff(starts)), values
+        groups, (values,) = unpack_rows(states.column(0), self.layout)
+        return groups, values
 
     def _distinct(self, count: int, parts: list[tuple[IntArray, pa.Array]]) -> pa.RecordBatch:
         groups = np.concatenate([part[0] for part in parts])
@@ -85,8 +90,5 @@ class _CollectSet(BuiltIn):
             ordered_codes[1:] == ordered_codes[:-1]
         )
         rows = np.sort(by_value[~same])  # the first of each, back in order of arrival
-        order, starts = rows_by_group(groups[rows], count)
-        within = np.arange(len(order)) - np.repeat(starts[:-1], np.diff(starts))
-        kept = rows[order[within < self.limit]]
-        np.cumsum(np.minimum(np.diff(starts), self.limit), out=starts[1:])
-        return self.states(pack(starts, [values.take(pa.array(kept))], self.layout))
+        order, starts = first_of_each(*rows_by_group(groups[rows], count), self.limit)
+        return self.states(pack(starts, [values.take(pa.array(rows[order]))], self.layout))

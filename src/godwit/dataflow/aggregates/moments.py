@@ -2,7 +2,9 @@
 
 A state is the number of values, their mean, and the sum of squared deviations from it (M2).  Two
 states merge by the formula of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm
-for computing sample variances", 1979); a batch becomes a state by two passes over it.
+for computing sample variances", 1979).  A batch becomes a state by two passes over it, of which the
+second also corrects the mean that the first one found: the plain sum of many values that are far
+from zero is rounded by more than they vary.
 """
 
 from __future__ import annotations
@@ -87,9 +89,14 @@ def _moments_of(states: pa.RecordBatch) -> Moments:
 
 def _moments(groups: npt.NDArray[np.int64], values: npt.NDArray[np.float64], size: int) -> Moments:
     count = np.bincount(groups, minlength=size).astype(np.int64, copy=False)
+    divisor = np.maximum(count, 1)
     with np.errstate(invalid="ignore", over="ignore"):  # infinities have no deviation: NaN
-        mean = np.bincount(groups, values, size) / np.maximum(count, 1)
+        mean = np.bincount(groups, values, size) / divisor
         deviation = values - mean[groups]
+        error = np.bincount(groups, deviation, size) / divisor
+        error[~np.isfinite(error)] = 0
+        mean += error
+        deviation -= error[groups]
         m2 = np.bincount(groups, deviation * deviation, size).astype(np.float64, copy=False)
     return count, mean, m2
 

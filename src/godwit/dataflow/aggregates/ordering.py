@@ -16,7 +16,15 @@ from godwit.state.schema import is_fixed_width, is_variable_width
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["can_be_held", "descending_ranks", "order_by", "pairing", "rows_by_group"]
+__all__ = [
+    "can_be_held",
+    "descending_ranks",
+    "first_of_each",
+    "order_by",
+    "pairing",
+    "rows_by_group",
+    "starts_of",
+]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -63,9 +71,42 @@ def rows_by_group(groups: IntArray, count: int) -> tuple[IntArray, IntArray]:
     starts
         Shape ``(count + 1,)``: rows of group g are ``order[starts[g]:starts[g + 1]]``.
     """
+    return order_by(groups), starts_of(groups, count)
+
+
+def starts_of(groups: IntArray, count: int) -> IntArray:
+    """Where each group starts once rows are ordered by group: shape ``(count + 1,)``."""
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(groups, minlength=count), out=starts[1:])
-    return order_by(groups), starts
+    return starts
+
+
+def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArray, IntArray]:
+    """Leave the first `limit` rows of every group.
+
+    Parameters
+    ----------
+    order, starts
+        Rows by group, as from `rows_by_group`.
+    limit
+        At least 1.
+
+    Returns
+    -------
+    order, starts
+        Of the rows that are left.
+
+    Examples
+    --------
+    >>> order, starts = first_of_each(np.array([4, 2, 7, 0]), np.array([0, 3, 3, 4]), 2)
+    >>> order.tolist(), starts.tolist()
+    ([4, 2, 0], [0, 2, 2, 3])
+    """
+    sizes = np.diff(starts)
+    within = np.arange(len(order)) - np.repeat(starts[:-1], sizes)
+    left = np.zeros_like(starts)
+    np.cumsum(np.minimum(sizes, limit), out=left[1:])
+    return order[within < limit], left
 
 
 def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[np.bool_]]]:

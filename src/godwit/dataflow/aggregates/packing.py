@@ -33,7 +33,7 @@ from godwit.dataflow.arrays import (
 )
 from godwit.state.schema import is_variable_width
 
-__all__ = ["PackedColumn", "pack", "unpack"]
+__all__ = ["PackedColumn", "pack", "unpack", "unpack_rows"]
 
 IntArray = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
@@ -141,6 +141,22 @@ def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray,
             columns.append(_fixed(_gathered(data, at, counts * width), mask, packed.dtype))
             at += counts * width
     return starts, columns
+
+
+def unpack_rows(
+    blobs: pa.Array, layout: tuple[PackedColumn, ...]
+) -> tuple[IntArray, list[pa.Array]]:
+    """Undo `pack`, with the key of every row instead of where each key's rows start.
+
+    Returns
+    -------
+    groups
+        Shape ``(N,)``: position of the row's key, ascending.
+    columns
+        The rows' columns, N values each.
+    """
+    starts, columns = unpack(blobs, layout)
+    return np.repeat(np.arange(len(blobs)), np.diff(starts)), columns
 
 
 def _has_header(layout: tuple[PackedColumn, ...]) -> bool:

@@ -1,6 +1,7 @@
-"""Sums and means: exact for integers and decimals, in doubles for floats.
+"""Sums and means: sums are exact for integers and decimals, means for decimals; else in doubles.
 
 A sum's state is the sum itself, null as long as no value was seen; a mean's is a sum and a count.
+As in Spark, the sum behind a mean of integers is a double, so it cannot overflow.
 """
 
 from __future__ import annotations

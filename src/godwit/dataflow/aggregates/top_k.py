@@ -16,9 +16,11 @@ from godwit.dataflow.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.dataflow.aggregates.ordering import (
     can_be_held,
     descending_ranks,
+    first_of_each,
     order_by,
+    starts_of,
 )
-from godwit.dataflow.aggregates.packing import PackedColumn, pack, unpack
+from godwit.dataflow.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
 from godwit.dataflow.arrays import mask_of
 
 __all__ = ["bind_top_k"]
@@ -67,15 +69,11 @@ class _TopK(BuiltIn):
         if mask is not None:
             counted = np.flatnonzero(mask)
             groups, rows = groups[counted], [column.take(pa.array(counted)) for column in columns]
-        starts, held = unpack(states.column(0), self.layout)
-        held_groups = np.repeat(np.arange(states.num_rows), np.diff(starts))
-        return self._largest(states.num_rows, [(held_groups, held), (groups, rows)])
+        held = unpack_rows(states.column(0), self.layout)
+        return self._largest(states.num_rows, [held, (groups, rows)])
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        parts = []
-        for states in (left, right):
-            starts, held = unpack(states.column(0), self.layout)
-            parts.append((np.repeat(np.arange(states.num_rows), np.diff(starts)), held))
+        parts = [unpack_rows(states.column(0), self.layout) for states in (left, right)]
         return self._largest(left.num_rows, parts)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
@@ -94,10 +92,6 @@ class _TopK(BuiltIn):
             pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
         ]
         order = order_by(groups, descending_ranks(columns[-1]))
-        sizes = np.bincount(groups, minlength=count)
-        begins = np.cumsum(sizes) - sizes
-        within = np.arange(len(order)) - np.repeat(begins, sizes)
-        kept = pa.array(order[within < self.k])
-        starts = np.zeros(count + 1, np.int64)
-        np.cumsum(np.minimum(sizes, self.k), out=starts[1:])
-        return self.states(pack(starts, [column.take(kept) for column in columns], self.layout))
+        kept, starts = first_of_each(order, starts_of(groups, count), self.k)
+        taken = [column.take(pa.array(kept)) for column in columns]
+        return self.states(pack(starts, taken, self.layout))

@@ -100,6 +100,12 @@ class DeltaSink(Sink):
         self._context = context
         self._app_id = f"godwit-{context.query_id}-{context.name}"
         self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
+        for key in self._merge_keys:
+            if pa.types.is_nested(context.schema.field(key).type):
+                raise self._error(
+                    f"column {key!r} of type {context.schema.field(key).type} cannot be a key",
+                    "Identify rows by columns of primitive types (keys=[...]).",
+                )
         require_columns(context, self._partition_by, "partition_by")
         self._schema = pa.schema(
             [
@@ -149,7 +155,8 @@ class DeltaSink(Sink):
                     continue
                 raise self._error(
                     f"epoch {output.epoch} cannot be committed to {self._path}: {_text(error)}",
-                    "Nothing of it is in the table; mend the cause and start the query again.",
+                    "It is in the table whole or not at all; mend the cause and start the query "
+                    "again.",
                     epoch=output.epoch,
                 ) from error
             return

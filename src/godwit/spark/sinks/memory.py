@@ -15,8 +15,6 @@ from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import SparkSession
-
 __all__ = ["MemorySink"]
 
 
@@ -42,12 +40,7 @@ class MemorySink(Sink):
         self._name = name
         self._epochs: dict[int, pa.Table] = {}
         self._lock = threading.Lock()
-        self._schema: pa.Schema | None = None
-        self._keys: tuple[str, ...] = ()
-        self._complete = False
-        self._sink = ""
-        self._query_id = ""
-        self._spark: SparkSession | None = None
+        self._context: SinkContext | None = None
 
     def open(self, context: SinkContext) -> None:
         """Take columns and keys from the context; keep rows of this very query only.
@@ -55,26 +48,21 @@ class MemorySink(Sink):
         Raises
         ------
         SinkError
-            If the view's name is not one that Spark takes.
+            If Spark cannot keep the view.
         """
         with self._lock:
-            if context.query_id != self._query_id:
+            if self._context is not None and context.query_id != self._context.query_id:
                 self._epochs = {}
-            self._query_id = context.query_id
-            self._schema = context.schema
-            self._keys = context.keys
-            self._complete = context.complete
-            self._sink = context.name
-            self._spark = context.spark
+            self._context = context
         self._refresh_view()
 
     def deliver(self, output: EpochOutput) -> None:
         """Keep the epoch's rows unless they are kept already."""
         if output.epoch in self._epochs:
             return
-        assert self._schema is not None
-        batches = list(fit(output, self._schema, self._sink))
-        rows = pa.Table.from_batches(batches, schema=self._schema)
+        context = self._opened()
+        batches = list(fit(output, context.schema, context.name))
+        rows = pa.Table.from_batches(batches, schema=context.schema)
         with self._lock:
             self._epochs[output.epoch] = rows
         self._refresh_view()
@@ -95,27 +83,33 @@ class MemorySink(Sink):
         SinkError
             If no query has opened the sink yet.
         """
-        if self._schema is None:
+        context = self._opened()
+        tables = list(self.epochs.values())
+        if context.complete:
+            tables = tables[-1:]
+        rows = pa.concat_tables([context.schema.empty_table(), *tables])
+        if context.complete or not context.keys:
+            return rows
+        return rows.filter(pa.array(last_of_each_key(rows.select(list(context.keys)))))
+
+    def _opened(self) -> SinkContext:
+        if self._context is None:
             raise SinkError(
                 "This memory sink belongs to no query yet.",
                 remedy="Give it to flow.sink(...) and start the flow, then read the table.",
             )
-        tables = list(self.epochs.values())
-        if self._complete:
-            tables = tables[-1:]
-        rows = pa.concat_tables([self._schema.empty_table(), *tables])
-        if self._complete or not self._keys:
-            return rows
-        return rows.filter(pa.array(last_of_each_key(rows.select(list(self._keys)))))
+        return self._context
 
     def _refresh_view(self) -> None:
-        if self._name is None or self._spark is None:
+        if self._name is None:
             return
+        context = self._opened()
         try:
-            self._spark.createDataFrame(self.table()).createOrReplaceTempView(self._name)
+            context.spark.createDataFrame(self.table()).createOrReplaceTempView(self._name)
         except Exception as error:
             raise SinkError(
-                f"Memory sink {self._sink!r} cannot keep view {self._name!r}: {error}.",
-                remedy="Choose a plain identifier for the view, or leave the name out.",
-                sink=self._sink,
+                f"Memory sink {context.name!r} cannot keep view {self._name!r}: {error}.",
+                remedy="Choose a plain identifier for the view and columns of types that Spark "
+                "has, or leave the name out.",
+                sink=context.name,
             ) from error

@@ -13,9 +13,10 @@ as a table partitioned by ``epoch``.
 
 The invariant: ``epoch=<n>/_SUCCESS`` exists exactly when epoch n has been delivered.  Where the
 file system renames directories in one step (local, HDFS), an epoch is written under ``_staging``
-and renamed, so no reader ever sees a part of it.  Object stores have no such rename: there the
-files go straight to their places, each appears whole, and ``_SUCCESS`` is written last; an
-epoch without it is thrown away and written again.
+and renamed, so no reader ever sees a part of it; on a local disk it is forced to the disk before,
+and its name after.  Object stores have no such rename: there the files go straight to their places,
+each appears whole, and ``_SUCCESS`` is written last; an epoch without it is thrown away and written
+again.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.parquet_files import EpochFiles
+from godwit.spark.sinks.durability import force_file, force_names, force_tree, local_path
+from godwit.spark.sinks.file_systems import exists, open_file_system, renames_directories
+from godwit.spark.sinks.parquet_files import EpochFiles, escaped_in_paths
 from godwit.spark.sinks.rows import column_names, fit, gather, require_columns, storable_schema
 from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["ParquetSink", "latest_epoch", "open_file_system"]
+__all__ = ["ParquetSink", "latest_epoch"]
 
 _EPOCH: Final = re.compile(r"epoch=(\d+)")
 _FORMAT: Final = 1
@@ -49,8 +52,9 @@ class ParquetSink(Sink):
     """Writes each epoch to a directory of its own, ``<path>/epoch=<n>``.
 
     **Exactly-once**: an epoch delivered twice is written once. On local disks and HDFS an epoch
-    appears in one step. On object stores its files appear one by one, and a reader that must not
-    see half an epoch waits for its ``_SUCCESS``. One query writes to one directory.
+    appears in one step, and on local disks it survives a loss of power. On object stores its files
+    appear one by one, and a reader that must not see half an epoch waits for its ``_SUCCESS``. One
+    query writes to one directory.
 
     An epoch without rows leaves no directory, save in complete mode, where it means that the
     result is empty.
@@ -109,11 +113,13 @@ class ParquetSink(Sink):
         self._schema = storable_schema(context.schema)
         self._check_columns()
         self._fs, self._root = open_file_system(self._path, self._filesystem)
-        self._renames = _renames_directories(self._fs)
+        self._renames = renames_directories(self._fs)
         try:
             self._fs.create_dir(self._root, recursive=True)
             self._take_directory()
-            if _exists(self._fs, f"{self._root}/_staging"):
+            # The last run may have died before it made the name of its last epoch durable.
+            self._force_names_in_root()
+            if exists(self._fs, f"{self._root}/_staging"):
                 self._fs.delete_dir(f"{self._root}/_staging")
         except OSError as error:
             raise self._error(
@@ -127,7 +133,7 @@ class ParquetSink(Sink):
         Raises
         ------
         SinkError
-            If the directory cannot be written; nothing of the epoch is to be seen then.
+            If the directory cannot be written; an epoch without ``_SUCCESS`` does not count.
         """
         final = f"{self._root}/epoch={output.epoch}"
         empty = output.num_rows == 0 and not self._context.complete
@@ -142,28 +148,42 @@ class ParquetSink(Sink):
         except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise self._error(
                 f"epoch {output.epoch} cannot be written to {self._path}: {error}",
-                "Nothing of it is visible; mend the cause and start the query again.",
+                "It counts only if it has its _SUCCESS; mend the cause and start the query again.",
                 epoch=output.epoch,
             ) from error
 
     def _write_and_rename(self, output: EpochOutput, final: str) -> None:
-        staging = f"{self._root}/_staging/{output.epoch}-{uuid.uuid4().hex}"
+        # Readers pass over a leading "_", also where HDFS puts it if another delivery of this epoch
+        # came first: it renames onto a directory by moving into it. Other systems refuse.
+        name = f"_{output.epoch}-{uuid.uuid4().hex}"
+        staging = f"{self._root}/_staging/{name}"
         try:
             self._write(output, staging)
+            if path := local_path(self._fs, staging):
+                force_tree(path)
             try:
                 self._fs.move(staging, final)
             except OSError:
-                # Another delivery of this epoch may have come first: its rows are the same.
+                # The rows of the other delivery are the same.
                 if not self._is_delivered(output.epoch):
                     raise
+            self._force_names_in_root()
         finally:
-            with contextlib.suppress(OSError):
-                self._fs.delete_dir(staging)
+            for left in (staging, f"{final}/{name}"):
+                with contextlib.suppress(OSError):
+                    self._fs.delete_dir(left)
 
     def _write_in_place(self, output: EpochOutput, final: str) -> None:
-        if _exists(self._fs, final):
+        if exists(self._fs, final):
             self._fs.delete_dir(final)
-        self._write(output, final)
+        try:
+            self._write(output, final)
+        except BaseException:
+            # Files that were begun are completed when they are closed, and readers see them.
+            with contextlib.suppress(OSError):
+                if not self._is_delivered(output.epoch):
+                    self._fs.delete_dir(final)
+            raise
 
     def _write(self, output: EpochOutput, directory: str) -> None:
         """Write the rows as Parquet files, then ``_SUCCESS``; rows are streamed."""
@@ -184,7 +204,7 @@ class ParquetSink(Sink):
             pass
 
     def _is_delivered(self, epoch: int) -> bool:
-        return _exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
+        return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
 
     def _is_settled(self, epoch: int) -> bool:
         if self._is_delivered(epoch):
@@ -195,8 +215,15 @@ class ParquetSink(Sink):
         )
 
     def _forget_old_epochs(self, keep: int) -> None:
-        for epoch in _delivered_epochs(self._fs, self._root)[:-keep]:
-            self._fs.delete_dir(f"{self._root}/epoch={epoch}")
+        kept = _delivered_epochs(self._fs, self._root)[-keep:]
+        # Also what a removal that was cut short has left without its _SUCCESS.
+        for epoch in _epochs_begun(self._fs, self._root):
+            if epoch < kept[0]:
+                self._fs.delete_dir(f"{self._root}/epoch={epoch}")
+
+    def _force_names_in_root(self) -> None:
+        if path := local_path(self._fs, self._root):
+            force_names([path])
 
     def _check_columns(self) -> None:
         require_columns(self._context, self._partition_by, "partition_by")
@@ -211,7 +238,8 @@ class ParquetSink(Sink):
                 "Rename the column before the sink.",
             )
         for name in self._partition_by:
-            if not re.fullmatch(r"[^/=%\\]+", name):
+            # Readers pass over what begins with "_" or ".", and take %XX for a character.
+            if name.startswith(("_", ".")) or escaped_in_paths(name) != name:
                 raise self._error(
                     f"column {name!r} cannot name directories",
                     "Rename the column before the sink.",
@@ -247,7 +275,7 @@ class ParquetSink(Sink):
             "columns": {field.name: str(field.type) for field in self._schema},
             "partition_by": list(self._partition_by),
         }
-        if _exists(self._fs, marker):
+        if exists(self._fs, marker):
             with self._fs.open_input_stream(marker) as stream:
                 text = stream.read()
             try:
@@ -274,6 +302,11 @@ class ParquetSink(Sink):
         # Written under another name first: half a marker would belong to nobody.
         with self._fs.open_output_stream(f"{marker}.new") as stream:
             stream.write(json.dumps(mine, indent=1).encode())
+        if path := local_path(self._fs, self._root):
+            force_file(path / "_godwit.json.new")
+            # The directories above may be new. They need not be readable, but those that are not
+            # were not made here.
+            force_names(above for above in path.parents if os.access(above, os.R_OK))
         self._fs.move(f"{marker}.new", marker)
 
     def _refusal(self, found: dict[str, Any], mine: dict[str, Any]) -> SinkError:
@@ -315,57 +348,20 @@ def latest_epoch(
         What the sink was given.
     """
     opened, root = open_file_system(os.fspath(path), filesystem)
-    if not _exists(opened, root):
+    if not exists(opened, root):
         return None
     return max(_delivered_epochs(opened, root), default=None)
 
 
-def open_file_system(
-    path: str, filesystem: pafs.FileSystem | None = None
-) -> tuple[pafs.FileSystem, str]:
-    """Open the file system that `path` is on; return it with the path inside it.
-
-    Raises
-    ------
-    SinkError
-        If the URI is of no known kind, or its file system cannot be reached.
-    """
-    if filesystem is not None:
-        return filesystem, path.rstrip("/")
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/", path):
-        return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
-    try:
-        # Spark's word for S3 is s3a.
-        found, inner = pafs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", path))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
-        raise SinkError(
-            f"Cannot open {path}: {error}.",
-            remedy="Give a local path or a URI of pyarrow.fs: file, s3, gs, abfs, hdfs.",
-            path=path,
-        ) from error
-    return found, inner.rstrip("/")
-
-
-def _renames_directories(filesystem: pafs.FileSystem) -> bool:
-    """Whether `filesystem` renames a directory in one step."""
-    if isinstance(filesystem, pafs.SubTreeFileSystem):
-        return _renames_directories(filesystem.base_fs)
-    return filesystem.type_name.removeprefix("py::") in {"local", "hdfs"}
-
-
-def _exists(filesystem: pafs.FileSystem, path: str) -> bool:
-    return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
+def _epochs_begun(filesystem: pafs.FileSystem, root: str) -> list[int]:
+    """Epochs that have a directory, ascending."""
+    names = (info.base_name for info in filesystem.get_file_info(pafs.FileSelector(root)))
+    return sorted(int(match[1]) for name in names if (match := _EPOCH.fullmatch(name)))
 
 
 def _delivered_epochs(filesystem: pafs.FileSystem, root: str) -> list[int]:
     """Delivered epochs, ascending."""
-
-    def candidates() -> Iterator[int]:
-        for info in filesystem.get_file_info(pafs.FileSelector(root)):
-            if match := _EPOCH.fullmatch(info.base_name):
-                yield int(match[1])
-
-    epochs = sorted(candidates())
+    epochs = _epochs_begun(filesystem, root)
     infos = filesystem.get_file_info([f"{root}/epoch={epoch}/_SUCCESS" for epoch in epochs])
     return [
         epoch

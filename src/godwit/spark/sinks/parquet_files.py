@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow.fs as pafs
 
-__all__ = ["NULL_PARTITION", "EpochFiles", "partition_directories"]
+__all__ = ["NULL_PARTITION", "EpochFiles", "escaped_in_paths", "partition_directories"]
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _SPECIAL: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
@@ -64,9 +64,13 @@ class EpochFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for writer in self._open.values():
-            writer.close()
+            try:
+                writer.close()
+            except (OSError, pa.ArrowException):
+                if kind is None:  # else what went wrong first is what to tell
+                    raise
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append `rows` to the files that they belong to, in their order: a row group each."""
@@ -135,5 +139,15 @@ def partition_directories(
 def _escaped(value: Any) -> str:
     if value is None or value == "":
         return NULL_PARTITION
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return escaped_in_paths(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def escaped_in_paths(text: str) -> str:
+    """Write characters that mean something in a path as ``%XX``, the same ones as Spark.
+
+    Examples
+    --------
+    >>> escaped_in_paths("a/b 50%")
+    'a%2Fb 50%25'
+    """
     return _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", text)

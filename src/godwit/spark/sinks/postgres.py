@@ -17,7 +17,7 @@ from psycopg import sql
 
 from godwit.model.errors import SinkError
 from godwit.spark.sinks.postgres_copy import csv_rows
-from godwit.spark.sinks.postgres_table import Connection, TargetTable
+from godwit.spark.sinks.postgres_table import Connection, TargetTable, comma_separated
 from godwit.spark.sinks.rows import fit, gather, storable_schema, upsert_keys
 from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["PostgresSink"]
 
 _COPIED_ROWS: Final = 65_536
-_STAGE: Final = sql.Identifier("godwit_stage")
-_ROW_NUMBER: Final = sql.Identifier("godwit_row")
+_EPOCHS: Final = "godwit_epochs"
+_STAGE: Final = "godwit_stage"
 _PREPARE_LOCK: Final = 0x60D317  # any number that others are unlikely to lock
 
 
@@ -85,6 +85,11 @@ class PostgresSink(Sink):
                 f"PostgreSQL sink: {table!r} does not name a table.",
                 remedy='Give "table" or "schema.table".',
             )
+        if table.rsplit(".", maxsplit=1)[-1] in {_EPOCHS, _STAGE}:
+            raise SinkError(
+                f"PostgreSQL sink: table {table} has a name that the sink needs for itself.",
+                remedy="Choose another name.",
+            )
         self._dsn = dsn
         self._table = table
         self._mode = mode
@@ -109,14 +114,17 @@ class PostgresSink(Sink):
             keys=upsert_keys(context, self._keys) if self._mode == "upsert" else (),
             complete=context.complete,
         )
-        self._epochs = self._target.sibling("godwit_epochs")
+        self._epochs = self._target.sibling(_EPOCHS)
+        self._row_number = "godwit_row"
+        while self._row_number in self._schema.names:
+            self._row_number += "_"
         try:
             connection = self._connect()
             with connection.transaction():
                 # Sinks that start together must not create one table twice.
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
                 self._target.prepare(connection, create=self._create)
-                self._prepare_epochs(connection)
+                self._target.prepare_epochs(connection, self._epochs)
         except psycopg.Error as error:
             self.close()
             raise self._error(
@@ -135,7 +143,8 @@ class PostgresSink(Sink):
         Raises
         ------
         SinkError
-            If the epoch cannot be written; nothing of it is in the table then.
+            If the epoch cannot be written. All of it is in the table then if the answer to the
+            commit was lost, and otherwise nothing.
         """
         try:
             try:
@@ -145,7 +154,7 @@ class PostgresSink(Sink):
         except (psycopg.Error, pa.ArrowException) as error:
             raise self._error(
                 f"epoch {output.epoch} cannot be written: {_text(error)}",
-                "Nothing of it is in the table; mend the cause and start the query again.",
+                "It is in the table whole or not at all; mend the cause and start the query again.",
                 epoch=output.epoch,
             ) from error
 
@@ -167,15 +176,12 @@ class PostgresSink(Sink):
             # The claim waits for its rival to finish and then looks again: read committed.
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             connection.execute("SET client_encoding = 'UTF8'")
+            # The epoch is not delivered again once it is committed, so a commit must be durable.
+            connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', false) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
         return self._connection
-
-    def _prepare_epochs(self, connection: Connection) -> None:
-        connection.execute(
-            sql.SQL(
-                "CREATE TABLE IF NOT EXISTS {} (query_id text, sink text, epoch bigint NOT NULL, "
-                "delivered_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (query_id, sink))"
-            ).format(self._epochs)
-        )
 
     def _write(self, connection: Connection, output: EpochOutput) -> None:
         with connection.transaction():
@@ -206,8 +212,8 @@ class PostgresSink(Sink):
         return claimed is not None
 
     def _upsert(self, connection: Connection, output: EpochOutput) -> None:
-        columns = _comma_separated(self._schema.names)
-        keys = _comma_separated(self._target.keys)
+        columns = comma_separated(self._schema.names)
+        keys = comma_separated(self._target.keys)
         others = [name for name in self._schema.names if name not in self._target.keys]
         update: sql.Composable = sql.SQL("DO NOTHING")
         if others:
@@ -217,8 +223,8 @@ class PostgresSink(Sink):
                 )
             )
         names = {
-            "stage": _STAGE,
-            "row": _ROW_NUMBER,
+            "stage": sql.Identifier(_STAGE),
+            "row": sql.Identifier(self._row_number),
             "target": self._target.identifier,
             "columns": columns,
             "keys": keys,
@@ -230,7 +236,7 @@ class PostgresSink(Sink):
                 "SELECT 0::bigint AS {row}, {columns} FROM {target} WITH NO DATA"
             ).format(**names)
         )
-        self._copy(connection, output, _STAGE, numbered=True)
+        self._copy(connection, output, sql.Identifier(_STAGE), numbered=True)
         # One statement cannot change a row twice: of rows with the same keys, the last counts.
         # Going in order of keys keeps two queries on one table from locking each other out.
         connection.execute(
@@ -248,11 +254,9 @@ class PostgresSink(Sink):
         *,
         numbered: bool = False,
     ) -> None:
-        columns = ([_ROW_NUMBER] if numbered else []) + [
-            sql.Identifier(name) for name in self._schema.names
-        ]
+        numbering = [self._row_number] if numbered else []
         statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
-            table, sql.SQL(", ").join(columns)
+            table, comma_separated([*numbering, *self._schema.names])
         )
         row = 0
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
@@ -274,10 +278,6 @@ class PostgresSink(Sink):
             table=self._table,
             **context,
         )
-
-
-def _comma_separated(names: Sequence[str]) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier(name) for name in names)
 
 
 def _text(error: Exception) -> str:

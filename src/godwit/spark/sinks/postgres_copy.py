@@ -19,7 +19,7 @@ from pyarrow import csv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PostgresType", "csv_rows", "postgres_type"]
+__all__ = ["PostgresType", "csv_rows", "decimal_digits", "element_type", "postgres_type"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class PostgresType:
 
 _TEXT: Final = PostgresType(
     name="text",
-    accepted=("text", "varchar", "bpchar", "citext", "uuid", "json", "jsonb", "inet", "name"),
+    accepted=("text", "varchar", "bpchar", "citext", "uuid", "json", "jsonb", "inet"),
 )
 _JSON: Final = PostgresType(name="jsonb", accepted=("jsonb", "json"))
 _SIMPLE: Final = {
@@ -71,8 +71,8 @@ def postgres_type(dtype: pa.DataType) -> PostgresType:
     if simple := _SIMPLE.get(dtype):
         return simple
     if pa.types.is_decimal(dtype):
-        name = f"numeric({dtype.precision},{max(dtype.scale, 0)})"
-        return PostgresType(name=name, accepted=("numeric",))
+        precision, scale = decimal_digits(dtype)
+        return PostgresType(name=f"numeric({precision},{scale})", accepted=("numeric",))
     if pa.types.is_timestamp(dtype):
         name = "timestamp" if dtype.tz is None else "timestamptz"
         return PostgresType(name=name, accepted=(name,))
@@ -87,11 +87,21 @@ def postgres_type(dtype: pa.DataType) -> PostgresType:
     if pa.types.is_dictionary(dtype):
         return postgres_type(dtype.value_type)
     if _is_array(dtype):
-        element = postgres_type(dtype.value_type)
+        element = postgres_type(element_type(dtype))
         return PostgresType(
             name=f"{element.name}[]", accepted=tuple(f"_{name}" for name in element.accepted)
         )
     return _JSON
+
+
+def element_type(dtype: pa.DataType) -> pa.DataType:
+    """Type of the elements of a column that becomes an array; of others, the type itself."""
+    return dtype.value_type if _is_array(dtype) else dtype
+
+
+def decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
+    """Digits in all, and after the point, that values of a decimal type need when written out."""
+    return dtype.precision - min(dtype.scale, 0), max(dtype.scale, 0)
 
 
 def csv_rows(columns: Sequence[pa.Array]) -> bytes:
@@ -117,6 +127,8 @@ def _csv_field(values: pa.Array) -> pa.Array:
         return values.cast(pa.float32())
     if pa.types.is_date64(dtype):
         return values.cast(pa.date32())
+    if dtype == pa.time64("ns"):
+        return values.cast(pa.time64("us"))  # PostgreSQL would round without a word
     if pa.types.is_timestamp(dtype) and dtype.tz is not None:
         # In UTC: offsets of old local times have seconds, which the text form would lose.
         return _joined(values.cast(pa.timestamp(dtype.unit)), "Z")

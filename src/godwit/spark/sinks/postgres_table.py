@@ -14,12 +14,12 @@ import pyarrow as pa
 from psycopg import sql
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.postgres_copy import postgres_type
+from godwit.spark.sinks.postgres_copy import decimal_digits, element_type, postgres_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Connection", "TargetTable"]
+__all__ = ["Connection", "TargetTable", "comma_separated"]
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -81,6 +81,7 @@ class TargetTable:
         SinkError
             If the table is absent and `create` is false, or the rows do not fit.
         """
+        self._check_names(connection)
         if not self._exists(connection):
             statement = self._create_statement(connection)
             if not create:
@@ -92,9 +93,47 @@ class TargetTable:
             return
         columns = self._columns(connection)
         self._check_columns(columns)
-        self._check_privileges(connection)
+        needed = ["INSERT"]
+        if self.keys:
+            needed += ["SELECT", "UPDATE"]
+        if self.complete:
+            needed += ["DELETE"]
+        self._check_privileges(connection, self.identifier, needed)
         if self.keys:
             self._check_unique(connection, columns)
+            self._check_temporary(connection)
+
+    def prepare_epochs(self, connection: Connection, epochs: sql.Identifier) -> None:
+        """Create the table `epochs` of delivered epochs if it is absent, or check that it is ours.
+
+        Raises
+        ------
+        SinkError
+            If the user may not write it.
+        """
+        # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do.
+        row = connection.execute("SELECT to_regclass(%s)", [epochs.as_string()]).fetchone()
+        if row is not None and row[0] is not None:
+            self._check_privileges(connection, epochs, ["SELECT", "INSERT", "UPDATE"])
+            return
+        connection.execute(
+            sql.SQL(
+                "CREATE TABLE {} (query_id text, sink text, epoch bigint NOT NULL, "
+                "delivered_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (query_id, sink))"
+            ).format(epochs)
+        )
+
+    def _check_names(self, connection: Connection) -> None:
+        """Refuse names that the server would cut off, and then not find again."""
+        row = connection.execute("SELECT current_setting('max_identifier_length')::int").fetchone()
+        assert row is not None
+        for name in (*self.table.split("."), *self.schema.names):
+            if len(name.encode()) > row[0]:
+                raise self._error(
+                    f"or its columns cannot have the name {name!r}, which is longer than the "
+                    f"{row[0]} bytes that the server keeps of a name",
+                    "Choose a shorter name; columns can be renamed before the sink.",
+                )
 
     def _exists(self, connection: Connection) -> bool:
         row = connection.execute(
@@ -123,7 +162,7 @@ class TargetTable:
             unique = (
                 "UNIQUE NULLS NOT DISTINCT" if null_keys and supports_null_keys else "PRIMARY KEY"
             )
-            parts.append(sql.SQL("{} ({})").format(sql.SQL(unique), _comma_separated(self.keys)))
+            parts.append(sql.SQL("{} ({})").format(sql.SQL(unique), comma_separated(self.keys)))
         return sql.SQL("CREATE TABLE {} ({})").format(self.identifier, sql.SQL(", ").join(parts))
 
     def _columns(self, connection: Connection) -> dict[str, _Column]:
@@ -174,22 +213,34 @@ class TargetTable:
                     f"{alter} ALTER COLUMN {_quoted(column.name)} DROP NOT NULL;",
                 )
 
-    def _check_privileges(self, connection: Connection) -> None:
-        needed = ["INSERT"]
-        if self.keys:
-            needed += ["SELECT", "UPDATE"]
-        if self.complete:
-            needed += ["DELETE"]
-        user = connection.info.user
+    def _check_privileges(
+        self, connection: Connection, table: sql.Identifier, needed: Sequence[str]
+    ) -> None:
+        name, user = table.as_string(), connection.info.user
         for privilege in needed:
             row = connection.execute(
-                "SELECT has_table_privilege(to_regclass(%s), %s)", [self._name, privilege]
+                "SELECT has_table_privilege(to_regclass(%s), %s)", [name, privilege]
             ).fetchone()
             if row is None or not row[0]:
+                which = "" if table == self.identifier else f"needs table {name}, which "
                 raise self._error(
-                    f"may not be written by {user}",
-                    f"GRANT {', '.join(needed)} ON {self._name} TO {_quoted(user)};",
+                    f"{which}may not be written by {user}",
+                    f"GRANT {', '.join(needed)} ON {name} TO {_quoted(user)};",
                 )
+
+    def _check_temporary(self, connection: Connection) -> None:
+        """Check that rows can be gathered in a temporary table before they are upserted."""
+        row = connection.execute(
+            "SELECT current_database(), has_database_privilege(current_database(), 'TEMPORARY')"
+        ).fetchone()
+        assert row is not None
+        database, allowed = row
+        if not allowed:
+            user = connection.info.user
+            raise self._error(
+                f"cannot be upserted by {user}, who may not create temporary tables",
+                f"GRANT TEMPORARY ON DATABASE {_quoted(database)} TO {_quoted(user)};",
+            )
 
     def _check_unique(self, connection: Connection, columns: Mapping[str, _Column]) -> None:
         """Check that the table has a unique index on exactly the keys, and that it sees nulls."""
@@ -238,15 +289,17 @@ class TargetTable:
 
 
 def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
-    """Whether the column would silently round values of `dtype`."""
+    """Whether the column would silently round values of `dtype`, or elements of them."""
     if column.modifier < 0:
         return False
-    if column.type_name == "numeric":
-        precision, scale = _digits(dtype)
+    type_name = column.type_name.removeprefix("_")  # of an array; its modifier is its elements'
+    if type_name == "numeric":
+        precision, scale = _digits(element_type(dtype))
         column_precision = (column.modifier - 4) >> 16 & 0xFFFF
-        column_scale = (column.modifier - 4) & 0x7FF
+        # 11 bits with a sign: a numeric(5, -3) holds thousands.
+        column_scale = (((column.modifier - 4) & 0x7FF) ^ 0x400) - 0x400
         return column_scale < scale or column_precision - column_scale < precision - scale
-    if column.type_name in {"timestamp", "timestamptz", "time", "interval"}:
+    if type_name in {"timestamp", "timestamptz", "time", "interval"}:
         return column.modifier & 0xFFFF < 6
     return False
 
@@ -254,7 +307,7 @@ def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
 def _digits(dtype: pa.DataType) -> tuple[int, int]:
     """Decimal digits in all, and after the point."""
     if pa.types.is_decimal(dtype):
-        return dtype.precision, max(dtype.scale, 0)
+        return decimal_digits(dtype)
     return len(str(2 ** (dtype.bit_width - pa.types.is_signed_integer(dtype)))), 0
 
 
@@ -262,5 +315,6 @@ def _quoted(name: str) -> str:
     return sql.Identifier(name).as_string()
 
 
-def _comma_separated(names: Sequence[str]) -> sql.Composed:
+def comma_separated(names: Sequence[str]) -> sql.Composed:
+    """Quote names and separate them by commas."""
     return sql.SQL(", ").join(sql.Identifier(name) for name in names)

@@ -6,12 +6,13 @@ held as a whole, and only where a target cannot take one key twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.dataflow.hashing import canonical_floats
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ __all__ = [
     "upsert_keys",
     "without_replaced_rows",
 ]
+
+_Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 GATHERED_ROWS = 131_072
 GATHERED_BYTES = 32 * 2**20
@@ -80,7 +83,10 @@ def require_columns(context: SinkContext, names: Iterable[str], option: str) -> 
 def storable_schema(schema: pa.Schema) -> pa.Schema:
     """Return `schema` with timestamps in microseconds, as all targets keep them."""
     return pa.schema(
-        [pa.field(field.name, _in_microseconds(field.type), field.nullable) for field in schema]
+        [
+            pa.field(field.name, _in_microseconds(field.type), nullable=field.nullable)
+            for field in schema
+        ]
     )
 
 
@@ -90,8 +96,21 @@ def _in_microseconds(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(dtype):
         return _in_microseconds(dtype.value_type)
     if pa.types.is_list(dtype):
-        return pa.list_(_in_microseconds(dtype.value_type))
+        return pa.list_(_field_in_microseconds(dtype.value_field))
+    if pa.types.is_large_list(dtype):
+        return pa.large_list(_field_in_microseconds(dtype.value_field))
+    if pa.types.is_fixed_size_list(dtype):
+        return pa.list_(_field_in_microseconds(dtype.value_field), dtype.list_size)
+    if pa.types.is_struct(dtype):
+        return pa.struct([_field_in_microseconds(field) for field in dtype])
+    if pa.types.is_map(dtype):
+        key, item = map(_field_in_microseconds, (dtype.key_field, dtype.item_field))
+        return pa.map_(key, item, keys_sorted=dtype.keys_sorted)
     return dtype
+
+
+def _field_in_microseconds(field: pa.Field) -> pa.Field:
+    return field.with_type(_in_microseconds(field.type))
 
 
 def fit(output: EpochOutput, schema: pa.Schema, sink: str) -> Iterator[pa.RecordBatch]:
@@ -149,7 +168,7 @@ def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
     Parameters
     ----------
     keys
-        N rows of key columns, oldest first. Nulls are equal to nulls.
+        N rows of key columns, oldest first. Nulls are equal to nulls, NaN to NaN, 0.0 to -0.0.
 
     Returns
     -------
@@ -163,10 +182,24 @@ def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
     """
     mask = np.zeros(keys.num_rows, np.bool_)
     names = [str(position) for position in range(keys.num_columns)]
-    rows = keys.rename_columns(names).append_column("row", pa.array(np.arange(keys.num_rows)))
+    numbered = pa.array(np.arange(keys.num_rows))
+    rows = _canonical(keys).rename_columns(names).append_column("row", numbered)
     last = rows.group_by(names, use_threads=False).aggregate([("row", "max")])
     mask[last.column("row_max").to_numpy()] = True
     return mask
+
+
+def _canonical(rows: _Rows, names: Iterable[str] | None = None) -> _Rows:
+    """Give floats that are one key the same bits, in the columns `names` or in all."""
+    for name in rows.schema.names if names is None else names:
+        position = rows.schema.get_field_index(name)
+        field = rows.schema.field(position)
+        if pa.types.is_floating(field.type):
+            column = rows.column(position)
+            if isinstance(column, pa.ChunkedArray):
+                column = column.combine_chunks()
+            rows = rows.set_column(position, field, canonical_floats(column))
+    return rows
 
 
 def without_replaced_rows(
@@ -174,7 +207,8 @@ def without_replaced_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches of `output` less the rows that a later row of the same key replaces.
 
-    Reads the output twice, so that only its key columns are in memory at once.
+    Keys that are equal floats are made equal bit by bit. Reads the output twice, so that only its
+    key columns are in memory at once.
     """
     key_schema = pa.schema([schema.field(name) for name in keys])
     key_batches = [batch.select(list(keys)) for batch in fit(output, schema, sink)]
@@ -184,4 +218,5 @@ def without_replaced_rows(
     for batch in fit(output, schema, sink):
         kept = mask[start : start + batch.num_rows]
         start += batch.num_rows
-        yield batch if kept.all() else batch.filter(pa.array(kept))
+        alike = _canonical(batch, keys)
+        yield alike if kept.all() else alike.filter(pa.array(kept))

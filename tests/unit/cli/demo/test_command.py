@@ -70,7 +70,7 @@ def test_a_difference_is_status_one_and_is_shown(
 ) -> None:
     assert main(["demo", "--work-dir", str(tmp_path / "w"), "--no-kill"]) == 1
     told = capsys.readouterr().out
-    assert "1 differences from the batch query" in told
+    assert "1 difference from the batch query" in told
     assert "key=1: stream has 1, batch has 2" in told
 
 

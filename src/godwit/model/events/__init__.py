@@ -1,0 +1,101 @@
+"""What a user sees of a run: one frozen value for everything that happened.
+
+``query.events`` yields these; the dashboard, the command line and the tests read the same values.
+An event says what is already durable or already decided, never what is hoped for.  Time comes from
+the caller, so a simulated run tells the same story as a real one.
+
+The inputs of the migration protocol are another vocabulary (``godwit.migration.inputs``): those
+are facts that the runtime reports *to* the protocol, these are facts told *to people*.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from godwit.model.errors import GodwitError
+from godwit.model.events.event import Event
+from godwit.model.events.moving import (
+    AssignmentSwitched,
+    KeyGroupsLoaded,
+    KeyGroupsResumed,
+    KeyGroupsSuspended,
+    KeyGroupsWarmed,
+    MigrationCancelled,
+    MigrationFinished,
+    MigrationStarted,
+    WarmingStarted,
+)
+from godwit.model.events.running import (
+    DecisionTaken,
+    EpochAborted,
+    EpochCommitted,
+    EpochsHeld,
+    EpochsReleased,
+    ExecutorAdded,
+    ExecutorDraining,
+    ExecutorLost,
+    FilesCollected,
+    QueryFailed,
+    QueryStarted,
+    QueryStopped,
+    SnapshotWritten,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "AssignmentSwitched",
+    "DecisionTaken",
+    "EpochAborted",
+    "EpochCommitted",
+    "EpochsHeld",
+    "EpochsReleased",
+    "Event",
+    "ExecutorAdded",
+    "ExecutorDraining",
+    "ExecutorLost",
+    "FilesCollected",
+    "KeyGroupsLoaded",
+    "KeyGroupsResumed",
+    "KeyGroupsSuspended",
+    "KeyGroupsWarmed",
+    "MigrationCancelled",
+    "MigrationFinished",
+    "MigrationStarted",
+    "QueryFailed",
+    "QueryStarted",
+    "QueryStopped",
+    "SnapshotWritten",
+    "WarmingStarted",
+    "event_from_dict",
+]
+
+_KINDS: dict[Any, type[Event]] = {
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+}
+
+
+def event_from_dict(values: Mapping[str, Any]) -> Event:
+    """Undo `Event.to_dict`.
+
+    Raises
+    ------
+    GodwitError
+        If ``kind`` names no event of this version.
+    """
+    kind = values.get("kind")
+    if kind not in _KINDS:
+        raise GodwitError(
+            f"There is no event of kind {kind!r}.",
+            remedy="Read the log with the version of Godwit that wrote it.",
+            kind=kind,
+        )
+    made: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if name != "kind"
+    }
+    return _KINDS[kind](**made)

@@ -1,0 +1,201 @@
+"""Events of the run itself: query, epochs, executors, checkpoint, controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from godwit.model.events.event import Event
+from godwit.model.wording import counted, human_bytes, key_groups_listed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DecisionTaken",
+    "EpochAborted",
+    "EpochCommitted",
+    "EpochsHeld",
+    "EpochsReleased",
+    "ExecutorAdded",
+    "ExecutorDraining",
+    "ExecutorLost",
+    "FilesCollected",
+    "QueryFailed",
+    "QueryStarted",
+    "QueryStopped",
+    "SnapshotWritten",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryStarted(Event):
+    """A query began to run; `resumed` tells whether its checkpoint held epochs already."""
+
+    name: str
+    resumed: bool = False
+
+    def _line(self) -> str:
+        how = f"resumed after epoch {self.epoch}" if self.resumed else "started"
+        return f"query {self.name} {how}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryStopped(Event):
+    """A query ended because it was asked to, or because its input did."""
+
+    name: str
+
+    def _line(self) -> str:
+        return f"query {self.name} stopped after epoch {self.epoch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryFailed(Event):
+    """A query ended by an error; what was committed stays."""
+
+    name: str
+    error: str
+
+    def _line(self) -> str:
+        return f"query {self.name} failed after epoch {self.epoch}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCommitted(Event):
+    """An epoch's record is durable.
+
+    Attributes
+    ----------
+    rows_in, rows_out
+        Rows read from the sources and given to the sinks.
+    duration_ms
+        From the start of the epoch to its commit, in milliseconds.
+    watermarks
+        Source → watermark, in milliseconds of event time.
+    waiting_key_groups
+        Number of key groups whose rows went to a wait buffer in this epoch.
+    """
+
+    rows_in: int = 0
+    rows_out: int = 0
+    duration_ms: float = 0.0
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    waiting_key_groups: int = 0
+
+    def _line(self) -> str:
+        waiting = self.waiting_key_groups
+        waits = f", {counted(waiting, 'key group')} waiting" if waiting else ""
+        return (
+            f"epoch {self.epoch} committed: {counted(self.rows_in, 'row')} in, "
+            f"{self.rows_out} out, {self.duration_ms:.0f} ms{waits}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochAborted(Event):
+    """An attempt at an epoch came to nothing; it left only files that nobody names."""
+
+    reason: str
+
+    def _line(self) -> str:
+        return f"epoch {self.epoch} aborted: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochsHeld(Event):
+    """No further epoch starts until `EpochsReleased`."""
+
+    reason: str
+
+    def _line(self) -> str:
+        return f"epochs held after epoch {self.epoch}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochsReleased(Event):
+    """Epochs may start again."""
+
+    def _line(self) -> str:
+        return f"epochs released after epoch {self.epoch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorAdded(Event):
+    """An executor joined; it owns nothing until a migration gives it key groups."""
+
+    executor: str
+    lanes: int
+
+    def _line(self) -> str:
+        return f"executor {self.executor} added with {counted(self.lanes, 'lane')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorDraining(Event):
+    """An executor is to be removed: nothing moves onto it any more."""
+
+    executor: str
+
+    def _line(self) -> str:
+        return f"executor {self.executor} is draining"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorLost(Event):
+    """An executor and its local store are gone."""
+
+    executor: str
+    reason: str = ""
+
+    def _line(self) -> str:
+        return f"executor {self.executor} lost" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotWritten(Event):
+    """Snapshots of key groups replaced long changelogs."""
+
+    operator: str
+    key_groups: tuple[int, ...]
+    state_bytes: int
+
+    def _line(self) -> str:
+        return (
+            f"{self.operator}: snapshot of {key_groups_listed(self.key_groups)}, "
+            f"{human_bytes(self.state_bytes)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesCollected(Event):
+    """Files of the checkpoint that no retained record names were removed."""
+
+    files: int
+    freed_bytes: int = 0
+
+    def _line(self) -> str:
+        return f"{counted(self.files, 'file')} collected, {human_bytes(self.freed_bytes)} freed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionTaken(Event):
+    """The controller decided something (to plan, to add, to drain, to leave things be).
+
+    Attributes
+    ----------
+    decision
+        What it decided, in a few words.
+    reason
+        Why.
+    numbers
+        What the reason rests on: name (with its unit) → value.
+    """
+
+    decision: str
+    reason: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def _line(self) -> str:
+        told = ", ".join(f"{name} {value:g}" for name, value in self.numbers.items())
+        return f"{self.decision}: {self.reason}" + (f" ({told})" if told else "")

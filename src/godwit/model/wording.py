@@ -1,0 +1,52 @@
+"""Numbers as people read them, in events and on the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["counted", "human_bytes", "key_groups_listed"]
+
+
+def counted(count: int, noun: str) -> str:
+    """Count things, one or several.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(2000, "row")
+    ('1 row', '2000 rows')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def human_bytes(count: float) -> str:
+    """Bytes with a unit.
+
+    Examples
+    --------
+    >>> human_bytes(7), human_bytes(2048), human_bytes(3 * 2**40)
+    ('7 B', '2.0 KiB', '3.0 TiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
+    """Write key groups down: all of a few, the first `limit` of many.
+
+    Examples
+    --------
+    >>> key_groups_listed([3]), key_groups_listed([1, 2, 5], limit=2)
+    ('key group 3', 'key groups 1, 2, … 3 in all')
+    """
+    if not key_groups:
+        return "no key groups"
+    shown = ", ".join(map(str, key_groups[:limit]))
+    noun = "key group" if len(key_groups) == 1 else "key groups"
+    more = f", … {len(key_groups)} in all" if len(key_groups) > limit else ""
+    return f"{noun} {shown}{more}"

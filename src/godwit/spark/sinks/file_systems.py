@@ -1,0 +1,51 @@
+"""The file systems that sinks write to: how a path opens one, and what it can do."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from godwit.model.errors import SinkError
+
+__all__ = ["exists", "open_file_system", "renames_directories"]
+
+
+def open_file_system(
+    path: str, filesystem: pafs.FileSystem | None = None
+) -> tuple[pafs.FileSystem, str]:
+    """Open the file system that `path` is on; return it with the path inside it.
+
+    Raises
+    ------
+    SinkError
+        If the URI is of no known kind, or its file system cannot be reached.
+    """
+    if filesystem is not None:
+        return filesystem, path.rstrip("/")
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/", path):
+        return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
+    try:
+        # Spark's word for S3 is s3a.
+        found, inner = pafs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", path))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
+        raise SinkError(
+            f"Cannot open {path}: {error}.",
+            remedy="Give a local path or a URI of pyarrow.fs: file, s3, gs, abfs, hdfs.",
+            path=path,
+        ) from error
+    return found, inner.rstrip("/")
+
+
+def renames_directories(filesystem: pafs.FileSystem) -> bool:
+    """Whether `filesystem` renames a directory in one step."""
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return renames_directories(filesystem.base_fs)
+    return filesystem.type_name.removeprefix("py::") in {"local", "hdfs"}
+
+
+def exists(filesystem: pafs.FileSystem, path: str) -> bool:
+    """Whether there is a file or directory at `path`."""
+    return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)

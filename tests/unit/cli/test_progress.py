@@ -1,0 +1,133 @@
+"""What is told of a verification while it goes on."""
+
+from __future__ import annotations
+
+import io
+import re
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from godwit.cli import progress
+from godwit.cli.main import main
+from godwit.cli.progress import Lines, verify_watched, watcher_on
+from godwit.state.blocks import BlockWriter, encode_batch
+from godwit.state.commit_log import CommitLog
+from godwit.state.records import CommitRecord, FlowIdentity, SegmentRef
+from godwit.state.storage import CheckpointStorage
+from godwit.state.verification import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = pa.record_batch({"hash": pa.array([1, 5, 2], pa.int64()), "k": ["a", "b", "c"]})
+EPOCHS = 6
+
+
+class Told:
+    """A watcher that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.totals: list[tuple[int | None, int | None]] = []
+        self.parts: list[int] = []
+
+    def begin(self, blocks: int | None, size_bytes: int | None) -> None:
+        self.totals.append((blocks, size_bytes))
+
+    def advance(self, size_bytes: int) -> None:
+        self.parts.append(size_bytes)
+
+
+@pytest.fixture(params=[0, 1 << 20], ids=["block files", "blocks in records"])
+def checkpoint(tmp_path: Path, request: pytest.FixtureRequest) -> CheckpointStorage:
+    """Make a checkpoint of more epochs than are retained."""
+    storage = CheckpointStorage.open(tmp_path / "ck")
+    identity = FlowIdentity(name="flow", num_key_groups=4, operators={"op": {}})
+    log = CommitLog.create_or_open(storage, identity, "run", retain_epochs=3, manifest_interval=2)
+    for epoch in range(EPOCHS):
+        with BlockWriter(
+            storage, epoch=epoch, name="a", inline_limit_bytes=request.param
+        ) as writer:
+            writer.add(encode_batch(ROWS))
+            (block,) = writer.close()
+        segment = SegmentRef(
+            operator="op",
+            epoch=epoch,
+            lane=0,
+            kind="changes",
+            block=block,
+            key_groups=(1, 2),
+            row_ends=(2, 3),
+        )
+        log.commit(CommitRecord(epoch=epoch, run_id="run", segments=(segment,)))
+    return storage
+
+
+def test_every_block_is_told_of_and_the_total_is_known_before(
+    checkpoint: CheckpointStorage,
+) -> None:
+    told = Told()
+    report = verify_watched(checkpoint, told)
+    assert report == verify(checkpoint)
+    assert report.ok
+    assert told.totals == [(len(told.parts), sum(told.parts))]
+    assert len(told.parts) == report.blocks == EPOCHS
+    assert sum(told.parts) >= report.checked_bytes > 0
+
+
+def test_damage_stops_neither_the_verification_nor_the_count(checkpoint: CheckpointStorage) -> None:
+    for entry in checkpoint.list("blocks")[:2]:
+        checkpoint.delete(entry.path)
+    told = Told()
+    assert verify_watched(checkpoint, told) == verify(checkpoint)
+    assert told.totals == [(len(told.parts), sum(told.parts))]
+
+
+def test_records_that_cannot_be_read_leave_the_total_open(checkpoint: CheckpointStorage) -> None:
+    checkpoint.write_atomic(checkpoint.list("commits")[-1].path, b"not a record")
+    told = Told()
+    assert verify_watched(checkpoint, told) == verify(checkpoint)
+    assert told.totals == [(None, None)]
+
+
+def test_a_line_comes_every_few_seconds() -> None:
+    text = io.StringIO()
+    seconds = count(step=2)
+    lines = Lines(Console(file=text, width=200), clock=lambda: float(next(seconds)))
+    lines.begin(5, 5 * 1024)
+    for _ in range(5):
+        lines.advance(1024)
+    lines.begin(None, None)
+    for _ in range(3):
+        lines.advance(1024)
+    assert text.getvalue().splitlines() == [
+        "verified blocks 3 of 5, 3.0 KiB of 5.0 KiB",
+        "verified blocks 1, 1.0 KiB",
+    ]
+
+
+def test_a_terminal_gets_a_bar_that_fills(checkpoint: CheckpointStorage) -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=120)
+    with watcher_on(console) as bar:
+        verify_watched(checkpoint, bar)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue())
+    assert re.search(rf"verifying ━+ blocks {EPOCHS} of {EPOCHS}, (\S+ \S+) of \1", shown)
+
+
+@pytest.mark.parametrize(("options", "lines"), [([], EPOCHS), (["--json"], 0)])
+def test_only_people_are_told_and_not_on_standard_output(
+    checkpoint: CheckpointStorage,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    lines: int,
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
+    assert main(["checkpoint", "verify", checkpoint.uri, *options]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.err.splitlines()) == lines
+    assert "verified" not in captured.out
