@@ -20,6 +20,8 @@ a key costs little more than the call of the function.
 from __future__ import annotations
 
 import collections
+import contextlib
+import gc
 import inspect
 import itertools
 import traceback
@@ -176,6 +178,10 @@ class ProcessOperator(KeyedOperator):
 
     def advance(self, step: Step) -> Advance:
         """Call the function for every key."""
+        with _uncollected():
+            return self._advance(step)
+
+    def _advance(self, step: Step) -> Advance:
         groups = step.groups
         keys = _rows_as_tuples(step.keys)
         states = self._read(step, keys)
@@ -319,6 +325,22 @@ class _Columns(dict[str, list[Any]]):
         column = self._rows.column(name)
         self[name] = values = _python_values(column.take(pa.array(self._order)))
         return values
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Hold the search for reference cycles.
+
+    States and rows by the 100,000 would set it off again and again, to no avail, for more than
+    half of the time.
+    """
+    held = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if held:
+            gc.enable()
 
 
 def _row_type(names: tuple[str, ...]) -> Any:

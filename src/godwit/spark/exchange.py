@@ -2,20 +2,25 @@
 
 The exchange carries opaque blobs addressed to lanes.  It is built from the parts PySpark's own
 ``partitionBy`` is made of, so a lane number *is* the shuffle partition, and a blob crosses from
-Python to the shuffle and back as bytes, without becoming a row in between
+Python to the shuffle and back as bytes, without becoming a row or a pickle in between
 (``docs/decisions/0001-exchange.md``).
 
-A lane's task is placed by zipping the exchanged partitions with a source whose partitions prefer
-one executor each.  Placement is only ever speed: if the executor is gone, Spark runs the task
-elsewhere, and the lane finds its state in the checkpoint.
+A lane's task is placed by pairing its partition of the exchange with a partition of one element
+that prefers an executor.  Placement is only ever speed: if the executor is gone, Spark runs the
+task elsewhere, and the lane finds its state in the checkpoint.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pyspark import RDD
-from pyspark.serializers import AutoBatchedSerializer, CPickleSerializer, NoOpSerializer
+from pyspark.serializers import NoOpSerializer
+
+from godwit.spark.worker_socket import acknowledge_quickly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +32,6 @@ __all__ = ["Blob", "arrow_batches", "exchange", "placed"]
 
 Blob = tuple[int, bytes]
 """Lane number and payload."""
-
-_PICKLED: Any = AutoBatchedSerializer(CPickleSerializer())  # type: ignore[no-untyped-call]
 
 
 def arrow_batches(dataframe: DataFrame) -> RDD[bytes]:
@@ -63,6 +66,7 @@ def exchange(
     """
 
     def addressed(partition: Iterable[Any]) -> Iterable[bytes]:
+        acknowledge_quickly()
         for lane, payload in ship(iter(partition)):
             yield lane.to_bytes(8, "big")
             yield payload
@@ -71,10 +75,10 @@ def exchange(
     # The JVM reads (key, value) pairs of framed bytes straight from Python, as in partitionBy.
     keyed._bypass_serializer = True  # type: ignore[attr-defined]  # noqa: SLF001
     jvm = _jvm(spark)
-    pairs = jvm.PairwiseRDD(keyed._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001
+    pairs = jvm.pairwise_rdd(keyed._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001
     # The second argument tells partitioners apart; equal ones would let Spark skip the shuffle.
-    partitioner = jvm.PythonPartitioner(lanes, id(pairs))
-    return jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner))
+    partitioner = jvm.python_partitioner(lanes, id(pairs))
+    return jvm.python_rdd.valueOfPair(pairs.partitionBy(partitioner))
 
 
 def placed(
@@ -97,49 +101,57 @@ def placed(
         The context.
     """
     jvm = _jvm(spark)
-    here = located(locations, spark)
-    lists = here.toJavaRDD().zip(exchanged.glom()).values()
-    python: RDD[Any] = RDD(
-        jvm.org.apache.spark.api.python.SerDeUtil.javaToPython(lists),
-        spark,
-        _PICKLED,
-    )
+    lanes = len(locations)
+    # Partition (i, j) of the product pairs location i with lane j; of the one element of the one
+    # and all payloads of the other only the diagonal is ever computed. Pairs of byte arrays go to
+    # Python framed, where anything else would be pickled.
+    product = located(tuple(locations), spark).cartesian(exchanged)
+    diagonal = jvm.partition_pruning_rdd.create(product.rdd(), _diagonal(lanes, spark))
+    python: RDD[Any] = RDD(diagonal.toJavaRDD(), spark, NoOpSerializer())
 
     def one_lane(index: int, partition: Iterable[Any]) -> Iterable[Any]:
-        payloads = [bytes(payload) for part in partition for payload in part]
+        acknowledge_quickly()
+        payloads = list(islice(partition, 1, None, 2))  # each comes after its location's element
         yield from run(index, payloads)
 
     return python.mapPartitionsWithIndex(one_lane)
 
 
-def located(locations: Sequence[str | None], spark: SparkContext) -> Any:
-    """Scala RDD of the numbers 0, 1, ..., each in a partition that prefers its location."""
+@lru_cache(maxsize=8)
+def located(locations: tuple[str | None, ...], spark: SparkContext) -> Any:
+    """RDD of one empty byte array per location, each in a partition that prefers it."""
     jvm = _jvm(spark)
-    convert = jvm.scala.jdk.javaapi.CollectionConverters
-    partitions = jvm.java.util.ArrayList()
-    for index, location in enumerate(locations):
-        preferred = jvm.java.util.ArrayList()
+    partitions = jvm.array_list()
+    for location in locations:
+        preferred = jvm.array_list()
         if location is not None:
             preferred.add(location)
-        partitions.add(jvm.scala.Tuple2(index, convert.asScala(preferred).toSeq()))
-    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Integer"))
-    return spark._jsc.sc().makeRDD(convert.asScala(partitions).toSeq(), tag)  # noqa: SLF001
+        partitions.add(jvm.tuple2(b"", jvm.convert.asScala(preferred).toSeq()))
+    elements = jvm.convert.asScala(partitions).toSeq()
+    return spark._jsc.sc().makeRDD(elements, jvm.bytes_tag).toJavaRDD()  # noqa: SLF001
+
+
+@lru_cache(maxsize=8)
+def _diagonal(lanes: int, spark: SparkContext) -> Any:
+    """Numbers of the partitions (i, i) of a product of `lanes` by `lanes` partitions.
+
+    A Scala set is the function that says whether a number is in it.
+    """
+    jvm = _jvm(spark)
+    numbers = jvm.array_list()
+    for lane in range(lanes):
+        numbers.add(lane * lanes + lane)
+    return jvm.convert.asScala(numbers).toSet()
 
 
 def on_executors(
     locations: Sequence[str | None], run: Callable[[int], Iterable[Any]], spark: SparkContext
 ) -> RDD[Any]:
     """Run `run` once per location, in a task that prefers it (no input, no shuffle)."""
-    jvm = _jvm(spark)
-    numbers: RDD[Any] = RDD(
-        jvm.org.apache.spark.api.python.SerDeUtil.javaToPython(
-            located(locations, spark).toJavaRDD()
-        ),
-        spark,
-        _PICKLED,
-    )
+    numbers: RDD[Any] = RDD(located(tuple(locations), spark), spark, NoOpSerializer())
 
     def one(index: int, partition: Iterable[Any]) -> Iterable[Any]:
+        acknowledge_quickly()
         # Spark ends a Python process that leaves input unread, and starting one takes seconds.
         for _ in partition:
             pass
@@ -148,7 +160,31 @@ def on_executors(
     return numbers.mapPartitionsWithIndex(one)
 
 
-def _jvm(spark: SparkContext) -> Any:
-    jvm = spark._jvm  # noqa: SLF001  the gateway has no public name
-    assert jvm is not None
-    return jvm
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Jvm:
+    """Classes of the JVM, looked up once: every dot of a dotted name is a round trip."""
+
+    array_list: Any
+    bytes_tag: Any
+    convert: Any
+    pairwise_rdd: Any
+    partition_pruning_rdd: Any
+    python_partitioner: Any
+    python_rdd: Any
+    tuple2: Any
+
+
+@lru_cache(maxsize=1)
+def _jvm(spark: SparkContext) -> _Jvm:
+    view: Any = spark._jvm  # noqa: SLF001  the gateway has no public name
+    byte_array = view.java.lang.Class.forName("[B")
+    return _Jvm(
+        array_list=view.java.util.ArrayList,
+        bytes_tag=view.scala.reflect.ClassTag.apply(byte_array),
+        convert=view.scala.jdk.javaapi.CollectionConverters,
+        pairwise_rdd=view.PairwiseRDD,
+        partition_pruning_rdd=view.org.apache.spark.rdd.PartitionPruningRDD,
+        python_partitioner=view.PythonPartitioner,
+        python_rdd=view.PythonRDD,
+        tuple2=view.scala.Tuple2,
+    )

@@ -12,6 +12,7 @@ from godwit.dataflow.naming import did_you_mean, listing
 from godwit.model.errors import InvalidFlowError
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
 from godwit.spark.options import Options
+from godwit.spark.progress_log import quick_local_logs, wait_for_sources
 from godwit.spark.query import Query
 from godwit.spark.run import Run
 
@@ -66,7 +67,11 @@ class SparkRuntime:
             if chosen.trigger is not None:
                 given: dict[str, Any] = dict(chosen.trigger)
                 writer = writer.trigger(**given)
-            return writer.option("checkpointLocation", f"{_spark_uri(chosen)}/spark").start()
+            uri = f"{_spark_uri(chosen)}/spark"
+            with quick_local_logs(spark, uri):
+                started = writer.option("checkpointLocation", uri).start()
+                wait_for_sources(started)
+            return started
 
         return query.begin(run, start)
 
