@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def chain(operators: int, per_operator: int, share: float, rng: np.random.Genera
     )
 
 
-def compare(executors: int, share: float, *, periods: int, pairs: int, score_factor: float) -> None:
+def compare(executors: int, share: float, *, periods: int, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(3)
     operators, key_groups = executors // 2, 20 * executors
     traffic = chain(operators, key_groups // operators, share, rng)
@@ -62,9 +63,7 @@ def compare(executors: int, share: float, *, periods: int, pairs: int, score_fac
             limits=Limits(max_moves=20),
         )
         began = time.perf_counter()
-        albic = plan_albic(
-            problem, pairs=pairs, score_factor=score_factor, time_limit_s=1, patience=20
-        )
+        albic = plan_albic(problem, **options)
         seconds.append(time.perf_counter() - began)
         validate_solution(albic)
         current = albic.assignment
@@ -86,15 +85,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--executors", type=int, default=40)
     parser.add_argument("--periods", type=int, default=160)
-    parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--score-factor", type=float, default=1.5)
+    parser.add_argument("--pairs", type=int, default=None)
+    parser.add_argument("--score-factor", type=float, default=None)
     parser.add_argument("--share", type=float, nargs="*", default=[0.0, 0.25, 0.5, 0.75, 1.0])
     arguments = parser.parse_args()
+    given = {"pairs": arguments.pairs, "score_factor": arguments.score_factor}
+    options = {name: value for name, value in given.items() if value is not None}
     for share in arguments.share:
-        compare(
-            arguments.executors,
-            share,
-            periods=arguments.periods,
-            pairs=arguments.pairs,
-            score_factor=arguments.score_factor,
-        )
+        compare(arguments.executors, share, periods=arguments.periods, options=options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,16 +39,17 @@ def over_under(problem: Problem, assignments: npt.NDArray[np.int32]) -> npt.NDAr
     return np.stack([over, under], axis=1)
 
 
+@functools.cache
+def _every_assignment(n: int, m: int) -> npt.NDArray[np.int32]:
+    return np.indices((n,) * m, np.int32).reshape(m, n**m).T.copy()
+
+
 def allowed_assignments(problem: Problem) -> npt.NDArray[np.int32]:
     """Shape ``(a, m)``: every assignment that keeps to the limits of moves, bytes and usage."""
-    choices = [
-        [e for e in range(problem.num_executors) if not problem.draining[e] or e == home]
-        for home in problem.current.tolist()
-    ]
-    every = np.array(list(itertools.product(*choices)), np.int32)
+    every = _every_assignment(problem.num_executors, problem.num_key_groups)
     moved = every != problem.current
     limits = problem.limits
-    good = np.ones(len(every), np.bool_)
+    good: npt.NDArray[np.bool_] = ~(problem.draining[every] & moved).any(axis=1)
     if limits.max_moves is not None:
         good &= moved.sum(axis=1) <= limits.max_moves
     if limits.max_bytes is not None:

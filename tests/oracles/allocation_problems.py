@@ -1,4 +1,4 @@
-"""Hypothesis strategies: small problems for the planners that place key groups anywhere."""
+"""Small problems for the planners that place key groups anywhere: strategies, and by seed."""
 
 from __future__ import annotations
 
@@ -53,5 +53,25 @@ def allocation_problems(
             source=np.array(numbers(0, m - 1, edges), np.int32),
             target=np.array(numbers(0, m - 1, edges), np.int32),
             rate=np.array(numbers(0, 50, edges), np.float64),
+        ),
+    )
+
+
+def random_allocation_problem(rng: np.random.Generator) -> Problem:
+    """Draw a problem that can be enumerated; tight budgets and unequal executors are common."""
+    n = int(rng.integers(1, 4))
+    m = int(rng.integers(1, 8 if n < 3 else 7))
+    # Whole numbers make ties, others make every assignment different.
+    load = rng.integers(0, 20, m).astype(np.float64) if rng.random() < 0.5 else rng.gamma(2, 5, m)
+    size = rng.integers(0, 9, m).astype(np.float64)
+    return Problem(
+        executors=tuple(f"e{i}" for i in range(n)),
+        load=load,
+        state_bytes=size,
+        current=rng.integers(0, n, m, np.int32),
+        capacity=rng.integers(1, 4 if rng.random() < 0.5 else 2, n).astype(np.float64),
+        limits=Limits(
+            max_moves=int(rng.integers(0, m + 1)) if rng.random() < 0.7 else None,
+            max_bytes=float(rng.integers(0, size.sum() + 1)) if rng.random() < 0.4 else None,
         ),
     )

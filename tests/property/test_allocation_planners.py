@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.allocation import allowed_assignments, best_allocation, over_under
-from tests.oracles.allocation_problems import allocation_problems
+from tests.oracles.allocation_problems import allocation_problems, random_allocation_problem
 
 from godwit.planning.albic import plan_albic
 from godwit.planning.allocation_bound import load_distance_bound
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from godwit.planning.solution import Solution
 
 CLOSE = 1e-6
+more = settings(derandomize=True, deadline=None, max_examples=300)
 many = settings(derandomize=True, deadline=None, max_examples=60)
 some = settings(derandomize=True, deadline=None, max_examples=25)
 
@@ -43,9 +44,18 @@ def sides(problem: Problem, assignment: Any) -> tuple[float, float]:
     return max(over, under), over + under
 
 
+def test_milp_equals_enumeration_of_thousands_of_problems() -> None:
+    for seed in range(2_000):
+        _check_against_enumeration(random_allocation_problem(np.random.default_rng(seed)))
+
+
 @many
 @given(allocation_problems())
 def test_milp_equals_enumeration(problem: Problem) -> None:
+    _check_against_enumeration(problem)
+
+
+def _check_against_enumeration(problem: Problem) -> None:
     best = best_allocation(problem)
     assert best is not None
     solution = plan_milp(problem)
@@ -58,7 +68,7 @@ def test_milp_equals_enumeration(problem: Problem) -> None:
     assert solution.status is Status.OPTIMAL
 
 
-@many
+@more
 @given(allocation_problems(usage=True))
 def test_milp_with_several_resources_equals_enumeration(problem: Problem) -> None:
     best = best_allocation(problem)
@@ -73,7 +83,7 @@ def test_milp_with_several_resources_equals_enumeration(problem: Problem) -> Non
     assert distance == pytest.approx(best.distance, abs=CLOSE * (1 + problem.load.sum()))
 
 
-@many
+@more
 @given(allocation_problems(draining=True))
 def test_milp_with_draining_executors_is_optimal_unless_it_has_to_drain(problem: Problem) -> None:
     best = best_allocation(problem)
@@ -85,7 +95,15 @@ def test_milp_with_draining_executors_is_optimal_unless_it_has_to_drain(problem:
         assert distance == pytest.approx(best.distance, abs=CLOSE * (1 + problem.load.sum()))
 
 
-@many
+def test_bound_is_never_above_the_optimum_of_thousands_of_problems() -> None:
+    for seed in range(3_000):
+        problem = random_allocation_problem(np.random.default_rng(seed))
+        best = best_allocation(problem)
+        assert best is not None
+        assert load_distance_bound(problem) <= best.distance + 1e-9 * (1 + best.distance)
+
+
+@more
 @given(allocation_problems(draining=True))
 def test_bound_is_never_above_the_optimum(problem: Problem) -> None:
     best = best_allocation(problem)

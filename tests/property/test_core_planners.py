@@ -17,7 +17,7 @@ from godwit.planning.core_assignment import (
     plan_core_assignment,
 )
 from godwit.planning.naive_core_assignment import plan_naive_core_assignment
-from godwit.planning.queueing import QueueingNetwork, erlang_b, erlang_c, expected_latency_s
+from godwit.planning.queueing import QueueingNetwork, erlang_b, erlang_c
 
 profile = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -33,7 +33,7 @@ def networks(draw: st.DrawFn) -> QueueingNetwork:
     )
 
 
-@profile
+@settings(profile, max_examples=1_000)
 @given(networks(), st.floats(0.01, 3.0), st.integers(0, 9))
 def test_greedy_allocation_equals_exhaustive_search(
     network: QueueingNetwork, target_s: float, available: int
@@ -52,8 +52,9 @@ def test_greedy_allocation_equals_exhaustive_search(
     assert plan.cores.sum() <= available
     if fewest is not None:
         assert plan.latency_s <= target_s
-        assert plan.cores.sum() == fewest or expected_latency_s(
-            network, plan.cores
+        # As above: with fewer cores the target can only be met to the last digit.
+        assert plan.cores.sum() == fewest or least_latency_s(
+            network, int(plan.cores.sum()) - 1
         ) == pytest.approx(target_s, rel=1e-8)
     else:
         assert plan.reason

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,10 +18,15 @@ from godwit.planning.solution import Status
 from godwit.planning.ssm import plan_ssm
 from godwit.planning.validation import validate_solution
 
+if TYPE_CHECKING:
+    from godwit.planning.problem import Problem
+    from godwit.planning.solution import Solution
+
 seeds = st.integers(0, 2**32 - 1)
 
 
-def _check_against_brute_force(seed: int, most: int = 9) -> None:
+def _check_against_brute_force(seed: int, most: int = 9) -> tuple[Problem, Solution]:
+    """Compare one plan, and return it with its problem."""
     problem = random_line_problem(np.random.default_rng(seed), most=most)
     solution = plan_ssm(problem)
     validate_solution(solution)
@@ -29,15 +37,32 @@ def _check_against_brute_force(seed: int, most: int = 9) -> None:
     if best < float("inf"):
         assert solution.status is Status.OPTIMAL
         assert solution.moved_bytes == pytest.approx(best)
-        return
+        return problem, solution
     assert solution.status is Status.INFEASIBLE
     greatest = float(np.bincount(solution.assignment, weights=problem.weight).max())
     assert fewest_bytes(problem, greatest * (1 - 1e-6)) == float("inf"), "a smaller tau exists"
     assert solution.moved_bytes == pytest.approx(fewest_bytes(problem, greatest))
+    return problem, solution
+
+
+def test_ssm_equals_brute_force_on_thousands_of_problems_of_every_kind() -> None:
+    kinds: Counter[str] = Counter()
+    for seed in range(5_000):
+        problem, solution = _check_against_brute_force(seed)
+        sources, targets = len(np.unique(problem.current)), problem.target_executors
+        kinds["states of no size"] += bool((problem.state_bytes == 0).any())
+        kinds["no state at all"] += not problem.state_bytes.any()
+        kinds["as many targets as sources"] += sources == targets
+        kinds["more targets than sources"] += targets > sources
+        kinds["fewer targets than sources"] += targets < sources
+        kinds["tau out of reach"] += solution.status is Status.INFEASIBLE
+        kinds["draining"] += bool(problem.draining[problem.current].any())
+    assert len(kinds) == 7
+    assert min(kinds.values()) >= 500, kinds
 
 
 @given(seeds)
-@settings(derandomize=True, deadline=None, max_examples=2_000)
+@settings(derandomize=True, deadline=None, max_examples=300)
 def test_ssm_equals_brute_force(seed: int) -> None:
     _check_against_brute_force(seed)
 
@@ -60,7 +85,7 @@ def test_ssm_equals_brute_force_when_blocks_are_small_and_kept(seed: int) -> Non
 
 
 @given(seeds)
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=1_000)
 def test_simple_ssm_ssm_and_one_step_oms_agree(seed: int) -> None:
     problem = random_line_problem(np.random.default_rng(seed), most=7)
     plans = [plan_ssm(problem), plan_simple_ssm(problem), plan_oms(problem)]
@@ -71,7 +96,7 @@ def test_simple_ssm_ssm_and_one_step_oms_agree(seed: int) -> None:
 
 
 @given(seeds)
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=2_500)
 def test_oms_equals_trying_every_sequence(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_line_problem(rng, most=6)

@@ -275,11 +275,11 @@ def _run_precompute(args: argparse.Namespace) -> int:
         )
     args.output.write_bytes(table_of_costs.to_bytes())
     kind = "exact" if table_of_costs.exact else "sampled (upper bounds)"
-    error = table_of_costs.measured_error
+    error, on_average = table_of_costs.measured_error, table_of_costs.measured_mean_error
     print(
         f"{kind}: {table_of_costs.num_partitionings} of {table_of_costs.partitionings_in_all} "
         f"partitionings, {table_of_costs.sweeps} sweeps, {table_of_costs.elapsed_s:.3g} s"
-        + ("" if error is None else f", greatest relative error {error:.3g}")
+        + ("" if error is None else f", greatest relative error {error:.3g}, mean {on_average:.3g}")
     )
     return 0
 

@@ -8,14 +8,15 @@ plan; partitions shrink, down to single key groups and so to the pure MILP, unti
 is at most the bound.
 
 Source: paper 2 §4.3.2, Algorithm 2.  Loads there are percent of an executor; ours have any unit, so
-maxLD, maxPL and stepPL are percent of the mean load index.
+maxLD, maxPL and stepPL are percent of the mean load index.  Our own is that balance stops at
+``even_enough``, and that the moves it leaves go to traffic (see `godwit.planning.collocation`).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,13 +25,16 @@ from scipy.sparse.csgraph import connected_components
 
 from godwit.planning import metrics
 from godwit.planning.allocation_model import build_model
+from godwit.planning.allocation_placement import Placement
 from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
-from godwit.planning.graph_partition import KeyGroupGraph
+from godwit.planning.collocation import collocate
+from godwit.planning.graph_partition import KeyGroupGraph, with_executors
 from godwit.planning.milp import AllocationResult, SolverLimits, allocate_units, solver_limits
 from godwit.planning.units import FREE, Units, merge_units
 from godwit.planning.validation import make_solution
 
 if TYPE_CHECKING:
+    from godwit.planning.allocation_model import AllocationModel
     from godwit.planning.arrays import BoolArray, Clock
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
@@ -106,7 +110,8 @@ def plan_albic(
     max_partition_load: float = 25.0,
     partition_step: float = 5.0,
     score_factor: float = 1.5,
-    pairs: int = 1,
+    pairs: int = 3,
+    even_enough: float = 1.0,
     time_limit_s: float = 5.0,
     node_limit: int | None = None,
     patience: int = 100,
@@ -132,8 +137,13 @@ def plan_albic(
         sF: how far above average a pair's traffic must be.
     pairs
         Pairs brought together per plan, those with most traffic first and ties at random; the paper
-        takes 1. A pair that does not fit the budget is passed over; while the load distance is
-        above maxLD half as many are tried, before maxPL falls.
+        takes 1. A pair that does not fit the budget, or would part as much traffic as it brings
+        together, is passed over; while the load distance is above maxLD half as many are tried,
+        before maxPL falls.
+    even_enough
+        Percent of the mean load index. Where the load distance is below it, moves are kept for
+        traffic that no pair stands for (see `godwit.planning.collocation`); with 0 that gets only
+        what balance has no use for.
     time_limit_s, node_limit, patience, clock, rng
         As for the MILP, for all attempts together.
 
@@ -148,6 +158,7 @@ def plan_albic(
         ("max_partition_load", max_partition_load),
         ("score_factor", score_factor),
         ("pairs", pairs),
+        ("even_enough", even_enough),
     ):
         if not 0 <= value < math.inf:
             raise wrong_value(f"options.{name}", value, "give a finite number that is at least 0")
@@ -170,19 +181,31 @@ def plan_albic(
         attempts += 1
         left = max(0.05, (start + time_limit_s - clock()) * (0.5 if share > 0 else 1.0))
         units, pinned = _constrain(problem, scored, graph, share=share, pairs=pairs, rng=limits.rng)
-        result = _solve(problem, units, limits, left)
+        model = build_model(problem, units)
+        enough = even_enough / 100 * mean if share > 0 and graph.talks else 0.0
+        result = _solve(model, limits, left, enough)
         if result.objective <= max_load_distance / 100 * mean or share <= 0:
             break
         if len(pinned) > 1:  # pins may have taken the moves that balance needs
             pairs = len(pinned) // 2
         else:
             share = max(0.0, share - partition_step)
+    place = result.place
+    if share > 0:
+        placement = Placement(model, place)
+        collocate(
+            placement,
+            graph.between(units.unit_of, len(units)),
+            limit=max(enough / model.scale, *model.over_under(place)) * (1 + 1e-9),
+            go_on=lambda: clock() < start + time_limit_s,
+        )
+        place = placement.place
     return make_solution(
         problem,
-        units.expand(result.place),
+        units.expand(place),
         method="albic",
         reason="the limits contradict each other" if result.infeasible else "",
-        objective=result.objective,
+        objective=model.objective(place),
         elapsed_s=clock() - start,
         details={
             "attempts": attempts,
@@ -194,19 +217,9 @@ def plan_albic(
 
 
 def _solve(
-    problem: Problem, units: Units, limits: SolverLimits, time_limit_s: float
+    model: AllocationModel, limits: SolverLimits, time_limit_s: float, enough: float
 ) -> AllocationResult:
-    return allocate_units(
-        build_model(problem, units),
-        limits=SolverLimits(
-            time_limit_s=time_limit_s,
-            node_limit=limits.node_limit,
-            rounds=limits.rounds,
-            patience=limits.patience,
-            clock=limits.clock,
-            rng=limits.rng,
-        ),
-    )
+    return allocate_units(model, limits=replace(limits, time_limit_s=time_limit_s), enough=enough)
 
 
 def _constrain(
@@ -224,7 +237,7 @@ def _constrain(
         alone = np.arange(m, dtype=np.int32)
         return merge_units(problem, alone, np.full(m, FREE, np.int32)), []
     unit_of = _partition_sets(problem, scored, graph, share)
-    pinned, chosen = _pin_pairs(problem, scored, unit_of, pairs, rng)
+    pinned, chosen = _pin_pairs(problem, scored, graph, unit_of, pairs=pairs, rng=rng)
     return merge_units(problem, unit_of, pinned), chosen
 
 
@@ -279,14 +292,25 @@ def _ratio(amount: float, limit: float | None) -> float:
 def _pin_pairs(
     problem: Problem,
     scored: ScoredPairs,
+    graph: KeyGroupGraph,
     unit_of: IntArray,
+    *,
     pairs: int,
     rng: np.random.Generator,
 ) -> tuple[IntArray, list[tuple[int, int]]]:
-    """Step 3: pin the pairs with most traffic that are apart, as far as the budget goes."""
+    """Step 3: pin the pairs with most traffic that are apart, as far as the budget goes.
+
+    A pair that could only meet by parting as much traffic as it brings together is passed over:
+    once most pairs are together, collocation would else go round in circles.
+    """
     current, limits = problem.current, problem.limits
     count = np.bincount(unit_of)
     size = np.bincount(unit_of, weights=problem.state_bytes)
+    load = np.bincount(unit_of, weights=problem.weight)
+    home = np.empty(len(count), np.int32)
+    home[unit_of] = current
+    traffic = graph.between(unit_of, len(home))
+    with_executor = with_executors(traffic, home, problem.num_executors)
     pinned = np.full(len(count), FREE, np.int32)
     index = metrics.load_index(problem, current)
     moves_left = math.inf if limits.max_moves is None else float(limits.max_moves)
@@ -301,34 +325,34 @@ def _pin_pairs(
         a, b = int(unit_of[g]), int(unit_of[h])
         if pinned[a] != FREE or pinned[b] != FREE:
             continue
-        place = _meeting_place(problem, index, (g, count[a] > 1), (h, count[b] > 1))
-        if place < 0:
+        mover, place = -1, -1
+        for goes, stays in _ways_to_meet(index, (a, count[a] > 1), (b, count[b] > 1), home):
+            gain = with_executor[goes, home[stays]] - with_executor[goes, home[goes]]
+            if gain > 0 and not problem.draining[home[stays]]:
+                mover, place = goes, int(home[stays])
+                break
+        if mover < 0 or count[mover] > moves_left or size[mover] > bytes_left:
             continue
-        going = [u for u, k in ((a, g), (b, h)) if current[k] != place]
-        moves, amount = float(count[going].sum()), float(size[going].sum())
-        if moves > moves_left or amount > bytes_left:
-            continue
-        moves_left, bytes_left = moves_left - moves, bytes_left - amount
+        moves_left, bytes_left = moves_left - count[mover], bytes_left - size[mover]
         pinned[[a, b]] = place
-        for u, k in ((a, g), (b, h)):
-            load = problem.weight[unit_of == u].sum()
-            index[current[k]] -= load / problem.speed[current[k]]
-            index[place] += load / problem.speed[place]
+        index[home[mover]] -= load[mover] / problem.speed[home[mover]]
+        index[place] += load[mover] / problem.speed[place]
         chosen.append((g, h))
     return pinned, chosen
 
 
-def _meeting_place(
-    problem: Problem, index: FloatArray, one: tuple[int, bool], other: tuple[int, bool]
-) -> int:
-    """Executor where two key groups meet: the partition's, otherwise the less loaded of the two."""
-    (g, g_in_partition), (h, h_in_partition) = one, other
-    places = [int(problem.current[g]), int(problem.current[h])]
-    if g_in_partition and not h_in_partition:
-        preferred = places
-    elif h_in_partition and not g_in_partition:
-        preferred = places[::-1]
+def _ways_to_meet(
+    index: FloatArray, one: tuple[int, bool], other: tuple[int, bool], home: IntArray
+) -> list[tuple[int, int]]:
+    """Which of two units goes to the other's executor, the better way first.
+
+    They meet at the partition's executor if one of them is a single key group, otherwise at the
+    less loaded one.
+    """
+    (a, a_is_partition), (b, b_is_partition) = one, other
+    b_goes, a_goes = (b, a), (a, b)
+    if a_is_partition == b_is_partition:
+        a_first = (index[home[b]], home[b]) < (index[home[a]], home[a])
     else:
-        preferred = sorted(places, key=lambda e: (index[e], e))
-    staying = [e for e in preferred if not problem.draining[e]]
-    return staying[0] if staying else -1
+        a_first = b_is_partition
+    return [a_goes, b_goes] if a_first else [b_goes, a_goes]

@@ -19,12 +19,14 @@ import numpy as np
 from godwit.planning import metrics
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import FloatArray, IntArray
+    from godwit.planning.arrays import FloatArray, IndexArray, IntArray
     from godwit.planning.problem import Problem
 
 __all__ = ["load_distance_bound"]
 
 _ROUNDS = 60
+_SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+"""λ: how much of a move counts where it is given; the rest counts where it is taken."""
 
 
 def load_distance_bound(problem: Problem) -> float:
@@ -89,29 +91,52 @@ def _possible(
 
 
 class _MoveCount:
-    """Moves that excesses and shortages take at least."""
+    """Moves that bring every executor into the range at least.
+
+    An executor that gives a key groups and takes b changes its load by a sum of b minus a sum of a,
+    of which only the least and the greatest are looked at. Each move is given once and taken once,
+    so for any λ in [0, 1] there are at least Σ_i min (λ·a + (1 - λ)·b) of them, the minimum being
+    over the (a, b) that could bring executor i into the range.
+    """
 
     def __init__(self, problem: Problem, weight: FloatArray, limit: int) -> None:
         self._limit = limit
-        self._given = [
-            np.cumsum(np.sort(weight[problem.current == e])[::-1])
-            for e in range(problem.num_executors)
-        ]
-        self._taken = np.cumsum(np.sort(weight)[::-1])
+        self._draining = problem.draining
+        ascending = np.sort(weight)
+        self._takes = _sums(ascending[:limit]), _sums(ascending[::-1][:limit])
+        self._gives = []
+        for e in range(problem.num_executors):
+            mine = np.sort(weight[problem.current == e])
+            self._gives.append((_sums(mine[:limit]), _sums(mine[::-1][:limit])))
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
-        away = 0
-        for e in np.flatnonzero(excess > 0).tolist():
-            away += _first_reaching(self._given[e], float(excess[e]))
-        wanted = missing[missing > 0]
-        there = sum(_first_reaching(self._taken, float(x)) for x in wanted.tolist())
-        return max(away, there) <= self._limit
+        total = np.zeros(len(_SHARES))
+        for e in np.flatnonzero((excess > 0) | (missing > 0)).tolist():
+            given, taken = self._ways(e, float(excess[e]), float(missing[e]))
+            if len(given) == 0:
+                return False
+            total += (_SHARES[:, None] * given + (1 - _SHARES[:, None]) * taken).min(axis=1)
+        return bool(total.max() <= self._limit + 1e-6)
+
+    def _ways(self, e: int, excess: float, missing: float) -> tuple[IndexArray, IndexArray]:
+        """Numbers of key groups to give, and the least number to take with each."""
+        least_given, most_given = self._gives[e]
+        least_taken, most_taken = self._takes
+        slack = 1e-12 * float(most_taken[-1])
+        given = np.arange(len(least_given))
+        if self._draining[e]:
+            given = given[most_given >= excess - slack]
+            return given, np.zeros_like(given)
+        # Taking more than this many only makes what has to be given more.
+        taken = np.searchsorted(most_taken, missing + least_given - slack)
+        enough = taken < len(most_taken)
+        given, taken = given[enough], taken[enough]
+        fits = least_taken[taken] - most_given[given] <= -excess + slack
+        return given[fits], taken[fits]
 
 
-def _first_reaching(sums: FloatArray, amount: float) -> int:
-    if len(sums) == 0 or sums[-1] < amount * (1 - 1e-12):
-        return len(sums)
-    return int(np.searchsorted(sums, amount * (1 - 1e-12))) + 1
+def _sums(values: FloatArray) -> FloatArray:
+    return np.concatenate([np.zeros(1), np.cumsum(values)])
 
 
 class _ByteCount:
@@ -135,5 +160,4 @@ class _ByteCount:
 
 def _curve(weight: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Load given away against bytes moved, cheapest first."""
-    zero = np.zeros(1)
-    return np.concatenate([zero, np.cumsum(weight)]), np.concatenate([zero, np.cumsum(size)])
+    return _sums(weight), _sums(size)

@@ -17,6 +17,7 @@ stored: it is made in blocks, each pair of substreams at most twice.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_clb", "split_by_covariance"]
 
-_BLOCK = 512
-"""Rows of the covariance matrix made at a time: a block stays in the processor's cache."""
+_TILE = 64
+"""Most rows of a tile of the covariance matrix: tiles stay in the processor's cache."""
+_STACK = 16
+"""Tiles made by one call."""
+_ONE_THREAD = 1 << 18
+"""Multiplications up to which OpenBLAS does not share a product among threads."""
 
 
 def plan_clb(
@@ -86,22 +91,21 @@ def plan_clb(
     if refine:
         _even_out(series, group, speed, refine)
     place = _match(problem, group, available)
-    assignment = place[group].astype(np.int32)
     if not problem.homogeneous and refine:
-        _even_out(series, assignment, problem.speed, 1, among=available)
-    kept = not problem.draining[problem.current].any()
-    if (
-        refine
-        and kept
-        and metrics.history_imbalance(problem, problem.current)
-        <= (metrics.history_imbalance(problem, assignment))
-    ):
-        assignment = problem.current
+        group = np.searchsorted(available, place[group]).astype(np.int32)
+        place = available
+        _even_out(series, group, speed, 1)
+    assignment = place[group].astype(np.int32)
+    imbalance = metrics.history_imbalance(problem, assignment)
+    if refine and not problem.draining[problem.current].any():
+        today = metrics.history_imbalance(problem, problem.current)
+        if today <= imbalance:
+            assignment, imbalance = problem.current, today
     return make_solution(
         problem,
         assignment,
         method="clb",
-        objective=metrics.history_imbalance(problem, assignment),
+        objective=imbalance,
         elapsed_s=clock() - start,
     )
 
@@ -143,48 +147,60 @@ def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float =
 def _next_split(
     centred: FloatArray, group: IntArray, contribution: FloatArray, bar: float
 ) -> tuple[int, IndexArray, IndexArray]:
-    order = np.argsort(-contribution, kind="stable")
-    nothing = np.empty(0, np.int64)
-    for k in order.tolist():
+    while True:
+        k = int(contribution.argmax())
         if contribution[k] <= 0:
-            break
+            nothing = np.empty(0, np.int64)
+            return -1, nothing, nothing
         mine = np.flatnonzero(group == group[k])
-        together = centred[mine] @ centred[k] >= bar
+        together = np.einsum("pm,m->p", centred[mine], centred[k]) >= bar
         together &= mine != k
         if together.any():
             return k, mine[together], mine[~together]
         contribution[k] = 0.0  # only rounding was left of it
-    return -1, nothing, nothing
 
 
 def _all_sums(centred: FloatArray, bar: float) -> FloatArray:
     """Sum each substream's covariances with all others that are at least `bar`, shape ``(p,)``."""
-    size = len(centred)
-    sums = np.zeros(size)
-    left = centred.astype(np.float32)
-    right = np.ascontiguousarray(left.T)
-    for at in range(0, size, _BLOCK):
-        end = min(at + _BLOCK, size)
-        # Covariance is symmetric: what is right of the block's diagonal square counts both ways.
-        covariance = _at_least(left[at:end] @ right[:, at:], bar)
-        np.fill_diagonal(covariance, 0.0)
-        sums[at:end] += covariance @ np.ones(size - at, np.float32)
-        sums[end:] += np.ones(end - at, np.float32) @ covariance[:, end - at :]
-    return sums
+    tiles = _tiles(centred)
+    sums = np.zeros(tiles.shape[:2])
+    for at, tile in enumerate(tiles):
+        for first in range(at, len(tiles), _STACK):
+            covariance = _at_least(tiles[first : first + _STACK] @ tile.T, bar)
+            if first == at:
+                np.fill_diagonal(covariance[0], 0.0)
+            sums[first : first + _STACK] += covariance.sum(axis=2)
+            # Covariance is symmetric: what is beyond the diagonal's tile counts both ways.
+            sums[at] += covariance[1 if first == at else 0 :].sum(axis=(0, 1))
+    return sums.ravel()[: len(centred)]
 
 
 def _sums_between(
     centred: FloatArray, rows: IndexArray, columns: IndexArray, bar: float
 ) -> tuple[FloatArray, FloatArray]:
     """Sum, for the members of two sets, the covariances with the other set that reach `bar`."""
-    of_rows, of_columns = np.zeros(len(rows)), np.zeros(len(columns))
-    left = centred[rows].astype(np.float32)
-    right = np.ascontiguousarray(centred[columns].T, np.float32)
-    for at in range(0, len(rows), _BLOCK):
-        covariance = _at_least(left[at : at + _BLOCK] @ right, bar)
-        of_rows[at : at + _BLOCK] = covariance @ np.ones(len(columns), np.float32)
-        of_columns += np.ones(len(covariance), np.float32) @ covariance
-    return of_rows, of_columns
+    left, right = _tiles(centred[rows]), _tiles(centred[columns])
+    of_rows, of_columns = np.zeros(left.shape[:2]), np.zeros(right.shape[:2])
+    for at, tile in enumerate(right):
+        for first in range(0, len(left), _STACK):
+            covariance = _at_least(left[first : first + _STACK] @ tile.T, bar)
+            of_rows[first : first + _STACK] += covariance.sum(axis=2)
+            of_columns[at] += covariance.sum(axis=(0, 1))
+    return of_rows.ravel()[: len(rows)], of_columns.ravel()[: len(columns)]
+
+
+def _tiles(centred: FloatArray) -> npt.NDArray[np.float32]:
+    """Rows in tiles, shape ``(tiles, rows of a tile, windows)``; the last is filled up with zeros.
+
+    The product of two tiles is small enough for a BLAS to keep on the calling thread. Threads that
+    are woken for thousands of short products spend more time waiting for each other than they save,
+    many times more where the other cores are busy.
+    """
+    size, windows = centred.shape
+    rows = min(_TILE, max(1, math.isqrt(_ONE_THREAD // windows)))
+    tiles = np.zeros((-(-size // rows), rows, windows), np.float32)
+    tiles.reshape(-1, windows)[:size] = centred
+    return tiles
 
 
 def _at_least(covariance: npt.NDArray[np.float32], bar: float) -> npt.NDArray[np.float32]:
@@ -194,39 +210,33 @@ def _at_least(covariance: npt.NDArray[np.float32], bar: float) -> npt.NDArray[np
     return covariance
 
 
-def _even_out(
-    series: FloatArray,
-    group: IntArray,
-    speed: FloatArray,
-    passes: int,
-    *,
-    among: IntArray | None = None,
-) -> None:
+def _even_out(series: FloatArray, group: IntArray, speed: FloatArray, passes: int) -> None:
     """Move each substream to the set where Σ_t Σ_i (L_it/c_i)² is least, heaviest first, in place.
 
     ħ falls with that sum wherever the mean load index per window does not depend on the assignment,
     that is where executors are equal; otherwise the fair share is subtracted first.
     """
-    among = np.arange(len(speed), dtype=np.int32) if among is None else among
-    windows = series.shape[1]
-    totals = np.zeros((len(speed), windows))
+    totals = np.zeros((len(speed), series.shape[1]))
     np.add.at(totals, group, series)
-    fair = series.sum(axis=0) / speed[among].sum()
+    fair = series.sum(axis=0) / speed.sum()
     # Deviation of the index, D = L/c - fair; adding y to i changes ΣD² by (2·D_i·y + y²/c)/c.
     deviation = totals / speed[:, None] - fair
     square = (series**2).sum(axis=1)
     order = np.argsort(-square, kind="stable")
     inverse = 1.0 / speed
+    rise = np.empty(len(speed))
     for _ in range(passes):
         changed = False
         for k in order.tolist():
             own = int(group[k])
             y = series[k]
             deviation[own] -= y * inverse[own]
-            rise = (2 * (deviation[among] @ y) + square[k] * inverse[among]) * inverse[among]
-            best = int(among[int(rise.argmin())])
-            stay = float((2 * (deviation[own] @ y) + square[k] * inverse[own]) * inverse[own])
-            if rise.min() >= stay * (1 - 1e-12) - 1e-12:
+            np.einsum("nm,m->n", deviation, y, out=rise)
+            rise *= 2
+            rise += square[k] * inverse
+            rise *= inverse
+            best = int(rise.argmin())
+            if rise[best] >= rise[own] * (1 - 1e-12) - 1e-12:
                 best = own
             deviation[best] += y * inverse[best]
             if best != own:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray, IndexArray, IntArray
     from godwit.planning.problem import Problem
 
-__all__ = ["KeyGroupGraph"]
+__all__ = ["KeyGroupGraph", "with_executors"]
 
 _SCALE = 1_000_000
 """METIS takes whole numbers: the heaviest vertex or edge gets this weight."""
@@ -45,6 +45,28 @@ class KeyGroupGraph:
         undirected.eliminate_zeros()
         self._matrix = undirected
         self._heaviest = float(undirected.data.max(initial=0.0))
+
+    @property
+    def talks(self) -> bool:
+        """Whether there is any traffic between key groups."""
+        return self._heaviest > 0
+
+    def between(self, unit_of: IntArray, units: int) -> sparse.csr_matrix:
+        """Symmetric, shape ``(units, units)``: traffic between units, both directions added up.
+
+        Parameters
+        ----------
+        unit_of
+            Shape ``(m,)``: the unit of each key group.
+        units
+            How many there are.
+        """
+        m = len(unit_of)
+        member = sparse.csr_matrix((np.ones(m), (np.arange(m), unit_of)), shape=(m, units))
+        traffic = sparse.csr_matrix(member.T @ self._matrix @ member)
+        traffic.setdiag(0.0)
+        traffic.eliminate_zeros()
+        return traffic
 
     def bisect(self, members: IndexArray, weight: FloatArray) -> tuple[IndexArray, IndexArray]:
         """Cut `members` in two parts of about equal weight."""
@@ -85,6 +107,23 @@ class KeyGroupGraph:
         )
         part = np.asarray(found, np.int32)
         return part if len(np.unique(part)) == parts else _deal(mine, parts)
+
+
+def with_executors(traffic: sparse.csr_matrix, place: IntArray, executors: int) -> FloatArray:
+    """Shape ``(units, executors)``: traffic between each unit and the units of each executor.
+
+    Parameters
+    ----------
+    traffic
+        From `KeyGroupGraph.between`.
+    place
+        Shape ``(units,)``: executor of each unit.
+    executors
+        How many there are.
+    """
+    units = len(place)
+    holds = sparse.csr_matrix((np.ones(units), (np.arange(units), place)), (units, executors))
+    return np.asarray((traffic @ holds).todense(), np.float64)
 
 
 def _deal(weight: FloatArray, parts: int) -> IntArray:

@@ -10,8 +10,9 @@ paper's Lemma 4.2 says so of its model only without a budget).  Moves go to drai
 the last per cent of balance.
 
 Source: paper 2 §4.3.1.  Small programs go to HiGHS whole and come back proved.  Larger ones are
-solved by local search, then by HiGHS on neighbourhoods of a few executors around the worst one, for
-as long as the limits allow; a combinatorial bound says how far from the optimum they can be.
+solved by local search, again and again after taking some moves back, and now and then by HiGHS on a
+few executors around the worst one, for as long as the limits allow; a combinatorial bound says how
+far from the optimum they can be.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _URGENT = 0.01
 """Balance goes before draining where it gains more than this share of the mean."""
 _PROGRESS = 1e-3
 """A plan that gains less than this share of the mean takes a key group off a draining executor."""
-_SHAKES = 8
-"""Every so many neighbourhoods one goes to HiGHS; the others take moves back and search anew."""
+_SHAKES = 32
+"""One of so many rounds goes to HiGHS, which takes as long as a dozen of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +64,13 @@ class SolverLimits:
         Branch-and-bound nodes of each program; gives the same plan on every machine when the time
         limit is not reached.
     rounds
-        Neighbourhoods to try at most.
+        Searches after the first, at most.
     patience
-        Neighbourhoods in a row that bring nothing before it stops.
+        Searches in a row that bring nothing before it stops.
     clock
         Where time is read.
     rng
-        Draws the neighbourhoods.
+        Draws what is taken back or re-planned.
     """
 
     time_limit_s: float = 5.0
@@ -97,7 +98,7 @@ class AllocationResult:
     infeasible
         Whether it is proved that the limits contradict each other.
     rounds
-        Neighbourhoods tried.
+        Searches after the first.
     forced
         Whether key groups left a draining executor at the cost of balance.
     """
@@ -203,7 +204,7 @@ def plan_milp(
 
 
 def allocate_units(
-    model: AllocationModel, *, limits: SolverLimits, least: float = 0.0
+    model: AllocationModel, *, limits: SolverLimits, least: float = 0.0, enough: float = 0.0
 ) -> AllocationResult:
     """Place units so that d is least; what MILP and ALBIC share.
 
@@ -215,14 +216,17 @@ def allocate_units(
         How long to look.
     least
         A known lower bound of d, in the problem's unit, at which to stop.
+    enough
+        A d, in the problem's unit, below which moves are rather saved.
     """
     deadline = limits.clock() + limits.time_limit_s
     start = model.units.home.copy()
     search = AllocationSearch(model, start)
-    search.improve()
+    search.improve(enough / model.scale)
     place = search.place
     proved, infeasible, bound, rounds = False, False, 0.0, 0
-    if program_size(model) <= _WHOLE_PROGRAM or not model.within_room(place):
+    done = 0 < enough >= model.objective(place) and model.within_room(place)
+    if not done and (program_size(model) <= _WHOLE_PROGRAM or not model.within_room(place)):
         result = solve_allocation(
             model,
             place,
@@ -236,7 +240,7 @@ def allocate_units(
         proved = result.proved
         if result.place is not None and (proved or _better(model, result.place, place)):
             place = result.place
-    if not proved and not infeasible:
+    if not done and not proved and not infeasible:
         place, rounds = _search_neighbourhoods(model, place, limits, deadline, least)
     search = AllocationSearch(model, place)
     forced = search.drain(force=not _lower(model, place, start))
@@ -305,11 +309,11 @@ def _search_neighbourhoods(
     deadline: float,
     least: float,
 ) -> tuple[IntArray, int]:
-    """Re-plan a few executors at a time, the worst one always among them."""
+    """Take moves back and search anew; now and then re-plan a few executors with HiGHS."""
     failures, rounds = 0, 0
-    size = 3
+    best = place
     while rounds < limits.rounds and failures < limits.patience:
-        d = max(model.over_under(place))
+        d = max(model.over_under(best))
         left = deadline - limits.clock()
         if left <= 0.01 or d - least / model.scale <= _CLOSE_ENOUGH:
             break
@@ -318,34 +322,43 @@ def _search_neighbourhoods(
             search = AllocationSearch(model, place)
             search.shake(limits.rng)
             search.improve()
-            if _better(model, search.place, place):
-                place, failures = search.place, 0
-            else:
-                failures += 1
-            continue
-        executors = _neighbourhood(model, place, size, limits.rng)
-        inside = np.zeros(len(model.speed), np.bool_)
-        inside[executors] = True
-        result = solve_allocation(
-            model,
-            place,
-            free=np.flatnonzero(inside[place]).astype(np.int32),
-            executors=executors,
-            cutoff=d * (1 - 1e-3),
-            refine=False,
-            time_limit_s=min(left, 0.25),
-            node_limit=limits.node_limit,
-        )
-        if result.place is None or not _better(model, result.place, place):
-            failures += 1
+            found = search.place
+        else:
             # Neighbourhoods grow slowly: small ones are solved in milliseconds.
-            size = min(3 + failures // (2 * _SHAKES), 10, len(model.speed))
+            size = min(3 + failures // _SHAKES, 10, len(model.speed))
+            found = _replan_some(model, best, size, limits, left)
+        if _better(model, found, best):
+            best, place, failures = found, found, 0
             continue
-        failures, size = 0, 3
-        search = AllocationSearch(model, result.place)
-        search.improve()
-        place = search.place if _better(model, search.place, result.place) else result.place
-    return place, rounds
+        failures += 1
+        # Wandering among plans that are as good leads to better ones than always starting at one.
+        if max(model.over_under(found)) <= d and model.within_room(found):
+            place = found
+    return best, rounds
+
+
+def _replan_some(
+    model: AllocationModel, place: IntArray, size: int, limits: SolverLimits, time_limit_s: float
+) -> IntArray:
+    """Let HiGHS place the units of a few executors, the worst one among them."""
+    executors = _neighbourhood(model, place, size, limits.rng)
+    inside = np.zeros(len(model.speed), np.bool_)
+    inside[executors] = True
+    result = solve_allocation(
+        model,
+        place,
+        free=np.flatnonzero(inside[place]).astype(np.int32),
+        executors=executors,
+        cutoff=max(model.over_under(place)) * (1 - 1e-3),
+        refine=False,
+        time_limit_s=min(time_limit_s, 0.25),
+        node_limit=limits.node_limit,
+    )
+    if result.place is None:
+        return place
+    search = AllocationSearch(model, result.place)
+    search.improve()
+    return search.place if _better(model, search.place, result.place) else result.place
 
 
 def _neighbourhood(

@@ -130,6 +130,7 @@ def plan_mtm(
             "exact": projected.exact,
             "partitionings": projected.num_partitionings,
             "measured_error": projected.measured_error,
+            "measured_mean_error": projected.measured_mean_error,
         },
     )
 

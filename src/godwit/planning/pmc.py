@@ -59,6 +59,9 @@ BLOCK_PAIRS = 1 << 14
 ROUNDS = 4
 """Times that a sample is solved and grown around what its solution visits."""
 
+CANDIDATES = 1_200
+"""Partitionings of a size, about, that a round looks at beyond the sample."""
+
 In = TypeVar("In")
 Out = TypeVar("Out")
 Block = tuple[int, int, int]
@@ -114,18 +117,26 @@ def best_next(
     chosen = np.full((len(rows), len(space.cuts)), -1, np.int32)
     probability = space.transitions.probability[size]
     for j in np.flatnonzero(probability).tolist():
-        best = np.full(len(rows), np.inf)
-        step = max(1, BLOCK_PAIRS // max(1, len(rows)))
-        for low in range(0, len(space.cuts[j]), step):
-            targets = space.cuts[j][low : low + step]
-            there = space.gamma * cost[j][low : low + step] - kept_bytes(rows, targets, space.kept)
-            at = there.argmin(axis=1)
-            value = there[np.arange(len(rows)), at]
-            better = value < best
-            best[better] = value[better]
-            chosen[better, j] = low + at[better]
-        total += probability[j] * (best + space.kept[-1])
+        best, chosen[:, j] = _cheapest(rows, space.cuts[j], space.gamma * cost[j], space.kept)
+        total += probability[j] * best
     return total, chosen
+
+
+def _cheapest(
+    rows: IntArray, targets: IntArray, later: FloatArray, kept: FloatArray
+) -> tuple[FloatArray, IntArray]:
+    """Least bytes now and `later` from each row to any target, and the target; ties: the first."""
+    best = np.full(len(rows), np.inf)
+    chosen = np.zeros(len(rows), np.int32)
+    step = max(1, BLOCK_PAIRS // max(1, len(rows)))
+    for low in range(0, len(targets), step):
+        there = later[low : low + step] - kept_bytes(rows, targets[low : low + step], kept)
+        at = there.argmin(axis=1)
+        value = there[np.arange(len(rows)), at]
+        better = value < best
+        best[better] = value[better]
+        chosen[better] = low + at[better]
+    return best + kept[-1], chosen
 
 
 def projected_cost(
@@ -200,7 +211,8 @@ def approximate_projected_cost(
 ) -> ProjectedCost:
     """Compute projected costs over a sample of partitionings: upper bounds of the exact ones.
 
-    See `godwit.planning.sampling` for how the sample is grown.
+    See `godwit.planning.sampling` for how the sample begins, and `_offers` for how it grows. Where
+    there are no more than `num_partitionings` in all, the costs are exact.
 
     Parameters
     ----------
@@ -208,7 +220,7 @@ def approximate_projected_cost(
         Size of the sample, all sizes together.
     check_partitionings
         Where all partitionings are at most so many, compute the exact costs too and state the error
-        in `ProjectedCost.measured_error`.
+        in `ProjectedCost.measured_error` and `measured_mean_error`.
     rng
         Source of the sample.
 
@@ -218,38 +230,54 @@ def approximate_projected_cost(
         If a size that can occur has no partitioning within τ.
     """
     began = clock()
+    total = sum(count_partitionings(space_of(problem, n, gamma), n) for n in transitions.sizes)
+    if total <= num_partitionings:
+        return projected_cost(
+            problem, transitions, gamma=gamma, max_partitionings=total, tolerance=tolerance,
+            block_map=block_map, clock=clock,
+        )  # fmt: skip
     sample = Sample(problem, transitions, rng=rng, most=num_partitionings)
     sample.start(num_partitionings // 3)
-    for i in range(ROUNDS):
+    for left in range(ROUNDS, 0, -1):
         space = Space.of(problem, transitions, cuts=sample.cuts, gamma=gamma)
         if len(sample) >= num_partitionings:
             break
-        chosen = _solve(space, tolerance=max(tolerance, 1e-3), block_map=block_map).chosen
-        goal = num_partitionings * (i + 1 + ROUNDS // 2) // (ROUNDS + ROUNDS // 2)
-        sample.grow(space.cuts, _visits(space, chosen), goal)
+        found = _solve(space, tolerance=max(tolerance, 1e-3), block_map=block_map)
+        goal = len(sample) + -(-(num_partitionings - len(sample)) // left)
+        visits = _visits(space, found.chosen)
+        for cuts in _offers(sample, space, found, visits, block_map):
+            if len(sample) < goal:
+                sample.spread(cuts)
+        sample.grow(space.cuts, visits, goal)
     space = Space.of(problem, transitions, cuts=sample.cuts, gamma=gamma)
     found = _solve(space, tolerance=tolerance, block_map=block_map)
-    measured = None
-    total = sum(count_partitionings(space_of(problem, n, gamma), n) for n in transitions.sizes)
+    measured = on_average = None
     if total <= check_partitionings:
         exact = projected_cost(
             problem, transitions, gamma=gamma, max_partitionings=total, block_map=block_map
         )
-        measured = _greatest_error(space, found.cost, exact)
+        measured, on_average = _errors(space, found.cost, exact)
     return ProjectedCost.of(
         problem, space, cost=found.cost, exact=False, error_bytes=found.error_bytes,
         sweeps=found.sweeps,
-        elapsed_s=clock() - began, measured_error=measured, partitionings_in_all=total,
+        elapsed_s=clock() - began, measured_error=measured, measured_mean_error=on_average,
+        partitionings_in_all=total,
     )  # fmt: skip
 
 
-def _greatest_error(space: Space, cost: tuple[FloatArray, ...], exact: ProjectedCost) -> float:
-    worst = 0.0
-    for rows, values, n in zip(space.cuts, cost, space.transitions.sizes, strict=True):
-        for row, value in zip(rows, values.tolist(), strict=True):
-            worst = max(worst, value - exact.cost_of(row, n))
-    mean = float(np.concatenate(exact.cost).mean())
-    return worst / mean if mean else worst
+def _errors(
+    space: Space, cost: tuple[FloatArray, ...], exact: ProjectedCost
+) -> tuple[float, float]:
+    """Greatest and mean excess over the exact costs, relative to the mean of all exact costs."""
+    above = np.array(
+        [
+            value - exact.cost_of(row, n)
+            for rows, values, n in zip(space.cuts, cost, space.transitions.sizes, strict=True)
+            for row, value in zip(rows, values.tolist(), strict=True)
+        ]
+    )
+    mean = float(np.concatenate(exact.cost).mean()) or 1.0
+    return max(0.0, float(above.max())) / mean, max(0.0, float(above.mean())) / mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -262,24 +290,77 @@ class _Found:
     chosen: IntArray
 
 
+def _offers(
+    sample: Sample, space: Space, found: _Found, visits: FloatArray, block_map: BlockMap
+) -> list[IntArray]:
+    """Partitionings beyond the sample that would lower its costs, those that lower them most first.
+
+    Candidates are those that differ by one cut from what is chosen most. What follows them is
+    evaluated by one look ahead, and each counts for the partitionings that would choose it, by how
+    often these are visited.
+    """
+    counts = [len(rows) for rows in space.cuts]
+    bounds = np.cumsum([0, *counts])
+    often = np.split(visits + 1 / bounds[-1], bounds[1:-1])
+    offers: list[tuple[float, int, IntArray]] = []
+    for j, parts in enumerate(space.transitions.sizes):
+        leads = np.unique(found.chosen[:, j])
+        leads = leads[leads >= 0]
+        most = np.argsort(-often[j][leads], kind="stable")[: max(1, CANDIDATES // (6 * parts))]
+        around = sample.around(j, space.cuts[j][leads[most]])
+        if len(around) == 0:
+            continue
+        look_ahead = _LookAhead(space=space, size=j, rows=around, cost=found.cost)
+        blocks = _row_blocks([len(around)], max(counts))
+        ahead = np.concatenate(block_map(look_ahead, blocks))
+        worth = np.zeros(len(around))
+        for i in np.flatnonzero(space.transitions.probability[:, j]).tolist():
+            rows = space.cuts[i]
+            value, at = _cheapest(rows, around, space.gamma * ahead, space.kept)
+            today, _ = _cheapest(rows, space.cuts[j], space.gamma * found.cost[j], space.kept)
+            gain = np.where(value < today * (1 - 1e-9), today - value, 0.0)
+            np.add.at(worth, at, space.transitions.probability[i, j] * often[i] * gain)
+        offers += [(-worth[k], j, around[k]) for k in np.flatnonzero(worth > 0).tolist()]
+    offers.sort(key=lambda offer: offer[:2])
+    return [cuts for _, _, cuts in offers]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _LookAhead:
+    """Costs of partitionings beyond the table, one block at a time."""
+
+    space: Space
+    size: int
+    rows: IntArray
+    cost: tuple[FloatArray, ...]
+
+    def __call__(self, block: Block) -> FloatArray:
+        _, first, stop = block
+        return best_next(self.space, self.rows[first:stop], self.size, self.cost)[0]
+
+
 def _visits(space: Space, chosen: IntArray) -> FloatArray:
     """Shape ``(N,)``: how often each partitioning is visited when the choices are followed."""
     leads = _choices(space, chosen)
     visits: FloatArray = np.full(len(chosen), 1 / len(chosen))
     for _ in range(100):  # lazily, so that chains that alternate settle, too
         visits = (visits + leads.T @ visits) / 2
-    return np.where(visits > 1e-6, visits, 0.0)
+    return visits
 
 
-def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Found:
-    counts = [len(rows) for rows in space.cuts]
-    widest = max(counts)
+def _row_blocks(counts: Sequence[int], widest: int) -> list[Block]:
+    """Blocks of rows of every size, small enough for a cache next to `widest` targets."""
     rows_at_once = max(1, min(256, BLOCK_PAIRS // max(1, min(widest, 256))))
-    blocks: list[Block] = [
+    return [
         (size, first, min(count, first + rows_at_once))
         for size, count in enumerate(counts)
         for first in range(0, count, rows_at_once)
     ]
+
+
+def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Found:
+    counts = [len(rows) for rows in space.cuts]
+    blocks = _row_blocks(counts, max(counts))
     bounds = np.cumsum([0, *counts])
     cost = np.zeros(bounds[-1])
     sweeps = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProjectedCost", "Space", "space_of"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 def space_of(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
@@ -117,6 +117,8 @@ class ProjectedCost:
     measured_error
         Of an approximation that was compared with exact costs: by how much a cost is above the
         exact one at most, relative to the mean of all exact costs.
+    measured_mean_error
+        The same on average over the partitionings of the table.
     partitionings_in_all
         How many partitionings within τ there are.
     sweeps, elapsed_s
@@ -132,6 +134,7 @@ class ProjectedCost:
     sweeps: int
     elapsed_s: float
     measured_error: float | None = None
+    measured_mean_error: float | None = None
     partitionings_in_all: int = 0
 
     @classmethod
@@ -216,9 +219,12 @@ class ProjectedCost:
             f"cuts_{n}": c for n, c in zip(transitions.sizes, self.space.cuts, strict=True)
         }
         arrays |= {f"cost_{n}": c for n, c in zip(transitions.sizes, self.cost, strict=True)}
-        error = np.nan if self.measured_error is None else self.measured_error
+        errors = [
+            np.nan if error is None else error
+            for error in (self.measured_error, self.measured_mean_error)
+        ]
         numbers = (FORMAT, self.space.gamma, self.tau, self.exact, self.error_bytes, self.sweeps,
-                   self.elapsed_s, error, self.partitionings_in_all)  # fmt: skip
+                   self.elapsed_s, *errors, self.partitionings_in_all)  # fmt: skip
         buffer = io.BytesIO()
         np.savez_compressed(
             buffer,
@@ -247,9 +253,9 @@ class ProjectedCost:
             sizes = tuple(arrays["sizes"].tolist())
             cuts = tuple(arrays[f"cuts_{n}"] for n in sizes)
             cost = tuple(arrays[f"cost_{n}"] for n in sizes)
-            version, gamma, tau, exact, bound, sweeps, elapsed, error, count = arrays[
-                "numbers"
-            ].tolist()
+            version, *numbers = arrays["numbers"].tolist()
+            if version == FORMAT:
+                gamma, tau, exact, bound, sweeps, elapsed, error, mean_error, count = numbers
             probability, kept, weight = arrays["probability"], arrays["kept"], arrays["weight"]
         except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as problem:
             raise _wrong("projected", "these bytes", f"They are no table: {problem}.") from problem
@@ -271,5 +277,6 @@ class ProjectedCost:
             sweeps=int(sweeps),
             elapsed_s=elapsed,
             measured_error=None if np.isnan(error) else error,
+            measured_mean_error=None if np.isnan(mean_error) else mean_error,
             partitionings_in_all=int(count),
         )

@@ -5,8 +5,8 @@ Entries are data: a planner's module is imported when it is first used, so a mis
 disturbs only the planners that need it.
 
 A planner is a function ``plan_<name>(problem, *, clock=time.perf_counter, **options) -> Solution``
-in the module ``godwit.planning.<name>``.  To add one: write the module, and
-add one entry to `PLANNERS`.
+in the module ``godwit.planning.<name>``.  To add one: write the module, and add one entry to
+`PLANNERS`.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Planner:
         return function(problem, **options)
 
 
-_INTERVALS = (one_range_each, equal_executors)
+_INTERVALS_WITHIN_TAU = (one_range_each, equal_executors, some_tau)
 
 PLANNERS: Mapping[str, Planner] = MappingProxyType(
     {
@@ -188,7 +188,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="intervals; load at most (1 + tau) times the fair share",
                 cost="time O(m·r·n'), r = longest interval within the bound (paper: O(m²·n'))",
                 paper="1 §4.3",
-                requires=(*_INTERVALS, some_tau),
+                requires=_INTERVALS_WITHIN_TAU,
             ),
             Planner(
                 name="simple_ssm",
@@ -197,7 +197,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="as ssm; the oracle that ssm is checked against",
                 cost="time O(m³·n³·n'²), space O(m²·n²·n'): refuses m·n·n' above 2,000",
                 paper="1 §4.2",
-                requires=(*_INTERVALS, some_tau),
+                requires=_INTERVALS_WITHIN_TAU,
             ),
             Planner(
                 name="oms",
@@ -206,7 +206,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="as ssm, after every migration",
                 cost="partitionings per step, squared; refuses what cannot be enumerated",
                 paper="1 §5.1",
-                requires=(*_INTERVALS, some_tau),
+                requires=_INTERVALS_WITHIN_TAU,
             ),
             Planner(
                 name="mtm",
@@ -215,7 +215,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="as ssm",
                 cost="one pass over the partitionings, after a pre-computation (PMC)",
                 paper="1 §5.2",
-                requires=(*_INTERVALS, some_tau),
+                requires=_INTERVALS_WITHIN_TAU,
             ),
             Planner(
                 name="consistent_hashing",
@@ -253,8 +253,8 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             Planner(
                 name="albic",
                 kind="heuristic",
-                minimises="load distance, with busy pairs of key groups kept and brought together",
-                constraints="as milp; partitions of collocated key groups move as one",
+                minimises="load distance down to even_enough, then traffic between executors",
+                constraints="as milp; collocated key groups move as one, some busy pairs meet",
                 cost="the time limit, for at most maxPL/stepPL + log(pairs) attempts",
                 paper="2 §4.3.2",
                 requires=(arbitrary_maps, some_traffic),

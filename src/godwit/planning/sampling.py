@@ -4,8 +4,9 @@ Uniform samples are useless here: two random partitionings of a long line have l
 every step within such a sample would look dear.  The sample is grown instead.  It starts with the
 cheapest single migrations (SSM) along random ways through the chain, from where the stream is now,
 and from tighter loads than τ asks for, whose cuts serve several sizes.  Then, in rounds, the
-equations are solved over the sample, and it grows around the partitionings that their solution
-visits most: what SSM would go to from there, and the same with one cut moved.
+equations are solved over the sample.  It grows by partitionings that one look ahead shows to lower
+the costs (see `godwit.planning.pmc`), and around those that the solution visits most: what SSM
+would go to from there, and the same with one cut moved.
 """
 
 from __future__ import annotations
@@ -142,6 +143,20 @@ class Sample:
             for i in self._rng.permutation(len(around))[:8].tolist():
                 self.spread(around[i])
                 self._add(size, around[i])
+
+    def around(self, size: int, rows: IntArray) -> IntArray:
+        """Partitionings that are not in the sample and differ by one cut from one of `rows`.
+
+        Returns
+        -------
+        Shape ``(count, parts + 1)``: distinct, in lexicographic order.
+        """
+        near = [neighbours(row, self._reaches[size]) for row in rows]
+        if not near:
+            return rows[:0]
+        distinct = np.unique(np.concatenate(near), axis=0)
+        seen = self._seen[size]
+        return distinct[[tuple(row) not in seen for row in distinct.tolist()]]
 
 
 def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray) -> IntArray | None:

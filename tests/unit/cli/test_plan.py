@@ -107,7 +107,7 @@ def test_projected_costs_are_computed_saved_and_used(
     assert "exact: " in capsys.readouterr().out
     assert _run("mtm", problem, "--projected", str(table), "--json") == 0
     assert json.loads(capsys.readouterr().out)["status"] == "optimal"
-    assert _run(*words, "--sample", "20", "--gamma", "0.5") == 0
+    assert _run(*words, "--sample", "5", "--gamma", "0.5") == 0
     assert "greatest relative error" in capsys.readouterr().out
     assert _run("mtm", problem, "--projected", str(table)) == 0
 

@@ -32,6 +32,24 @@ def test_substreams_that_rise_together_end_up_apart() -> None:
     assert group[0] == group[2] == group[3]
 
 
+@pytest.mark.parametrize("windows", [5, 300])
+@pytest.mark.parametrize("threshold", [0.0, 0.1])
+def test_split_equals_the_one_by_the_whole_covariance_matrix(
+    windows: int, threshold: float
+) -> None:
+    series = np.random.default_rng(windows).normal(size=(300, windows))
+    covariance = np.cov(series, bias=True)
+    expected = np.zeros(300, np.int64)
+    counted = np.where(covariance >= threshold * np.trace(covariance) / 300, covariance, 0.0)
+    counted = np.maximum(counted, 0.0)
+    np.fill_diagonal(counted, 0.0)
+    for new in range(1, 7):
+        contribution = (counted * (expected[:, None] == expected)).sum(axis=1)
+        k = int(contribution.argmax())
+        expected[(expected == expected[k]) & (counted[k] > 0)] = new
+    assert np.array_equal(split_by_covariance(series, 7, threshold=threshold), expected)
+
+
 def test_refined_plan_cancels_opposite_waves() -> None:
     asked = problem(WAVES, 2, current=np.array([0, 0, 1, 1]))
     solution = plan_clb(asked)

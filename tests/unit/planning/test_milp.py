@@ -146,6 +146,16 @@ def test_large_problem_is_solved_by_search_below_flux_with_a_bound() -> None:
     assert solution.gap is not None
 
 
+def test_bound_counts_that_a_small_correction_takes_an_exchange() -> None:
+    # Any key group is far heavier than the two deviations of 0.2: one move only makes them worse.
+    loads = [5.2, 5.0, 4.8, 5.0]
+    one = problem(loads, [0, 0, 1, 1], limits=Limits(max_moves=1))
+    assert load_distance_bound(one) == pytest.approx(0.2)
+    two = problem(loads, [0, 0, 1, 1], limits=Limits(max_moves=2))
+    assert load_distance_bound(two) == 0.0
+    assert plan_milp(two).load_distance == pytest.approx(0.0)
+
+
 def test_bound_is_met_where_moves_are_scarce() -> None:
     asked = skewed_cluster(40, max_moves=10)
     solution = plan_milp(asked, rounds=200)
