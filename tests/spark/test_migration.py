@@ -183,6 +183,20 @@ def test_plans_that_make_no_sense_are_refused_and_change_nothing(
     query.stop()
 
 
+def test_a_migration_is_announced_before_what_follows_from_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
+    inbox.put(generated(1)[0])
+    query = Example(inbox).flow.start(checkpoint=tmp_path / "ck")
+    query.processAllAvailable()
+    plan = everything_to(query, "order", "local-0")
+    query.migrate(plan, component="order", strategy="disruptive")
+    told = [type(e) for e in query.events]
+    assert told.index(events.MigrationStarted) < told.index(events.AssignmentSwitched)
+    query.stop()
+
+
 def test_a_component_has_one_migration_at_a_time_and_it_can_be_cancelled(
     spark: SparkSession, tmp_path: Path
 ) -> None:

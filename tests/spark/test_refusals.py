@@ -91,6 +91,15 @@ def test_two_operators_of_one_name(inbox: Inbox) -> None:
         keyed.compute(total=gw.sum("v"), name="same")
 
 
+def test_a_second_query_of_one_name(inbox: Inbox, tmp_path: Path) -> None:
+    query = flow_of(inbox).start(checkpoint=tmp_path / "ck")
+    with pytest.raises(InvalidFlowError, match=r"'flow' is running.*start\(name='flow-2'\)"):
+        flow_of(inbox).start(checkpoint=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    query.processAllAvailable()
+    query.stop()
+
+
 def test_options_that_do_not_exist_or_make_no_sense(inbox: Inbox, tmp_path: Path) -> None:
     flow = flow_of(inbox)
     with pytest.raises(InvalidFlowError, match=r"no option 'chekpoint'.*Did you mean 'checkpoint'"):

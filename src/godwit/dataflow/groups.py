@@ -1,13 +1,16 @@
 """Grouping rows by key, exactly, in arrival order, without a Python loop over rows.
 
 Rows are sorted by the 64-bit hash of their key, then every row is compared with its group's first
-row, column by column, so two keys that share a hash are still two groups.  Groups come out ordered
-by key group, then hash: the state of one key group is one slice.
+row, column by column, so two keys that share a hash are still two groups.  Where few keys repeat
+often, numbering them by a hash table (Arrow's dictionaries) is faster, and only the keys themselves
+are hashed and sorted.  Groups come out ordered by key group, then hash: the state of one key group
+is one slice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,14 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.dataflow.arrays import mask_of, numpy_type, values_of
+from godwit.dataflow.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
 
-__all__ = ["Groups", "group_rows"]
+__all__ = ["Groups", "group_repeating_rows", "group_rows"]
 
+_SAMPLE = 8192
+_REPEATING = 0.9  # distinct keys per row of the sample: above, a hash table of them is no help
 _BLOCK = 8192  # keys compared at a time: their copies stay in the cache, three times as fast
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Groups:
     """The rows of one batch, grouped by key.
 
@@ -42,7 +48,7 @@ class Groups:
     order
         Shape ``(N,)``: rows ordered by group, and in arrival order within a group.
     starts
-        Shape ``(G + 1,)``: rows of group g are ``order[starts[g]:starts[g + 1]]``.
+        Shape ``(G + 1,)``, int64: rows of group g are ``order[starts[g]:starts[g + 1]]``.
     """
 
     count: int
@@ -50,8 +56,17 @@ class Groups:
     first_row: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int64]
     key_groups: npt.NDArray[np.int32]
-    order: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
+
+    @cached_property
+    def order(self) -> npt.NDArray[np.int64]:
+        """Rows by group, in arrival order within each; made when first asked for."""
+        return np.argsort(self.of_row, kind="stable")
+
+    @cached_property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Where each group begins in `order`, and the end."""
+        sizes = np.bincount(self.of_row, minlength=self.count)
+        return np.concatenate([[0], np.cumsum(sizes)])
 
 
 def group_rows(hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, num_key_groups: int) -> Groups:
@@ -104,15 +119,67 @@ def group_rows(hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, num_key_grou
     of_row = np.empty(count, np.int64)
     of_row[order] = group_of_ordered
     group_hashes = hashes[first_row]
-    return Groups(
+    groups = Groups(
         count=len(first_row),
         of_row=of_row,
         first_row=first_row,
         hashes=group_hashes,
         key_groups=key_groups_of(group_hashes, num_key_groups),
-        order=order,
-        starts=starts,
     )
+    vars(groups).update(order=order, starts=starts)  # known already
+    return groups
+
+
+def group_repeating_rows(keys: pa.RecordBatch, num_key_groups: int) -> Groups | None:
+    """Group rows as `group_rows` does, if keys seem to repeat; ``None`` if they do not.
+
+    Parameters
+    ----------
+    keys
+        N rows of canonical key columns.
+    num_key_groups
+        Number of key groups.
+    """
+    columns = [_bits(column) for column in keys.columns]
+    if not all(_is_numbered(column.type) for column in columns):
+        return None
+    sample = _numbers([column.slice(0, _SAMPLE) for column in columns])
+    if len(sample) == 0 or sample.max() >= _REPEATING * len(sample):
+        return None
+    numbers = _numbers(columns)
+    # Keys are numbered as they first appear: a new one is one more than all before it.
+    newest = np.maximum.accumulate(numbers)
+    first_row = np.flatnonzero(np.diff(newest, prepend=-1))
+    hashes = hash_keys(keys.take(pa.array(first_row)))
+    order = _order_by_key_group_and_hash(hashes, num_key_groups)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    hashes = hashes[order]
+    return Groups(
+        count=len(order),
+        of_row=place[numbers],
+        first_row=first_row[order],
+        hashes=hashes,
+        key_groups=key_groups_of(hashes, num_key_groups),
+    )
+
+
+def _is_numbered(dtype: pa.DataType) -> bool:
+    return numpy_type(dtype) is not None or pa.types.is_string(dtype) or pa.types.is_binary(dtype)
+
+
+def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
+    """Number each row's key: 0, 1, ... in the order in which keys first appear."""
+    numbers: npt.NDArray[np.int64] | None = None
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        of_column = values_of(encoded.indices).astype(np.int64)
+        if numbers is not None:
+            pairs = pa.array(numbers * len(encoded.dictionary) + of_column)
+            of_column = values_of(pairs.dictionary_encode().indices).astype(np.int64)
+        numbers = of_column
+    assert numbers is not None, "an operator has key columns"
+    return numbers
 
 
 def _order_by_key_group_and_hash(

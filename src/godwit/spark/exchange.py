@@ -26,18 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
 
-__all__ = ["Blob", "arrow_batches", "exchange", "placed"]
+__all__ = ["Blob", "exchange", "on_executors", "placed"]
 
 Blob = tuple[int, bytes]
 """Lane number and payload."""
-
-
-def arrow_batches(dataframe: DataFrame) -> RDD[bytes]:
-    """Rows of `dataframe` as encapsulated Arrow record batches (without their schema)."""
-    java = dataframe._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001  no public way gives bytes
-    return RDD(java, dataframe.sparkSession.sparkContext, NoOpSerializer())
 
 
 def exchange(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from godwit.model.errors import GodwitError, SinkError
 from godwit.state.blocks import decode_batch, read_block
 
 if TYPE_CHECKING:
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.state.records import OutputRef
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.state.records import CommitRecord, OutputRef
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["StagedOutput"]
+__all__ = ["StagedOutput", "deliver"]
 
 _LOCAL_BYTES = 4 * 2**20
 
@@ -77,3 +79,36 @@ class StagedOutput:
 
         blocks = self.spark.createDataFrame(rows, "block binary").repartition(len(rows))
         return blocks.mapInArrow(read, from_arrow_schema(self.schema))
+
+
+def deliver(
+    flow: CompiledFlow, record: CommitRecord, storage: CheckpointStorage, spark: SparkSession
+) -> None:
+    """Give every sink what the record of an epoch names for it.
+
+    Raises
+    ------
+    SinkError
+        If a sink failed; the epoch is committed all the same.
+    """
+    for output in flow.outputs:
+        staged = StagedOutput(
+            epoch=record.epoch,
+            schema=output.schema,
+            refs=[ref for ref in record.outputs if ref.sink == output.name],
+            storage=storage,
+            spark=spark,
+        )
+        try:
+            output.sink.deliver(staged)
+        except GodwitError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f"Sink {output.name!r} failed on epoch {record.epoch}: "
+                f"{type(error).__name__}: {error}",
+                remedy="The epoch is committed; it is delivered again when the query is started "
+                "again.",
+                sink=output.name,
+                epoch=record.epoch,
+            ) from error

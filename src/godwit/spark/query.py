@@ -293,28 +293,28 @@ class Query:
         )
         loads = self._run.loads.get(name)
         migration = uuid.uuid4().hex[:8]
-        self._run.handle(
-            inputs.MigrationRequested(
-                id=migration,
-                component=name,
-                target=target,
-                strategy=chosen,
-                bounds=bounds,
-                loads={}
-                if loads is None
-                else {g: float(loads[g]) for g in np.flatnonzero(loads).tolist()},
-            )
+        wanted = inputs.MigrationRequested(
+            id=migration,
+            component=name,
+            target=target,
+            strategy=chosen,
+            bounds=bounds,
+            loads={}
+            if loads is None
+            else {g: float(loads[g]) for g in np.flatnonzero(loads).tolist()},
         )
-        moves = current.moves_to(target)  # it is known to fit by now
-        self.emit(
+        fits = target.num_key_groups == current.num_key_groups  # else the protocol refuses it
+        moving = [move.key_group for move in current.moves_to(target)] if fits else []
+        self._run.handle(
+            wanted,
             self._run.event(
                 events.MigrationStarted,
                 migration=migration,
                 component=name,
                 strategy=chosen.value,
-                moves=len(moves),
-                state_bytes=self._run.size_bytes(name, [move.key_group for move in moves]),
-            )
+                moves=len(moving),
+                state_bytes=self._run.size_bytes(name, moving),
+            ),
         )
         return Migration(migration, name, self._run)
 

@@ -21,19 +21,18 @@ import numpy as np
 
 from godwit.migration import EpochPlan, LossPolicy, MigrationProtocol, inputs
 from godwit.model import events
-from godwit.model.assignment import Assignment, even_assignment
-from godwit.model.errors import CheckpointMismatchError, GodwitError, InvalidPlanError, SinkError
+from godwit.model.errors import CheckpointMismatchError
 from godwit.spark.background import Background
 from godwit.spark.executors import Executor, insist_on_placement, live_executors, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
 from godwit.spark.instructions import Copies, loading_plan, operator_instruction, places_of
 from godwit.spark.lane import lane_flow
 from godwit.spark.messages import EpochInstruction, LaneReport
-from godwit.spark.outputs import StagedOutput
+from godwit.spark.outputs import deliver
 from godwit.spark.progress import Progress
 from godwit.spark.sinks.sink import SinkContext
 from godwit.spark.stages import Program, ShippedProgram, run_stages
-from godwit.spark.takeover import identity_of, transplanted
+from godwit.spark.takeover import first_assignments, identity_of
 from godwit.spark.warming import Errand
 from godwit.state.commit_log import CommitLog
 from godwit.state.records import CommitRecord
@@ -136,10 +135,11 @@ class Run:
         found = wait_for(context, self.options.executors, self.options.executors_timeout_s)
         self._executors = {e.name: e for e in found}
         committed = self.log.latest_epoch
+        recorded = self.log.record(committed).assignments if committed >= 0 else {}
         started = inputs.RunStarted(
             run_id=self.run_id,
             executors={e.name: e.lanes for e in found},
-            assignments=self._first_assignments(found),
+            assignments=first_assignments(self.flow, recorded, self.options.assignments, found),
             committed=committed,
             waiting={
                 c.name: self.log.chains.waiting_key_groups(c.operators[0].name)
@@ -165,38 +165,6 @@ class Run:
         for output in self.flow.outputs:
             output.sink.close()
         self._program.destroy()
-
-    def _first_assignments(self, executors: Sequence[Executor]) -> dict[str, Assignment]:
-        """Take what the checkpoint says, onto the executors there are, else what the user says."""
-        names = [e.name for e in executors]
-        lanes = [e.lanes for e in executors]
-        recorded: Mapping[str, Any] = {}
-        if self.log.latest_epoch >= 0:
-            recorded = self.log.record(self.log.latest_epoch).assignments
-        chosen = {}
-        for component in self.flow.components:
-            name = component.name
-            if name in recorded:
-                chosen[name] = transplanted(Assignment.from_dict(recorded[name]), names, lanes)
-            elif name in self.options.assignments:
-                chosen[name] = self._checked(name, self.options.assignments[name])
-            else:
-                chosen[name] = even_assignment(self.flow.num_key_groups, names, lanes)
-        unknown = set(self.options.assignments) - {c.name for c in self.flow.components}
-        if unknown:
-            raise InvalidPlanError(
-                f"Assignments were given for components that do not exist: {sorted(unknown)}.",
-                remedy=f"Components are {', '.join(c.name for c in self.flow.components)}.",
-            )
-        return chosen
-
-    def _checked(self, component: str, assignment: Assignment) -> Assignment:
-        if assignment.num_key_groups != self.flow.num_key_groups:
-            raise InvalidPlanError(
-                f"The assignment of {component!r} has {assignment.num_key_groups} key groups.",
-                remedy=f"The flow has {self.flow.num_key_groups}; place every one of them.",
-            )
-        return assignment
 
     # -- an epoch -----------------------------------------------------------------------------
 
@@ -360,27 +328,7 @@ class Run:
 
     def _deliver(self, record: CommitRecord) -> None:
         """Give the sinks what the record names."""
-        for output in self.flow.outputs:
-            staged = StagedOutput(
-                epoch=record.epoch,
-                schema=output.schema,
-                refs=[ref for ref in record.outputs if ref.sink == output.name],
-                storage=self.storage,
-                spark=self.spark,
-            )
-            try:
-                output.sink.deliver(staged)
-            except GodwitError:
-                raise
-            except Exception as error:
-                raise SinkError(
-                    f"Sink {output.name!r} failed on epoch {record.epoch}: "
-                    f"{type(error).__name__}: {error}",
-                    remedy="The epoch is committed; it is delivered again when the query is "
-                    "started again.",
-                    sink=output.name,
-                    epoch=record.epoch,
-                ) from error
+        deliver(self.flow, record, self.storage, self.spark)
 
     def _note_progress(
         self, took: Progress, reports: Sequence[LaneReport], record: CommitRecord
@@ -446,12 +394,18 @@ class Run:
         """How a migration ended, once it has."""
         return self._background.outcome(migration, timeout_s)
 
-    def handle(self, fact: inputs.Fact) -> None:
-        """Tell the protocol a fact and carry out what it orders."""
+    def handle(self, fact: inputs.Fact, announced: events.Event | None = None) -> None:
+        """Tell the protocol a fact and carry out what it orders.
+
+        `announced` is emitted once the protocol has accepted the fact, before what follows from it.
+        """
         with self._lock:
             view = self.protocol.view()
             before = {name: component.assignment for name, component in view.components.items()}
-            for command in self.protocol.handle(fact):
+            orders = self.protocol.handle(fact)
+            if announced is not None:
+                self.emit(announced)
+            for command in orders:
                 self._background.carry_out(command, before)
 
     def warming_instruction(

@@ -51,6 +51,7 @@ class SparkRuntime:
         chosen = _options(options)
         compiled = self.compile(flow)
         spark = _session(flow)
+        _check_name(spark, chosen.name or flow.name)
         rows = streaming_dataframe(feeds_of(compiled), flow.sources)
         query = Query(flow.name)
         run = Run(compiled, rows, chosen, spark, query.emit)
@@ -99,6 +100,15 @@ def _session(flow: Flow) -> SparkSession:
         )
     assert isinstance(session, SparkSession)
     return session
+
+
+def _check_name(spark: SparkSession, name: str) -> None:
+    if any(query.name == name for query in spark.streams.active):
+        raise InvalidFlowError(
+            f"A streaming query named {name!r} is running in this session already.",
+            remedy="Stop it first, or start this one under another name, as in "
+            f"flow.start(name={name + '-2'!r}).",
+        )
 
 
 def _spark_uri(options: Options) -> str:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
-from godwit.spark.exchange import arrow_batches, exchange, placed
+from godwit.spark.exchange import exchange, placed
 from godwit.spark.feeds import Feed, read_feeds
 from godwit.spark.lane import LaneFlow, run_lane, shipments
+from godwit.spark.source_rows import arrow_batches
 from godwit.spark.wire import Header, ship, unpack_report
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def run_stages(
     def source_side(batches: Iterator[bytes]) -> Iterator[Blob]:
         yield from ship_source(program.get(), instruction, batches)
 
-    exchanged = exchange(arrow_batches(rows), source_side, lanes, spark)
+    exchanged = exchange(arrow_batches(rows, instruction.epoch), source_side, lanes, spark)
     for level in range(1, levels):
         at_level = placed(exchanged, locations, _run_level(program, instruction, level), spark)
         exchanged = exchange(at_level, _forward, lanes, spark)

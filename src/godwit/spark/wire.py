@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.dataflow.groups import group_rows
+from godwit.dataflow.groups import group_repeating_rows, group_rows
 from godwit.dataflow.hashing import canonical_keys, hash_keys
 from godwit.model.key_groups import key_groups_of
 
@@ -149,10 +149,13 @@ def _ship_chunk(
     operator, num_key_groups = shipment.operator, len(shipment.places)
     # The hash does not travel: computing it again in the lane costs less than carrying it.
     keys = canonical_keys(columns.select(operator.schema.keys.names))
-    hashes = hash_keys(keys)
     kind = _ROWS
-    if operator.mergeable and combining_pays(hashes):
-        groups = group_rows(hashes, keys, num_key_groups)
+    groups = group_repeating_rows(keys, num_key_groups) if operator.mergeable else None
+    if groups is None:
+        hashes = hash_keys(keys)
+        if operator.mergeable and combining_pays(hashes):
+            groups = group_rows(hashes, keys, num_key_groups)
+    if groups is not None:
         states = operator.combine(groups, columns.select(operator.inputs.names))
         keys = keys.take(pa.array(groups.first_row))
         batch = pa.RecordBatch.from_arrays(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.dataflow.groups import Groups, group_rows
+from godwit.dataflow.groups import Groups, group_repeating_rows, group_rows
 from godwit.dataflow.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
 
@@ -61,6 +61,35 @@ def test_groups_are_those_of_a_dict_even_where_hashes_collide(
     names = [None if i == 12 else f"key {i}" for i in ids]
     keys = pa.record_batch({"a": pa.array(names, pa.string()), "b": pa.array(ids, pa.int32())})
     assert_right(group_rows(hashes, keys, num_key_groups), hashes, ids, num_key_groups)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200, database=None)
+@given(
+    ids=st.lists(st.integers(0, 12), max_size=200),
+    num_key_groups=st.sampled_from([1, 3, 16, 100, 256]),
+    columns=st.sampled_from(["abc", "c", "ab", "b"]),
+)
+def test_repeating_rows_are_grouped_in_the_same_way(
+    ids: list[int], num_key_groups: int, columns: str
+) -> None:
+    values = {
+        "a": pa.array([None if i == 12 else f"key {i}" for i in ids], pa.string()),
+        "b": pa.array(
+            [None if i < 2 else math.nan if i == 2 else i / 4 for i in ids], pa.float64()
+        ),
+        "c": pa.array([None if i == 0 else i // 2 for i in ids], pa.int32()),
+    }
+    keys = pa.record_batch({name: values[name] for name in columns})
+    hashes = hash_keys(keys)
+    sorted_groups = group_rows(hashes, keys, num_key_groups)
+    groups = group_repeating_rows(keys, num_key_groups)
+    if groups is None:
+        assert sorted_groups.count >= 0.9 * len(ids)
+        return
+    for name in ("of_row", "first_row", "hashes", "key_groups", "order", "starts"):
+        expected, found = getattr(sorted_groups, name), getattr(groups, name)
+        assert found.tolist() == expected.tolist(), name
+        assert found.dtype == expected.dtype, name
 
 
 COLLIDING: list[tuple[pa.DataType, list[Any]]] = [

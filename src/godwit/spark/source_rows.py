@@ -1,0 +1,46 @@
+"""The rows of an epoch as Arrow batches, straight from the plan that makes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame
+
+__all__ = ["arrow_batches"]
+
+_QUERY = "sql.streaming.queryId"
+_EXECUTION = "spark.sql.execution.id"
+
+
+def arrow_batches(rows: DataFrame, epoch: int) -> RDD[bytes]:
+    """Rows of a micro-batch as encapsulated Arrow record batches (without their schema).
+
+    Spark hands ``foreachBatch`` the RDD of its plan, and would plan that anew and copy every row
+    once more.  The plan itself is one step back, at the query that runs; where it is not found,
+    the longer way is taken.
+    """
+    frame = rows._jdf  # noqa: SLF001  no public way gives bytes
+    spark = rows.sparkSession.sparkContext
+    plan = _plan_of(frame, epoch, spark)
+    batches = frame.toArrowBatchRdd() if plan is None else frame.toArrowBatchRdd(plan)
+    return RDD(batches.toJavaRDD(), spark, NoOpSerializer())
+
+
+def _plan_of(frame: Any, epoch: int, spark: SparkContext) -> Any:
+    """Physical plan of the micro-batch that this thread is in; ``None`` if that is not certain."""
+    query = spark.getLocalProperty(_QUERY)
+    # Without an execution's settings in its properties, a task would not see the session's.
+    if query is None or spark.getLocalProperty(_EXECUTION) is None:
+        return None
+    uuid: Any = spark._jvm.java.util.UUID  # type: ignore[union-attr]  # noqa: SLF001
+    running = frame.sparkSession().sharedState().activeStreamingQueries()
+    stream = running.get(uuid.fromString(query))
+    execution = None if stream is None else stream.lastExecution()
+    if execution is None or execution.currentBatchId() != epoch:
+        return None
+    return execution.executedPlan()
