@@ -1,0 +1,86 @@
+"""The short cuts through Spark are taken where they can be, and nothing depends on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+from tests.spark.streams import Inbox, counted, drain
+
+import godwit as gw
+from godwit.spark import source_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+BY_CONTEXT = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
+)
+
+
+@pytest.fixture
+def inbox(spark: SparkSession, tmp_path: Path) -> Inbox:
+    made = Inbox(spark=spark, directory=tmp_path / "in", columns="k string, at timestamp, v long")
+    made.put(*([(f"k{i % 7}", 1_000_000 * i, i + epoch) for i in range(50)] for epoch in range(3)))
+    return made
+
+
+def flow_of(inbox: Inbox) -> gw.Flow:
+    def mapped(frame: DataFrame) -> DataFrame:
+        # What depends on the session's settings, a filter, and an exchange of Spark's own.
+        hour = sf.date_format("at", "HH")
+        return frame.where("v % 3 <> 0").withColumn("hour", hour).repartition(3, "hour")
+
+    flow = gw.Flow("flow", num_key_groups=8)
+    keyed = flow.source("rows", inbox.stream()).map(mapped).key_by("k", "hour")
+    flow.sink("out", keyed.compute(name="t", total=gw.sum("v"), n=gw.count()), gw.sinks.memory())
+    return flow
+
+
+def test_rows_come_from_the_plan_of_the_micro_batch_and_are_the_same_without_it(
+    inbox: Inbox, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+    plan_of = source_rows._plan_of
+
+    def noted(*arguments: Any) -> Any:
+        plan = plan_of(*arguments)
+        found.append(plan is not None)
+        return plan
+
+    monkeypatch.setattr(source_rows, "_plan_of", noted)
+    drain(flow_of(inbox), tmp_path / "short")
+    assert found == [True, True, True]
+    monkeypatch.setattr(source_rows, "_plan_of", lambda *_: None)
+    drain(flow_of(inbox), tmp_path / "long")
+    short, long = (
+        counted(tuple(row) for row in gw.read_state(spark, tmp_path / name, "t").collect())
+        for name in ("short", "long")
+    )
+    assert short == long
+    assert len(short) == 7
+
+
+def test_the_short_cut_to_the_logs_ends_once_the_query_has_started(
+    inbox: Inbox, spark: SparkSession, tmp_path: Path
+) -> None:
+    query = flow_of(inbox).start(checkpoint=tmp_path / "ck")
+    assert spark.conf.get(MANAGER, None) is None
+    query.processAllAvailable()
+    query.stop()
+    inbox.put([("k1", 0, 1)])
+    spark.conf.set(MANAGER, BY_CONTEXT)
+    try:
+        drain(flow_of(inbox), tmp_path / "ck")  # the two ways read each other's files
+        assert spark.conf.get(MANAGER) == BY_CONTEXT
+    finally:
+        spark.conf.unset(MANAGER)
+    for log in ("offsets", "commits"):
+        names = {path.name for path in (tmp_path / "ck" / "spark" / log).iterdir()}
+        assert {"0", "1", "2", "3"} <= names
