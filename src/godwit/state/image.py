@@ -49,6 +49,9 @@ __all__ = ["Hashes", "Rows", "TableImage", "Upserts"]
 Hashes = npt.NDArray[np.int64]
 
 _MIN_ROWS = 32
+_SPARE_EPOCHS = 16  # changes like these that a small table has room for
+_SPARE_ENTRIES = 8192
+_SPARE_BYTES = 128 * 2**10
 _MIN_HEAP_BYTES = 512
 
 
@@ -236,7 +239,8 @@ class TableImage:
         """Capacity for what is alive and `upserts`, of which `fresh` are not alive, and slack.
 
         Rows and keys get half as much again, so that a growing table is copied less than thrice
-        per key; state of varying length gets double, since every change leaves garbage behind.
+        per key.  State of varying length gets double, since every change leaves garbage behind, and
+        small tables more: making a file takes as long as ten small changes.
 
         Raises
         ------
@@ -250,12 +254,15 @@ class TableImage:
         for i, key in enumerate(self.keys):
             heap = _heap_needed(key, None if fresh is None else fresh.keys[i])
             sizes.append((0, _roomy(key.dtype, heap, heap + heap // 2)))
-        entries = 2 * (self.num_keys + len(upserts.hashes)) + _MIN_ROWS
+        alive = self.num_keys + len(upserts.hashes)
+        entries = 2 * alive + _MIN_ROWS
         _check_limit(entries, MAX_ROWS, "versions of state")
+        entries = max(entries, alive + min(_SPARE_EPOCHS * len(upserts.hashes), _SPARE_ENTRIES))
         for value, encoded in zip(self.values, upserts.values, strict=True):
             heap = _heap_needed(value, encoded)
             own = entries if is_variable_width(value.dtype) else 0
-            sizes.append((own, _roomy(value.dtype, heap, 2 * heap)))
+            spare = min(_SPARE_EPOCHS * encoded.heap_bytes(), _SPARE_BYTES)
+            sizes.append((own, _roomy(value.dtype, heap, heap + max(heap, spare))))
         return Capacity(rows=rows, columns=tuple(sizes))
 
     def write(self, upserts: Upserts, rows: Rows, at: Rows, fresh: Upserts | None) -> None:
