@@ -3,41 +3,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
+from tests.unit.cli.checkpoints import write_checkpoint
 
 from godwit.cli.main import main
-from godwit.state.blocks import BlockWriter, encode_batch
-from godwit.state.commit_log import CommitLog
-from godwit.state.records import CommitRecord, FlowIdentity, SegmentRef
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-ROWS = pa.record_batch({"hash": pa.array([1, 5, 2], pa.int64()), "k": ["a", "b", "c"]})
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """Make a checkpoint with two epochs, each in a block file of its own."""
-    storage = CheckpointStorage.open(tmp_path / "ck")
-    identity = FlowIdentity(name="[bold]flow", num_key_groups=4, operators={"op": {}})
-    log = CommitLog.create_or_open(storage, identity, "some-run", retain_epochs=3)
-    for epoch in range(2):
-        with BlockWriter(storage, epoch=epoch, name="a", inline_limit_bytes=0) as writer:
-            writer.add(encode_batch(ROWS))
-            (block,) = writer.close()
-        segment = SegmentRef(
-            operator="op",
-            epoch=epoch,
-            lane=0,
-            kind="changes",
-            block=block,
-            key_groups=(1, 2),
-            row_ends=(2, 3),
-        )
-        log.commit(CommitRecord(epoch=epoch, run_id="some-run", segments=(segment,)))
+    write_checkpoint(tmp_path / "ck", name="[bold]flow", epochs=2)
     return tmp_path / "ck"
 
 

@@ -7,23 +7,20 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 from rich.console import Console
+from tests.unit.cli.checkpoints import write_checkpoint
 
 from godwit.cli import progress
 from godwit.cli.main import main
 from godwit.cli.progress import Lines, verify_watched, watcher_on
-from godwit.state.blocks import BlockWriter, encode_batch
-from godwit.state.commit_log import CommitLog
-from godwit.state.records import CommitRecord, FlowIdentity, SegmentRef
-from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROWS = pa.record_batch({"hash": pa.array([1, 5, 2], pa.int64()), "k": ["a", "b", "c"]})
+    from godwit.state.storage import CheckpointStorage
+
 EPOCHS = 6
 
 
@@ -44,26 +41,13 @@ class Told:
 @pytest.fixture(params=[0, 1 << 20], ids=["block files", "blocks in records"])
 def checkpoint(tmp_path: Path, request: pytest.FixtureRequest) -> CheckpointStorage:
     """Make a checkpoint of more epochs than are retained."""
-    storage = CheckpointStorage.open(tmp_path / "ck")
-    identity = FlowIdentity(name="flow", num_key_groups=4, operators={"op": {}})
-    log = CommitLog.create_or_open(storage, identity, "run", retain_epochs=3, manifest_interval=2)
-    for epoch in range(EPOCHS):
-        with BlockWriter(
-            storage, epoch=epoch, name="a", inline_limit_bytes=request.param
-        ) as writer:
-            writer.add(encode_batch(ROWS))
-            (block,) = writer.close()
-        segment = SegmentRef(
-            operator="op",
-            epoch=epoch,
-            lane=0,
-            kind="changes",
-            block=block,
-            key_groups=(1, 2),
-            row_ends=(2, 3),
-        )
-        log.commit(CommitRecord(epoch=epoch, run_id="run", segments=(segment,)))
-    return storage
+    return write_checkpoint(
+        tmp_path / "ck",
+        name="flow",
+        epochs=EPOCHS,
+        inline_limit_bytes=request.param,
+        manifest_interval=2,
+    )
 
 
 def test_every_block_is_told_of_and_the_total_is_known_before(

@@ -111,14 +111,15 @@ class TargetTable:
         SinkError
             If the user may not write it.
         """
-        # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do.
+        # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
+        # it is said all the same, for another query's sink may be first.
         row = connection.execute("SELECT to_regclass(%s)", [epochs.as_string()]).fetchone()
         if row is not None and row[0] is not None:
             self._check_privileges(connection, epochs, ["SELECT", "INSERT", "UPDATE"])
             return
         connection.execute(
             sql.SQL(
-                "CREATE TABLE {} (query_id text, sink text, epoch bigint NOT NULL, "
+                "CREATE TABLE IF NOT EXISTS {} (query_id text, sink text, epoch bigint NOT NULL, "
                 "delivered_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (query_id, sink))"
             ).format(epochs)
         )
