@@ -153,6 +153,18 @@ def test_garbage_of_large_state_is_collected(path: Path) -> None:
     assert path.stat().st_size < 5 * 20 * 4020
 
 
+def test_a_small_table_whose_state_changes_all_the_time_is_seldom_made_anew(path: Path) -> None:
+    table = open_table(path, BLOBS)
+    made = 0
+    held = None
+    for epoch in range(32):
+        put(table, epoch, {key: (f"{key} at {epoch}".encode(),) for key in range(100)})
+        made += table._identity != held
+        held = table._identity
+    assert made <= 4
+    assert contents(table)[7] == (b"7 at 31",)
+
+
 def test_keys_with_one_hash_are_different_keys(path: Path) -> None:
     table = open_table(path)
     one_hash = np.full(50, 123, np.int64)
