@@ -10,9 +10,9 @@ import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.foreach import ForeachSink
-from godwit.spark.sinks.memory import MemorySink
-from godwit.spark.sinks.parquet import ParquetSink, latest_epoch
+from godwit.sinks.foreach_sink import ForeachSink
+from godwit.sinks.memory_sink import MemorySink
+from godwit.sinks.parquet_sink import ParquetSink, latest_epoch
 
 if TYPE_CHECKING:
     from pathlib import Path

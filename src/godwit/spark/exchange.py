@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-__all__ = ["Blob", "exchange", "on_executors", "placed"]
+    from godwit.lane.wire import Blob
 
-Blob = tuple[int, bytes]
-"""Lane number and payload."""
+__all__ = ["exchange", "on_executors", "placed"]
 
 
 def exchange(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from godwit.lane.messages import OperatorInstruction, Place
 from godwit.migration import EpochPlan
 from godwit.model.assignment import Assignment
-from godwit.spark.messages import OperatorInstruction, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

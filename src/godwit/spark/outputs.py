@@ -32,7 +32,7 @@ _LOCAL_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedOutput:
-    """The rows of one epoch for one sink (see `godwit.spark.sinks.EpochOutput`).
+    """The rows of one epoch for one sink (see `godwit.sinks.EpochOutput`).
 
     Attributes
     ----------

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from godwit.lane.messages import LaneReport
     from godwit.migration import ProtocolView
-    from godwit.spark.messages import LaneReport
     from godwit.state.records import CommitRecord
 
 __all__ = ["Progress"]

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.lane.lane import lane_flow
+from godwit.lane.messages import EpochInstruction, LaneReport
 from godwit.migration import EpochPlan, LossPolicy, MigrationProtocol, inputs
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError
+from godwit.sinks.sink import SinkContext
 from godwit.spark.background import Background
 from godwit.spark.executors import Executor, insist_on_placement, live_executors, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
 from godwit.spark.instructions import Copies, loading_plan, operator_instruction, places_of
-from godwit.spark.lane import lane_flow
-from godwit.spark.messages import EpochInstruction, LaneReport
 from godwit.spark.outputs import deliver
 from godwit.spark.progress import Progress
-from godwit.spark.sinks.sink import SinkContext
 from godwit.spark.stages import Program, ShippedProgram, run_stages
 from godwit.spark.takeover import first_assignments, identity_of
 from godwit.spark.warming import Errand

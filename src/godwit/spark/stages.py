@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
+from godwit.lane.lane import LaneFlow, run_lane, shipments
+from godwit.lane.wire import Header, ship, unpack_report
 from godwit.spark.exchange import exchange, placed
 from godwit.spark.feeds import Feed, read_feeds
-from godwit.spark.lane import LaneFlow, run_lane, shipments
 from godwit.spark.source_rows import arrow_batches
-from godwit.spark.wire import Header, ship, unpack_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
     from pyspark.sql import DataFrame
 
-    from godwit.spark.exchange import Blob
-    from godwit.spark.messages import EpochInstruction, LaneReport
+    from godwit.lane.messages import EpochInstruction, LaneReport
+    from godwit.lane.wire import Blob
 
 __all__ = ["Program", "ShippedProgram", "run_stages"]
 

@@ -10,10 +10,10 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from godwit.lane.executor import current_executor, local_store_root
+from godwit.lane.lane import local_store
 from godwit.model.errors import GodwitError, MigrationError
 from godwit.spark.exchange import on_executors
-from godwit.spark.executors import current_executor, local_store_root
-from godwit.spark.lane import local_store
 from godwit.state.hydration import Hydration, recover_chains
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.spark.messages import OperatorInstruction
+    from godwit.lane.messages import OperatorInstruction
     from godwit.state.schema import StateSchema
     from godwit.state.storage import CheckpointStorage
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from godwit.spark.sinks.sink import SinkContext
+from godwit.sinks.sink import SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

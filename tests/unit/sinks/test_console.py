@@ -8,7 +8,7 @@ import pytest
 from tests.unit.sinks.epoch_rows import context, rows
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.console import ConsoleSink
+from godwit.sinks.console_sink import ConsoleSink
 
 
 def printed(sink: ConsoleSink, out: io.StringIO, *epochs: int) -> str:

@@ -16,8 +16,8 @@ from godwit.model.errors import SinkError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.spark.sinks.delta import DeltaSink
-    from godwit.spark.sinks.sink import SinkContext
+    from godwit.sinks.delta_sink import DeltaSink
+    from godwit.sinks.sink import SinkContext
 
 deltalake = pytest.importorskip("deltalake", reason="Delta tests need deltalake.")
 
@@ -49,7 +49,7 @@ def read(path: Path) -> list[tuple[Any, ...]]:
 
 
 def opened(path: Path, ctx: SinkContext | None = None, **options: Any) -> DeltaSink:
-    from godwit.spark.sinks.delta import DeltaSink
+    from godwit.sinks.delta_sink import DeltaSink
 
     sink = DeltaSink(path, **options)
     sink.open(ctx or context())
@@ -154,7 +154,7 @@ def test_a_crash_around_the_commit_neither_loses_nor_doubles_rows(
     complete: bool,
     expected: list[tuple[Any, ...]],
 ) -> None:
-    from godwit.spark.sinks.delta import DeltaSink
+    from godwit.sinks.delta_sink import DeltaSink
 
     ctx = context(complete=complete)
     sink = opened(tmp_path, ctx, **options)
@@ -309,7 +309,7 @@ def test_a_commit_that_fails_is_an_error_that_names_the_epoch(tmp_path: Path) ->
 def test_options_that_are_never_right_are_refused_at_once(
     options: dict[str, Any], message: str
 ) -> None:
-    from godwit.spark.sinks.delta import DeltaSink
+    from godwit.sinks.delta_sink import DeltaSink
 
     with pytest.raises(SinkError, match=message):
         DeltaSink("out", **options)

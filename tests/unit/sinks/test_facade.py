@@ -50,7 +50,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
     monkeypatch: pytest.MonkeyPatch, package: str, module: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, f"godwit.spark.sinks.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, f"godwit.sinks.{module}_sink", raising=False)
     make: dict[str, Callable[[], sinks.Sink]] = {
         "postgres": lambda: sinks.postgres("dbname=none", "t"),
         "delta": lambda: sinks.delta("out"),

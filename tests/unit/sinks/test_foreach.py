@@ -9,7 +9,7 @@ import pytest
 from tests.unit.sinks.epoch_rows import EpochRows, context, rows
 
 from godwit.model.errors import SinkError, UserFunctionError
-from godwit.spark.sinks.foreach import ForeachSink
+from godwit.sinks.foreach_sink import ForeachSink
 
 
 class Handed(EpochRows):

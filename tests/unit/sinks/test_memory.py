@@ -6,7 +6,7 @@ import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, context, rows
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.memory import MemorySink
+from godwit.sinks.memory_sink import MemorySink
 
 EPOCHS = [
     rows(0, ("N1", 1), ("N2", 2), (None, 3)),

@@ -20,14 +20,14 @@ from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
 from tests.unit.sinks.file_systems import CrashError, FaultyHandler
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks import parquet
-from godwit.spark.sinks.file_systems import open_file_system
-from godwit.spark.sinks.parquet import ParquetSink, latest_epoch
+from godwit.sinks import parquet_sink as parquet
+from godwit.sinks.file_systems import open_file_system
+from godwit.sinks.parquet_sink import ParquetSink, latest_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.spark.sinks.sink import SinkContext
+    from godwit.sinks.sink import SinkContext
 
 EPOCHS = [
     rows(0, ("N1", 1), ("N2", 2), (None, 3)),

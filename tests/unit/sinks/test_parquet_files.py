@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA
 
-from godwit.spark.sinks import parquet_files
-from godwit.spark.sinks.parquet_files import EpochFiles, partition_directories
+from godwit.sinks import parquet_files
+from godwit.sinks.parquet_files import EpochFiles, partition_directories
 
 if TYPE_CHECKING:
     from pathlib import Path

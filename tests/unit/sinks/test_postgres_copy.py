@@ -14,8 +14,8 @@ import pytest
 from tests.unit.sinks.epoch_rows import EpochRows, context
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.postgres import PostgresSink
-from godwit.spark.sinks.postgres_copy import csv_rows, postgres_type
+from godwit.sinks.postgres_copy import csv_rows, postgres_type
+from godwit.sinks.postgres_sink import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

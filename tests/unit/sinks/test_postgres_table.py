@@ -11,12 +11,12 @@ import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.postgres import PostgresSink
+from godwit.sinks.postgres_sink import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.spark.sinks.sink import SinkContext
+    from godwit.sinks.sink import SinkContext
 
 pytestmark = pytest.mark.postgres
 

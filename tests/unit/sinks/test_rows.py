@@ -12,7 +12,7 @@ import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.rows import (
+from godwit.sinks.rows import (
     column_names,
     fit,
     gather,

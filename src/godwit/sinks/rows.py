@@ -18,7 +18,7 @@ from godwit.model.errors import SinkError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from godwit.spark.sinks.sink import EpochOutput, SinkContext
+    from godwit.sinks.sink import EpochOutput, SinkContext
 
 __all__ = [
     "column_names",

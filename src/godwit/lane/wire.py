@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from godwit.dataflow.operator import KeyedOperator
-    from godwit.spark.exchange import Blob
 
-__all__ = ["Header", "Shipment", "pack_report", "partial_schema", "raw_schema", "ship"]
+__all__ = ["Blob", "Header", "Shipment", "pack_report", "partial_schema", "raw_schema", "ship"]
+
+Blob = tuple[int, bytes]
+"""Lane number and payload."""
 
 _HEADER = struct.Struct("<BBHIIIIQ4x")  # 32 bytes: Arrow wants its buffers aligned
 _ROWS, _PARTIAL, _REPORT = 0, 1, 2

@@ -14,7 +14,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.postgres_copy import decimal_digits, element_type, postgres_type
+from godwit.sinks.postgres_copy import decimal_digits, element_type, postgres_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

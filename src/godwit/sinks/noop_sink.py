@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 __all__ = ["NoopSink"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.rows import fit, last_of_each_key
-from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.rows import fit, last_of_each_key
+from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,10 +16,10 @@ import pyarrow as pa
 from psycopg import sql
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.postgres_copy import csv_rows
-from godwit.spark.sinks.postgres_table import Connection, TargetTable, comma_separated
-from godwit.spark.sinks.rows import fit, gather, storable_schema, upsert_keys
-from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.postgres_copy import csv_rows
+from godwit.sinks.postgres_table import Connection, TargetTable, comma_separated
+from godwit.sinks.rows import fit, gather, storable_schema, upsert_keys
+from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

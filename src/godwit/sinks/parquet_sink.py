@@ -33,11 +33,11 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.durability import force_file, force_names, force_tree, local_path
-from godwit.spark.sinks.file_systems import exists, open_file_system, renames_directories
-from godwit.spark.sinks.parquet_files import EpochFiles, escaped_in_paths
-from godwit.spark.sinks.rows import column_names, fit, gather, require_columns, storable_schema
-from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.durability import force_file, force_names, force_tree, local_path
+from godwit.sinks.file_systems import exists, open_file_system, renames_directories
+from godwit.sinks.parquet_files import EpochFiles, escaped_in_paths
+from godwit.sinks.rows import column_names, fit, gather, require_columns, storable_schema
+from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

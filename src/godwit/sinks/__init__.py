@@ -21,12 +21,12 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.console import ConsoleSink
-from godwit.spark.sinks.foreach import ForeachSink
-from godwit.spark.sinks.memory import MemorySink
-from godwit.spark.sinks.noop import NoopSink
-from godwit.spark.sinks.parquet import ParquetSink, latest_epoch
-from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.console_sink import ConsoleSink
+from godwit.sinks.foreach_sink import ForeachSink
+from godwit.sinks.memory_sink import MemorySink
+from godwit.sinks.noop_sink import NoopSink
+from godwit.sinks.parquet_sink import ParquetSink, latest_epoch
+from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     import os
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
 
-    from godwit.spark.sinks.delta import DeltaSink
-    from godwit.spark.sinks.postgres import PostgresSink
+    from godwit.sinks.delta_sink import DeltaSink
+    from godwit.sinks.postgres_sink import PostgresSink
 
 __all__ = [
     "EpochOutput",
@@ -64,7 +64,7 @@ def parquet(
 ) -> ParquetSink:
     """Write each epoch to Parquet files under ``<path>/epoch=<n>``; exactly-once.
 
-    See `godwit.spark.sinks.parquet.ParquetSink` for the guarantee and the parameters.
+    See `godwit.sinks.parquet_sink.ParquetSink` for the guarantee and the parameters.
     """
     return ParquetSink(
         path,
@@ -85,7 +85,7 @@ def postgres(
 ) -> PostgresSink:
     """Write each epoch to a PostgreSQL table in one transaction; exactly-once.
 
-    See `godwit.spark.sinks.postgres.PostgresSink` for the guarantee and the parameters.
+    See `godwit.sinks.postgres_sink.PostgresSink` for the guarantee and the parameters.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def postgres(
         If psycopg is not installed, or an option is wrong.
     """
     try:
-        from godwit.spark.sinks.postgres import PostgresSink  # noqa: PLC0415 - psycopg is optional
+        from godwit.sinks.postgres_sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
     except ImportError as error:
         raise _missing("PostgreSQL", "psycopg", "postgres", error) from error
     return PostgresSink(dsn, table, mode=mode, keys=keys, create=create)
@@ -109,7 +109,7 @@ def delta(
 ) -> DeltaSink:
     """Write each epoch to a Delta Lake table in one commit; exactly-once.
 
-    See `godwit.spark.sinks.delta.DeltaSink` for the guarantee and the parameters.
+    See `godwit.sinks.delta_sink.DeltaSink` for the guarantee and the parameters.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def delta(
         If deltalake is not installed, or an option is wrong.
     """
     try:
-        from godwit.spark.sinks.delta import DeltaSink  # noqa: PLC0415 - deltalake is optional
+        from godwit.sinks.delta_sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
     except ImportError as error:
         raise _missing("Delta", "deltalake", "delta", error) from error
     return DeltaSink(
@@ -128,7 +128,7 @@ def delta(
 def foreach(fn: Callable[[DataFrame, int], object]) -> ForeachSink:
     """Call ``fn(rows, epoch)`` with every committed epoch; at least once.
 
-    See `godwit.spark.sinks.foreach.ForeachSink`.
+    See `godwit.sinks.foreach_sink.ForeachSink`.
     """
     return ForeachSink(fn)
 
@@ -136,7 +136,7 @@ def foreach(fn: Callable[[DataFrame, int], object]) -> ForeachSink:
 def memory(name: str | None = None) -> MemorySink:
     """Keep results on the driver: ``.table()``, ``.epochs``, and view `name` if given.
 
-    See `godwit.spark.sinks.memory.MemorySink`.
+    See `godwit.sinks.memory_sink.MemorySink`.
     """
     return MemorySink(name)
 
@@ -144,7 +144,7 @@ def memory(name: str | None = None) -> MemorySink:
 def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
     """Print the first `limit` rows of every epoch.
 
-    See `godwit.spark.sinks.console.ConsoleSink`.
+    See `godwit.sinks.console_sink.ConsoleSink`.
     """
     return ConsoleSink(limit, file=file)
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 from godwit.dataflow.groups import Groups, group_rows
 from godwit.dataflow.hashing import hash_keys
 from godwit.dataflow.operator import Step
+from godwit.lane.messages import KeyGroupLoad, OperatorReport
+from godwit.lane.wire import partial_schema, raw_schema, unpack_rows
 from godwit.model.key_groups import key_groups_of
-from godwit.spark.messages import KeyGroupLoad, OperatorReport
-from godwit.spark.wire import partial_schema, raw_schema, unpack_rows
 from godwit.state.blocks import BlockWriter, encode_batch
 from godwit.state.hydration import HASH, REMOVED, Hydration, ranges, recover_chains
 from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.dataflow.operator import KeyedOperator
-    from godwit.spark.messages import EpochInstruction, LaneReport, OperatorInstruction
-    from godwit.spark.wire import Header
+    from godwit.lane.messages import EpochInstruction, LaneReport, OperatorInstruction
+    from godwit.lane.wire import Header
     from godwit.state.local_store import LocalStore
     from godwit.state.storage import CheckpointStorage
 

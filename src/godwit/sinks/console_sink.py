@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

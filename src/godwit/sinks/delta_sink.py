@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError
 
 from godwit.model.errors import SinkError
-from godwit.spark.sinks.rows import (
+from godwit.sinks.rows import (
     column_names,
     fit,
     gather,
@@ -25,7 +25,7 @@ from godwit.spark.sinks.rows import (
     upsert_keys,
     without_replaced_rows,
 )
-from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from godwit.lane.executor import current_executor, local_store_root
+from godwit.lane.messages import LaneReport
+from godwit.lane.operator_lane import LaneFiles, OperatorLane
+from godwit.lane.wire import Header, Shipment, pack_report, ship
 from godwit.model.errors import GodwitError
-from godwit.spark.executors import current_executor, local_store_root
-from godwit.spark.lane_state import LaneFiles, OperatorLane
-from godwit.spark.messages import LaneReport
-from godwit.spark.wire import Header, Shipment, pack_report, ship
 from godwit.state.local_store import LocalStore
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from godwit.dataflow.compiled import CompiledFlow, UpstreamInput
     from godwit.dataflow.maps import ArrowMap
     from godwit.dataflow.operator import KeyedOperator
-    from godwit.spark.exchange import Blob
-    from godwit.spark.messages import EpochInstruction
+    from godwit.lane.messages import EpochInstruction
+    from godwit.lane.wire import Blob
 
 __all__ = ["LaneFlow", "LaneOperator", "lane_flow", "local_store", "run_lane", "shipments"]
 

@@ -9,7 +9,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from godwit.model.errors import GodwitError, SinkError, UserFunctionError
-from godwit.spark.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
