@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from godwit.planning import metrics
-from godwit.planning.albic import plan_albic
-from godwit.planning.cola import plan_cola
+from godwit.planning.allocation.albic import plan_albic
+from godwit.planning.allocation.cola import plan_cola
 from godwit.planning.problem import Limits, Problem, Traffic
 from godwit.planning.validation import validate_solution
 

@@ -19,13 +19,13 @@ from statistics import median
 
 import numpy as np
 
-from godwit.planning.mtm import plan_mtm
-from godwit.planning.partitionings import count_partitionings
-from godwit.planning.pmc import approximate_projected_cost, projected_cost
+from godwit.planning.intervals.mtm import plan_mtm
+from godwit.planning.intervals.partitionings import count_partitionings
+from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
+from godwit.planning.intervals.projected import space_of
+from godwit.planning.intervals.ssm import plan_ssm
+from godwit.planning.intervals.transitions import Transitions
 from godwit.planning.problem import Limits, Problem
-from godwit.planning.projected import space_of
-from godwit.planning.ssm import plan_ssm
-from godwit.planning.transitions import Transitions
 
 
 def line(m: int, n: int, target: int, *, tau: float, seed: int = 0, skew: float = 2.0) -> Problem:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.planning import metrics
-from godwit.planning.flux import plan_flux
-from godwit.planning.milp import plan_milp
+from godwit.planning.allocation.flux import plan_flux
+from godwit.planning.allocation.milp import plan_milp
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.validation import validate_solution
 

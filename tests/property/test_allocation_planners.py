@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from tests.oracles.allocation import allowed_assignments, best_allocation, over_under
 from tests.oracles.allocation_problems import allocation_problems, random_allocation_problem
 
-from godwit.planning.albic import plan_albic
-from godwit.planning.allocation_bound import load_distance_bound
-from godwit.planning.allocation_model import build_model
-from godwit.planning.allocation_search import AllocationSearch
-from godwit.planning.cola import plan_cola
-from godwit.planning.elb import plan_elb
-from godwit.planning.flux import plan_flux
-from godwit.planning.milp import plan_milp
-from godwit.planning.pkg import plan_pkg
-from godwit.planning.potc import plan_potc
+from godwit.planning.allocation.albic import plan_albic
+from godwit.planning.allocation.bound import load_distance_bound
+from godwit.planning.allocation.cola import plan_cola
+from godwit.planning.allocation.flux import plan_flux
+from godwit.planning.allocation.milp import plan_milp
+from godwit.planning.allocation.model import build_model
+from godwit.planning.allocation.potc import plan_potc
+from godwit.planning.allocation.search import AllocationSearch
+from godwit.planning.allocation.units import single_units
+from godwit.planning.balancing.elb import plan_elb
+from godwit.planning.balancing.pkg import plan_pkg
+from godwit.planning.balancing.universal_hashing import plan_universal_hashing
 from godwit.planning.solution import Status
-from godwit.planning.units import single_units
-from godwit.planning.universal_hashing import plan_universal_hashing
 from godwit.planning.validation import validate_solution
 
 if TYPE_CHECKING:

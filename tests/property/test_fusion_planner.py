@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.planning.fusion import FusionPlan, FusionProblem, plan_fusion
+from godwit.planning.components.fusion import FusionPlan, FusionProblem, plan_fusion
 
 profile = settings(derandomize=True, deadline=None, max_examples=150)
 Score = Literal["traffic", "attributes", "baseline"]

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.interval_plans import cheapest_sequence, fewest_bytes, random_line_problem
 
-from godwit.planning import ssm
-from godwit.planning.oms import plan_oms
-from godwit.planning.simple_ssm import plan_simple_ssm
+from godwit.planning.intervals import ssm
+from godwit.planning.intervals.oms import plan_oms
+from godwit.planning.intervals.simple_ssm import plan_simple_ssm
+from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.solution import Status
-from godwit.planning.ssm import plan_ssm
 from godwit.planning.validation import validate_solution
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.oracles.interval_plans import line_problem
 
-from godwit.planning.pmc import projected_cost
-from godwit.planning.transitions import Transitions
+from godwit.planning.intervals.pmc import projected_cost
+from godwit.planning.intervals.transitions import Transitions
 from godwit.spark.pmc import SparkBlockMap
 
 if TYPE_CHECKING:

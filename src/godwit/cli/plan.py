@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.model.errors import GodwitError, InvalidProblemError
+from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost, serially
+from godwit.planning.intervals.projected import ProjectedCost
+from godwit.planning.intervals.transitions import Transitions, estimate_transitions
 from godwit.planning.json_format import plain, problem_from_json, solution_to_dict
 from godwit.planning.json_schema import EXAMPLE, PROBLEM_SCHEMA, SOLUTION_SCHEMA
-from godwit.planning.pmc import approximate_projected_cost, projected_cost, serially
 from godwit.planning.preview import PlanPreview, human_bytes, preview, table
 from godwit.planning.problem import Problem
-from godwit.planning.projected import ProjectedCost
 from godwit.planning.registry import PLANNERS, Planner, planner
 from godwit.planning.solution import Solution
-from godwit.planning.transitions import Transitions, estimate_transitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.planning.pmc import BlockMap
+    from godwit.planning.intervals.pmc import BlockMap
 
 __all__ = ["add_plan_command"]
 

@@ -1,6 +1,19 @@
 """Planners: pure functions from a `Problem` to a `Solution`, over NumPy arrays.
 
-Start with `godwit.planning.problem`, then any one planner, such as `godwit.planning.ssm`.
+Every planner shares the files of this folder: `problem` is the question, `solution` the answer,
+`validation` its judge, `registry` the list of planners.  The planners are in folders by family:
+
+==============  =====  ==============================================================
+`intervals`     1      fewest bytes moved, one range of key groups per executor
+`allocation`    2      even load within a budget, draining, collocation
+`components`    3      operators fused into components
+`balancing`     4      loads in a range, or even over a history of windows
+`cores`         5      cores to a latency target, to machines; key groups to lanes
+`baselines`     1      consistent hashing, redistribution, Storm's default
+==============  =====  ==============================================================
+
+The middle column is the paper.  Start with `problem`, then any one planner, such as
+`godwit.planning.intervals.ssm`.
 """
 
 from godwit.planning.problem import Limits, Problem, Traffic

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.core_allocation import CoreAllocationProblem
-from godwit.planning.core_assignment import CoreAssignmentProblem
-from godwit.planning.fusion import FusionProblem
+from godwit.planning.components.fusion import FusionProblem
+from godwit.planning.cores.core_allocation import CoreAllocationProblem
+from godwit.planning.cores.core_assignment import CoreAssignmentProblem
+from godwit.planning.cores.queueing import QueueingNetwork
 from godwit.planning.problem import Limits, Problem, Traffic
-from godwit.planning.queueing import QueueingNetwork
 from godwit.planning.solution import Solution
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ Entries are data: a planner's module is imported when it is first used, so a mis
 disturbs only the planners that need it.
 
 A planner is a function ``plan_<name>(problem, *, clock=time.perf_counter, **options) -> Solution``
-in the module ``godwit.planning.<name>``.  To add one: write the module, and add one entry to
-`PLANNERS`.
+in the module ``godwit.planning.<family>.<name>``.  To add one: write the module, and add one entry
+to `PLANNERS`.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class Planner:
     ----------
     name
         As in ``godwit plan NAME``.
+    family
+        Folder of its module, ``godwit.planning.<family>.<name>``.
     kind
         ``exact`` proves its optimum, ``heuristic`` does not, ``baseline`` is there to compare with.
     minimises, constraints, cost
@@ -94,11 +96,10 @@ class Planner:
         Type of problem: ``assignment`` is `Problem`; ``cores`` and ``fusion`` have their own.
     requires
         Checks a problem must pass; see `refusal`.
-    module
-        Where ``plan_<name>`` lives; default ``godwit.planning.<name>``.
     """
 
     name: str
+    family: str
     kind: Literal["exact", "heuristic", "baseline"]
     minimises: str
     constraints: str
@@ -106,7 +107,6 @@ class Planner:
     paper: str
     asks: Literal["assignment", "cores", "fusion"] = "assignment"
     requires: tuple[Requirement, ...] = ()
-    module: str = ""
 
     def refusal(self, problem: Problem) -> str:
         """Why this planner cannot take `problem`; empty if it can."""
@@ -121,7 +121,7 @@ class Planner:
             If a solver that it needs is not installed.
         """
         try:
-            module = importlib.import_module(self.module or f"godwit.planning.{self.name}")
+            module = importlib.import_module(f"godwit.planning.{self.family}.{self.name}")
         except ModuleNotFoundError as error:
             raise InvalidProblemError(
                 f"Planner {self.name!r} needs the package {error.name!r}, which is not installed.",
@@ -183,6 +183,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
         for entry in (
             Planner(
                 name="ssm",
+                family="intervals",
                 kind="exact",
                 minimises="bytes moved by one migration",
                 constraints="intervals; load at most (1 + tau) times the fair share",
@@ -192,6 +193,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="simple_ssm",
+                family="intervals",
                 kind="exact",
                 minimises="bytes moved by one migration",
                 constraints="as ssm; the oracle that ssm is checked against",
@@ -201,6 +203,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="oms",
+                family="intervals",
                 kind="exact",
                 minimises="bytes moved by a known sequence of migrations",
                 constraints="as ssm, after every migration",
@@ -210,6 +213,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="mtm",
+                family="intervals",
                 kind="exact",
                 minimises="bytes moved now plus the projected (discounted, expected) bytes later",
                 constraints="as ssm",
@@ -219,6 +223,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="consistent_hashing",
+                family="baselines",
                 kind="baseline",
                 minimises="nothing: balances the number of key groups, moves few of them",
                 constraints="none (ignores load and limits)",
@@ -227,6 +232,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="storm_default",
+                family="baselines",
                 kind="baseline",
                 minimises="nothing: the same number of consecutive key groups for everyone",
                 constraints="intervals (ignores load and limits)",
@@ -235,6 +241,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="redistribution",
+                family="baselines",
                 kind="baseline",
                 minimises="imbalance plus migration, greedily, over the heaviest key groups",
                 constraints="explicit map for heavy key groups, consistent hash for the rest",
@@ -243,6 +250,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="milp",
+                family="allocation",
                 kind="exact",
                 minimises="load distance, then load left to drain, then over- plus underload",
                 constraints="max_moves, max_bytes, max_usage, tau; nothing onto draining executors",
@@ -252,6 +260,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="albic",
+                family="allocation",
                 kind="heuristic",
                 minimises="load distance down to even_enough, then traffic between executors",
                 constraints="as milp; collocated key groups move as one, some busy pairs meet",
@@ -261,6 +270,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="flux",
+                family="allocation",
                 kind="baseline",
                 minimises="variance of load, pair by pair",
                 constraints="max_moves, max_bytes",
@@ -270,6 +280,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="potc",
+                family="allocation",
                 kind="baseline",
                 minimises="imbalance, by splitting every key group over two executors and merging",
                 constraints="two candidates per key group (ignores limits)",
@@ -279,6 +290,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="cola",
+                family="allocation",
                 kind="baseline",
                 minimises="traffic between executors, from scratch",
                 constraints="load distance at most max_load_distance percent (ignores limits)",
@@ -288,6 +300,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="elb",
+                family="balancing",
                 kind="heuristic",
                 minimises="state moved and imbalance, by putting every load into a range",
                 constraints="load_low, load_high; grows and shrinks the executors in use",
@@ -297,6 +310,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="clb",
+                family="balancing",
                 kind="heuristic",
                 minimises="variance of load summed over the windows of the history",
                 constraints="none (ignores limits: state movement is amortised over the windows)",
@@ -306,6 +320,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="pkg",
+                family="balancing",
                 kind="baseline",
                 minimises="imbalance, between two candidates per key group",
                 constraints="two candidates per key group (ignores limits)",
@@ -315,6 +330,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="universal_hashing",
+                family="balancing",
                 kind="baseline",
                 minimises="nothing: a new random hash function every time",
                 constraints="none (ignores load and limits)",
@@ -324,6 +340,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="intra_executor",
+                family="cores",
                 kind="heuristic",
                 minimises="reassignments between the lanes of one executor",
                 constraints="busiest lane at most theta times the mean; max_moves",
@@ -333,6 +350,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="core_allocation",
+                family="cores",
                 kind="exact",
                 minimises="cores in total",
                 constraints="mean latency of the queueing network at most the target",
@@ -342,6 +360,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="core_assignment",
+                family="cores",
                 kind="heuristic",
                 minimises="bytes of state that leave a machine",
                 constraints="cores per machine and executor; data-intensive executors stay local",
@@ -351,6 +370,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="naive_core_assignment",
+                family="cores",
                 kind="baseline",
                 minimises="nothing: deals the cores out anew",
                 constraints="cores per machine and executor",
@@ -360,6 +380,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="fusion",
+                family="components",
                 kind="heuristic",
                 minimises="rows between components (score traffic) or components (attributes)",
                 constraints="a shared partition attribute per component; no cycle of components",

@@ -1,8 +1,8 @@
 """The pre-computation of projected costs on Spark (paper 1 §5.2 and §6).
 
-Realises the port `godwit.planning.pmc.BlockMap`: blocks of partitionings are evaluated by Spark
-tasks.  The function (partitionings and costs so far) is broadcast once per sweep; a block is three
-numbers and its result two vectors, so only the driver ever holds the whole table.
+Realises the port `godwit.planning.intervals.pmc.BlockMap`: Spark tasks evaluate blocks of
+partitionings.  The function (partitionings and costs so far) is broadcast once per sweep; a block
+is three numbers and its result two vectors, so only the driver ever holds the whole table.
 """
 
 from __future__ import annotations

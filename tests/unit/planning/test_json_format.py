@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.fusion import FusionProblem
+from godwit.planning.components.fusion import FusionProblem
+from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.json_format import (
     KINDS,
     plain,
@@ -19,7 +20,6 @@ from godwit.planning.json_format import (
 )
 from godwit.planning.json_schema import EXAMPLE, PROBLEM_SCHEMA, SOLUTION_SCHEMA
 from godwit.planning.problem import Limits, Problem, Traffic
-from godwit.planning.ssm import plan_ssm
 
 
 def _full_problem() -> Problem:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
+from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.json_format import problem_from_dict
 from godwit.planning.json_schema import EXAMPLE
 from godwit.planning.preview import human_bytes, preview
 from godwit.planning.problem import Problem
-from godwit.planning.ssm import plan_ssm
 from godwit.planning.validation import make_solution
 
 if TYPE_CHECKING:

@@ -1,0 +1,380 @@
+"""Load balance within a migration budget, as a mixed-integer linear program.
+
+Problem: the assignment with the least load distance d that moves at most ``max_moves`` key groups
+and at most ``max_bytes`` of state; executors may differ in capacity, several resources may be
+limited, and executors that drain give up their key groups.
+
+Invariant: nothing ever moves onto a draining executor, and plans made one after another on the same
+loads empty it: a plan that hardly balances takes at least one key group off, budget permitting (the
+paper's Lemma 4.2 says so of its model only without a budget).  Moves go to draining rather than to
+the last per cent of balance.
+
+Source: paper 2 §4.3.1.  Small programs go to HiGHS whole and come back proved.  Larger ones are
+solved by local search, again and again after taking some moves back, and now and then by HiGHS on a
+few executors around the worst one, for as long as the limits allow; a combinatorial bound says how
+far from the optimum they can be.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.planning.allocation.bound import load_distance_bound
+from godwit.planning.allocation.model import AllocationModel, build_model
+from godwit.planning.allocation.search import AllocationSearch
+from godwit.planning.allocation.solver import program_size, solve_allocation
+from godwit.planning.allocation.units import single_units
+from godwit.planning.arrays import wrong_value
+from godwit.planning.validation import make_solution
+
+if TYPE_CHECKING:
+    from godwit.planning.arrays import Clock, IntArray
+    from godwit.planning.problem import Problem
+    from godwit.planning.solution import Solution
+
+__all__ = ["AllocationResult", "SolverLimits", "allocate_units", "plan_milp", "solver_limits"]
+
+_WHOLE_PROGRAM = 600
+"""Binaries up to which HiGHS gets the whole program at once."""
+_CLOSE_ENOUGH = 1e-6
+"""A load distance of a millionth of the mean counts as none: no statistic is that exact."""
+
+
+_URGENT = 0.01
+"""Balance goes before draining where it gains more than this share of the mean."""
+_PROGRESS = 1e-3
+"""A plan that gains less than this share of the mean takes a key group off a draining executor."""
+_SHAKES = 32
+"""One of so many rounds goes to HiGHS, which takes as long as a dozen of the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverLimits:
+    """How long to look for a better plan.
+
+    Attributes
+    ----------
+    time_limit_s
+        Seconds for the whole plan, by `clock`.
+    node_limit
+        Branch-and-bound nodes of each program; gives the same plan on every machine when the time
+        limit is not reached.
+    rounds
+        Searches after the first, at most.
+    patience
+        Searches in a row that bring nothing before it stops.
+    clock
+        Where time is read.
+    rng
+        Draws what is taken back or re-planned.
+    """
+
+    time_limit_s: float = 5.0
+    node_limit: int | None = None
+    rounds: int = 10_000
+    patience: int = 400
+    clock: Clock = time.perf_counter
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AllocationResult:
+    """Where the units go.
+
+    Attributes
+    ----------
+    place
+        Shape ``(U,)``: executor of each unit.
+    objective
+        d, in the problem's unit of load.
+    bound
+        Proved lower bound of d by HiGHS, if it solved the whole program; else 0.
+    optimal
+        Whether d is proved least.
+    infeasible
+        Whether it is proved that the limits contradict each other.
+    rounds
+        Searches after the first.
+    forced
+        Whether key groups left a draining executor at the cost of balance.
+    """
+
+    place: IntArray
+    objective: float
+    bound: float
+    optimal: bool
+    infeasible: bool
+    rounds: int
+    forced: bool
+
+
+def solver_limits(
+    *,
+    time_limit_s: float,
+    node_limit: int | None,
+    rounds: int,
+    patience: int,
+    clock: Clock,
+    rng: np.random.Generator | None,
+) -> SolverLimits:
+    """Check a planner's options and gather them.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a limit is not positive.
+    """
+    for name, value in (
+        ("time_limit_s", time_limit_s),
+        ("node_limit", node_limit),
+        ("rounds", rounds),
+        ("patience", patience),
+    ):
+        if value is not None and not value > 0:
+            raise wrong_value(f"options.{name}", value, "give a number above 0")
+    return SolverLimits(
+        time_limit_s=time_limit_s,
+        node_limit=node_limit,
+        rounds=rounds,
+        patience=patience,
+        clock=clock,
+        rng=np.random.default_rng(0) if rng is None else rng,
+    )
+
+
+def plan_milp(
+    problem: Problem,
+    *,
+    time_limit_s: float = 5.0,
+    node_limit: int | None = None,
+    rounds: int = 10_000,
+    patience: int = 400,
+    clock: Clock = time.perf_counter,
+    rng: np.random.Generator | None = None,
+) -> Solution:
+    """Least load distance within the migration budget (paper 2 §4.3.1).
+
+    Minimises d, the largest deviation of a load index from the mean; then load left on draining
+    executors; then the sum of the largest overload and the largest underload; then moves.
+    Constraints: every key group has one executor, ``max_moves``, ``max_bytes``, ``max_usage`` and
+    ``tau`` of the problem's limits, nothing onto a draining executor. Ties are broken by the lowest
+    index.
+
+    Parameters
+    ----------
+    problem
+        Loads, owners and limits.
+    time_limit_s, node_limit, rounds, patience, clock, rng
+        How long to look, see `SolverLimits`.
+
+    Returns
+    -------
+    Solution
+        `objective` is d and `bound` a proved lower bound of it, both in the unit of load.
+    """
+    limits = solver_limits(
+        time_limit_s=time_limit_s,
+        node_limit=node_limit,
+        rounds=rounds,
+        patience=patience,
+        clock=clock,
+        rng=rng,
+    )
+    start = limits.clock()
+    model = build_model(problem, single_units(problem))
+    least = load_distance_bound(problem)
+    result = allocate_units(model, limits=limits, least=least)
+    bound = max(least, result.bound)
+    close = result.objective - bound <= _CLOSE_ENOUGH * model.scale
+    return make_solution(
+        problem,
+        model.units.expand(result.place),
+        method="milp",
+        optimal=(result.optimal or close) and not result.forced,
+        reason="the limits contradict each other" if result.infeasible else "",
+        objective=result.objective,
+        bound=min(bound, result.objective),
+        elapsed_s=limits.clock() - start,
+        details={"rounds": result.rounds, "forced_drain": result.forced},
+    )
+
+
+def allocate_units(
+    model: AllocationModel, *, limits: SolverLimits, least: float = 0.0, enough: float = 0.0
+) -> AllocationResult:
+    """Place units so that d is least; what MILP and ALBIC share.
+
+    Parameters
+    ----------
+    model
+        Units and limits.
+    limits
+        How long to look.
+    least
+        A known lower bound of d, in the problem's unit, at which to stop.
+    enough
+        A d, in the problem's unit, below which moves are rather saved.
+    """
+    deadline = limits.clock() + limits.time_limit_s
+    start = model.units.home.copy()
+    search = AllocationSearch(model, start)
+    search.improve(enough / model.scale)
+    place = search.place
+    proved, infeasible, bound, rounds = False, False, 0.0, 0
+    done = 0 < enough >= model.objective(place) and model.within_room(place)
+    if not done and (program_size(model) <= _WHOLE_PROGRAM or not model.within_room(place)):
+        result = solve_allocation(
+            model,
+            place,
+            free=np.arange(len(model.units), dtype=np.int32),
+            executors=np.arange(len(model.speed), dtype=np.int32),
+            time_limit_s=max(1e-3, (deadline - limits.clock()) / 2),
+            node_limit=limits.node_limit,
+        )
+        infeasible = result.infeasible
+        bound = max(0.0, result.bound * model.scale)
+        proved = result.proved
+        if result.place is not None and (proved or _better(model, result.place, place)):
+            place = result.place
+    if not done and not proved and not infeasible:
+        place, rounds = _search_neighbourhoods(model, place, limits, deadline, least)
+    search = AllocationSearch(model, place)
+    forced = search.drain(force=not _lower(model, place, start))
+    search, costs = _evacuate(model, search, start)
+    forced |= costs
+    return AllocationResult(
+        place=search.place,
+        objective=model.objective(search.place),
+        bound=bound,
+        optimal=proved,
+        infeasible=infeasible,
+        rounds=rounds,
+        forced=forced,
+    )
+
+
+def _evacuate(
+    model: AllocationModel, search: AllocationSearch, start: IntArray
+) -> tuple[AllocationSearch, bool]:
+    """Spend moves on draining rather than on the last per cent of balance.
+
+    Tries to take as many key groups off draining executors as the budget has moves, then half as
+    many, and so on, and takes the first plan that is nearly as balanced.
+
+    Returns
+    -------
+    The better search, and whether its plan gives up balance.
+    """
+    waiting = int((~model.stays[search.place]).sum())
+    already = int((~model.stays[start]).sum()) - waiting
+    d = max(model.over_under(search.place))
+    count = int(min(already + waiting, model.max_moves)) if waiting else 0
+    while count > already:
+        trial = AllocationSearch(model, start)
+        if trial.evacuate(count) > already:
+            trial.improve()
+            now = max(model.over_under(trial.place))
+            within = model.within_room(trial.place) or not model.within_room(search.place)
+            if now <= d + _URGENT and within:
+                return trial, now > d + _CLOSE_ENOUGH
+        count //= 2
+    return search, False
+
+
+def _better(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
+    if model.within_room(place) != model.within_room(than):
+        return model.within_room(place)
+    return _key(model, place) < _key(model, than)
+
+
+def _key(model: AllocationModel, place: IntArray) -> tuple[float, float]:
+    over, under = model.over_under(place)
+    return max(over, under), over + under
+
+
+def _lower(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
+    """Whether `place` is better, in d or in both sides together, by enough to put draining off."""
+    (d, both), (d_before, both_before) = _key(model, place), _key(model, than)
+    return d < d_before - _PROGRESS or (d <= d_before and both < both_before - _PROGRESS)
+
+
+def _search_neighbourhoods(
+    model: AllocationModel,
+    place: IntArray,
+    limits: SolverLimits,
+    deadline: float,
+    least: float,
+) -> tuple[IntArray, int]:
+    """Take moves back and search anew; now and then re-plan a few executors with HiGHS."""
+    failures, rounds = 0, 0
+    best = place
+    while rounds < limits.rounds and failures < limits.patience:
+        d = max(model.over_under(best))
+        left = deadline - limits.clock()
+        if left <= 0.01 or d - least / model.scale <= _CLOSE_ENOUGH:
+            break
+        rounds += 1
+        if rounds % _SHAKES:
+            search = AllocationSearch(model, place)
+            search.shake(limits.rng)
+            search.improve()
+            found = search.place
+        else:
+            # Neighbourhoods grow slowly: small ones are solved in milliseconds.
+            size = min(3 + failures // _SHAKES, 10, len(model.speed))
+            found = _replan_some(model, best, size, limits, left)
+        if _better(model, found, best):
+            best, place, failures = found, found, 0
+            continue
+        failures += 1
+        # Wandering among plans that are as good leads to better ones than always starting at one.
+        if max(model.over_under(found)) <= d and model.within_room(found):
+            place = found
+    return best, rounds
+
+
+def _replan_some(
+    model: AllocationModel, place: IntArray, size: int, limits: SolverLimits, time_limit_s: float
+) -> IntArray:
+    """Let HiGHS place the units of a few executors, the worst one among them."""
+    executors = _neighbourhood(model, place, size, limits.rng)
+    inside = np.zeros(len(model.speed), np.bool_)
+    inside[executors] = True
+    result = solve_allocation(
+        model,
+        place,
+        free=np.flatnonzero(inside[place]).astype(np.int32),
+        executors=executors,
+        cutoff=max(model.over_under(place)) * (1 - 1e-3),
+        refine=False,
+        time_limit_s=min(time_limit_s, 0.25),
+        node_limit=limits.node_limit,
+    )
+    if result.place is None:
+        return place
+    search = AllocationSearch(model, result.place)
+    search.improve()
+    return search.place if _better(model, search.place, result.place) else result.place
+
+
+def _neighbourhood(
+    model: AllocationModel, place: IntArray, size: int, random: np.random.Generator
+) -> IntArray:
+    deviation = model.deviations(place)
+    deviation = np.where(model.stays, deviation, np.maximum(deviation, 0.0))
+    worst = int(np.abs(deviation).argmax())
+    chosen = {worst}
+    # Partners on the other side of the mean first; among all of them at random.
+    other_side = np.flatnonzero(np.sign(deviation) == -np.sign(deviation[worst]))
+    if len(other_side):
+        take = min(len(other_side), max(1, size // 2))
+        chosen.update(random.choice(other_side, take, replace=False).tolist())
+    rest = np.array([e for e in range(len(model.speed)) if e not in chosen], np.int32)
+    more = min(len(rest), size - len(chosen))
+    if more > 0:
+        chosen.update(random.choice(rest, more, replace=False).tolist())
+    return np.array(sorted(chosen), np.int32)

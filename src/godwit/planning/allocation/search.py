@@ -1,0 +1,283 @@
+"""Local search on the allocation model: seconds where the whole program would take minutes.
+
+Problem: lower the worst deviation by moving one unit or exchanging two, within the budgets.
+
+Invariant: every step involves the executor with the worst deviation and leaves both executors of
+the step with smaller deviations than that, so the sorted deviations fall lexicographically and the
+search ends; budgets and room hold after every step.
+
+Source: our own; paper 2 §4.3.1 gives the model to the solver alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.planning.allocation.placement import Placement
+
+if TYPE_CHECKING:
+    from godwit.planning.arrays import FloatArray, IndexArray
+
+__all__ = ["AllocationSearch"]
+
+_PROGRESS = 1e-10
+"""Smallest fall of a deviation, in fair shares, that counts: above the noise of summing floats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    worst: float
+    unit: int
+    executor: int
+    other: int = -1
+    other_executor: int = -1
+
+
+class AllocationSearch(Placement):
+    """A placement that is improved step by step."""
+
+    def improve(self, enough: float = 0.0) -> None:
+        """Go down to a local optimum: first d, then the side that is not the worst.
+
+        Parameters
+        ----------
+        enough
+            Deviation, in fair shares, at which to stop and keep the moves that are left.
+        """
+        self._repair_room()
+        for exchange, spend in ((False, True), (True, False), (True, True)):
+            self._descend(exchange=exchange, spend=spend, enough=enough)
+        if abs(float(self._deviation()[self.worst()])) <= enough:
+            return
+        self._trade_moves()
+        self._descend(exchange=True, spend=True, second=True)
+
+    def shake(self, random: np.random.Generator) -> None:
+        """Send a random share of the moved units home, so that others can be tried instead."""
+        away = self._returnable()
+        share = random.uniform(0.05, 0.3)
+        for unit in away[random.random(len(away)) < share].tolist():
+            home = np.array([self.model.units.home[unit]])
+            if self._fits(np.array([unit]), home).all():
+                self.put(unit, int(home[0]))
+
+    def _descend(
+        self, *, exchange: bool, spend: bool, second: bool = False, enough: float = 0.0
+    ) -> None:
+        while True:
+            deviation = self._deviation()
+            if second:
+                over, under = int(deviation.argmax()), int(deviation.argmin())
+                h = under if deviation[over] >= -deviation[under] else over
+                if (deviation[h] <= 0) if h == over else (deviation[h] >= 0):
+                    return
+            else:
+                h = int(np.abs(deviation).argmax())
+            limit = abs(float(deviation[h]))
+            if limit <= enough:
+                return
+            step = self._best_move(h, limit, spend=spend)
+            if exchange:
+                pair = self._best_exchange(h, limit if step is None else step.worst, spend=spend)
+                step = step if pair is None else pair
+            if step is None:
+                return
+            self._apply(step)
+
+    def _best_move(self, h: int, limit: float, *, spend: bool) -> _Step | None:
+        model = self.model
+        n = len(model.speed)
+        best: _Step | None = None
+        # Where no move is left, only what moved already can go elsewhere for nothing.
+        candidate = self.movable & (self._away if self._full(1, spend=spend) else True)
+        held = self.place == h
+        mine = np.flatnonzero(held & candidate)
+        if len(mine):
+            weight = model.weight[mine]
+            executors = np.arange(n)
+            target = self._load + weight[:, None]
+            worst = np.maximum(
+                self._badness(target, slice(None)),
+                self._badness(self._load[h] - weight, h)[:, None],
+            )
+            allowed = model.stays | (self._way_back[mine][:, None] == executors)
+            allowed[:, h] = False
+            allowed &= self._affordable(mine[:, None], executors, spend=spend)
+            allowed &= self._fits(mine, executors)
+            best = self._pick(np.where(allowed, worst, np.inf), limit, mine, executors)
+        others = np.flatnonzero(~held & candidate)
+        if len(others):
+            weight, owner = model.weight[others], self.place[others]
+            worst = np.maximum(
+                self._badness(self._load[h] + weight, h),
+                self._badness(self._load[owner] - weight, owner),
+            )
+            target_h = np.array([h])
+            allowed = (
+                (model.stays[h] | (self._way_back[others] == h))
+                & self._affordable(others, np.full(len(others), h), spend=spend)
+                & self._fits(others, target_h)[:, 0]
+            )
+            bar = limit if best is None else best.worst
+            best = (
+                self._pick(np.where(allowed, worst, np.inf)[:, None], bar, others, target_h) or best
+            )
+        return best
+
+    def _best_exchange(self, h: int, limit: float, *, spend: bool) -> _Step | None:
+        held = self.place == h
+        mine, others = np.flatnonzero(held & self.movable), np.flatnonzero(~held & self.movable)
+        if not self._full(2, spend=spend):
+            return self._best_pair(h, mine, others, limit, spend=spend)
+        # Then one of the two must have moved already: a few per cent of all pairs.
+        gone = self._away[mine]
+        best = self._best_pair(h, mine[gone], others, limit, spend=spend)
+        bar = limit if best is None else best.worst
+        at_home = self._best_pair(h, mine[~gone], others[self._away[others]], bar, spend=spend)
+        return best if at_home is None else at_home
+
+    def _best_pair(
+        self, h: int, mine: IndexArray, others: IndexArray, limit: float, *, spend: bool
+    ) -> _Step | None:
+        if not len(mine) or not len(others):
+            return None
+        model = self.model
+        owner = self.place[others]
+        gain = model.weight[others][None, :] - model.weight[mine][:, None]
+        worst = np.maximum(
+            self._badness(self._load[h] + gain, h),
+            self._badness(self._load[owner] - gain, owner),
+        )
+        allowed = worst < limit - _PROGRESS
+        allowed &= model.stays[owner] | (self._way_back[mine][:, None] == owner)
+        if not model.stays[h]:
+            allowed &= self._way_back[others] == h
+        row, column = np.nonzero(allowed)
+        if not len(row):
+            return None
+        u, v, at_v = mine[row], others[column], owner[column]
+        good = self._exchangeable(u, v, at_v, np.full(len(u), h), spend=spend)
+        if not good.any():
+            return None
+        pick = int(np.where(good, worst[row, column], np.inf).argmin())
+        return _Step(
+            worst=float(worst[row[pick], column[pick]]),
+            unit=int(u[pick]),
+            executor=int(at_v[pick]),
+            other=int(v[pick]),
+            other_executor=h,
+        )
+
+    def _pick(
+        self, worst: FloatArray, limit: float, units: IndexArray, executors: IndexArray
+    ) -> _Step | None:
+        at = int(worst.argmin())
+        row, column = divmod(at, worst.shape[1])
+        if not worst[row, column] < limit - _PROGRESS:
+            return None
+        return _Step(
+            worst=float(worst[row, column]), unit=int(units[row]), executor=int(executors[column])
+        )
+
+    def _apply(self, step: _Step) -> None:
+        self.put(step.unit, step.executor)
+        if step.other >= 0:
+            self.put(step.other, step.other_executor)
+
+    def _repair_room(self) -> None:
+        """Move units off executors that use more than they may, most room gained per move first."""
+        model = self.model
+        for r in range(model.usage.shape[1]):
+            while True:
+                excess = np.where(model.stays, self._used[:, r] - model.room[:, r], -np.inf)
+                h = int(excess.argmax())
+                if excess[h] <= 1e-9:
+                    break
+                mine = np.flatnonzero((self.place == h) & self.movable)
+                executors = np.arange(len(model.speed))
+                allowed = self._fits(mine, executors) & model.stays
+                allowed[:, h] = False
+                allowed &= self._affordable(mine[:, None], executors, spend=True)
+                allowed &= (model.usage[mine, r] > 0)[:, None]
+                if not allowed.any():
+                    break
+                gain = np.minimum(model.usage[mine, r], excess[h])[:, None]
+                target = self._load + model.weight[mine][:, None]
+                score = np.where(allowed, gain - 1e-3 * self._badness(target, slice(None)), -np.inf)
+                row, column = divmod(int(score.argmax()), score.shape[1])
+                self.put(int(mine[row]), int(executors[column]))
+
+    def _trade_moves(self) -> None:
+        """Send units home whose move does least good, and spend what that frees."""
+        model = self.model
+        while np.isfinite(model.max_moves) or np.isfinite(model.max_bytes):
+            before, start = self.place.copy(), model.objective(self.place)
+            bar = abs(float(self._deviation()[self.worst()])) - _PROGRESS
+            away = self._returnable()
+            refunded = False
+            for unit in away[np.argsort(model.weight[away], kind="stable")].tolist():
+                home = int(model.units.home[unit])
+                if self.permits_moves(np.array([unit]), home, limit=bar)[0]:
+                    self.put(unit, home)
+                    refunded = True
+            if refunded:
+                self._descend(exchange=False, spend=True)
+                self._descend(exchange=True, spend=True)
+            if not model.objective(self.place) < start * (1 - 1e-6):
+                self._reset(before)
+                return
+
+    # -- draining --------------------------------------------------------------------------------
+
+    def drain(self, *, force: bool) -> bool:
+        """Use what is left of the budget to empty draining executors.
+
+        Units leave where that does not raise d; with `force`, if none can, one leaves nevertheless,
+        the one that does least harm.
+
+        Returns
+        -------
+        Whether one was forced.
+        """
+        left = True
+        while left:
+            left = self._drain_one(float(np.abs(self._deviation()).max()))
+        model = self.model
+        moved_off = (~model.stays[model.units.home]) & (self.place != model.units.home)
+        return force and not moved_off.any() and self._drain_one(np.inf)
+
+    def evacuate(self, count: int) -> int:
+        """Take up to `count` units off draining executors, for good; return how many left.
+
+        Those go that do least harm; `improve` then balances with the rest of the budget.
+        """
+        self._way_back[~self.model.stays[self._way_back]] = -1
+        gone = 0
+        while gone < count and self._drain_one(np.inf):
+            gone += 1
+        return gone
+
+    def _drain_one(self, limit: float) -> bool:
+        model = self.model
+        waiting = np.flatnonzero(~model.stays[self.place] & self.movable)
+        if not len(waiting):
+            return False
+        executors = np.flatnonzero(model.stays)
+        index = (self._load[executors] + model.weight[waiting][:, None]) / model.speed[executors]
+        over = index - model.mean
+        allowed = self._affordable(waiting[:, None], executors, spend=True)
+        allowed &= self._fits(waiting, executors)
+        allowed &= over <= limit + _PROGRESS
+        if not allowed.any():
+            return False
+        over = np.where(allowed, over, np.inf)
+        if np.isfinite(limit):  # heavy units first, while there is a place for them
+            row = int(np.where(allowed.any(axis=1), model.weight[waiting], -1.0).argmax())
+        else:
+            row = int(over.min(axis=1).argmin())
+        column = int(over[row].argmin())
+        self.put(int(waiting[row]), int(executors[column]))
+        return True

@@ -1,0 +1,184 @@
+"""MTM-aware migration: cheap now, and from where the future is expected to be cheap.
+
+Problem (paper 1, definition 5.4).  Among assignments by intervals within τ, minimise the bytes
+moved now plus gamma times the projected cost C of the new partitioning (see `pmc`).
+The definition adds C undiscounted, but then gamma = 0 would not reduce to SSM as paper 1 §6 says it
+does; with the factor, which is also what the equations of C use, it does.
+
+Method.  The table holds C for every partitioning (exact) or a sample.  With an exact table all
+partitionings into n' intervals are compared.  With a sample, candidates beyond it (SSM's plan, and
+neighbours of the best so far) get their C by one look ahead into the table, an upper bound.
+Ties are broken towards the candidate that comes first in lexicographic order.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.intervals.oms import match_intervals
+from godwit.planning.intervals.partitionings import kept_bytes
+from godwit.planning.intervals.pmc import best_next, projected_cost
+from godwit.planning.intervals.projected import space_of
+from godwit.planning.intervals.sampling import cheapest_step, neighbours
+from godwit.planning.intervals.ssm import line_of, load_bound, plan_ssm, present_cuts
+from godwit.planning.intervals.transitions import Transitions
+from godwit.planning.validation import make_solution
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from godwit.planning.arrays import Clock, FloatArray, IntArray
+    from godwit.planning.intervals.projected import ProjectedCost
+    from godwit.planning.problem import Problem
+    from godwit.planning.solution import Solution
+
+__all__ = ["plan_mtm"]
+
+ROUNDS = 4
+"""Times that the neighbours of the best candidate are looked at."""
+
+
+def plan_mtm(
+    problem: Problem,
+    *,
+    projected: ProjectedCost | None = None,
+    transitions: Transitions | Mapping[str, Any] | None = None,
+    gamma: float = 0.8,
+    max_drift: float = 0.0,
+    clock: Clock = time.perf_counter,
+) -> Solution:
+    """Minimise bytes moved now plus discounted bytes expected later.
+
+    Parameters
+    ----------
+    problem
+        As for `godwit.planning.intervals.ssm.plan_ssm`.
+    projected
+        The pre-computed table; computed exactly here if it is not given.
+    transitions, gamma
+        Used only if `projected` is not given: the migration transition matrix (or a mapping with
+        ``sizes`` and ``probability``), and the discount factor.
+    max_drift
+        How far loads and sizes may be from those of the table; see
+        `ProjectedCost.refuse_unless_fits`.
+
+    Returns
+    -------
+    Solution
+        ``objective`` is bytes now + gamma · projected bytes. ``details`` has both, and the facts
+        about the table. The status is optimal only with an exact table of this very problem.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the table does not fit the problem, or there is neither table nor matrix.
+    """
+    began = clock()
+    load_bound(problem)
+    if projected is None:
+        if transitions is None:
+            raise InvalidProblemError(
+                "transitions = None is wrong: without `projected` the matrix is needed.",
+                remedy="Give the sizes and probabilities of the migration transition matrix.",
+                field="transitions",
+                value=None,
+            )
+        if not isinstance(transitions, Transitions):
+            transitions = Transitions(**transitions)
+        projected = projected_cost(problem, transitions, gamma=gamma, clock=clock)
+    projected.refuse_unless_fits(problem, max_drift=max_drift)
+    parts = problem.target_executors
+    size = projected.size_index(parts)
+    reach = space_of(problem, parts)
+    rows = projected.space.cuts[size]
+    within = (rows[:, 1:] <= reach[rows[:, :-1]]).all(axis=1)
+    rows, later = rows[within], projected.cost[size][within]
+    if not projected.exact:
+        rows, later = _with_ssm(problem, projected, rows, later, reach)
+    if len(rows) == 0:
+        fallback = plan_ssm(problem, clock=clock)
+        return make_solution(
+            problem, fallback.assignment, method="mtm", reason=fallback.reason,
+            objective=fallback.objective, elapsed_s=clock() - began,
+        )  # fmt: skip
+    now = _bytes_now(problem, rows)
+    at = int((now + projected.space.gamma * later).argmin())
+    best = (rows[at], float(now[at]), float(later[at]))
+    if not projected.exact:
+        best = _improve(problem, projected, best, reach)
+    cuts, moved, future = best
+    objective = moved + projected.space.gamma * future
+    fits = projected.exact and max_drift == 0
+    return make_solution(
+        problem,
+        match_intervals(problem, cuts),
+        method="mtm",
+        optimal=fits,
+        reason="" if fits else "projected costs are approximate",
+        objective=objective,
+        bound=objective if fits else None,
+        elapsed_s=clock() - began,
+        details={
+            "moved_bytes": moved,
+            "projected_bytes": future,
+            "gamma": projected.space.gamma,
+            "exact": projected.exact,
+            "partitionings": projected.num_partitionings,
+            "measured_error": projected.measured_error,
+            "measured_mean_error": projected.measured_mean_error,
+        },
+    )
+
+
+def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
+    """Shape ``(a,)``: bytes that move when going to each partitioning today."""
+    cuts = present_cuts(problem)
+    kept = line_of(problem, np.inf, use=False).kept
+    stays: FloatArray = kept_bytes(cuts[None], rows, kept)[0]
+    return float(problem.state_bytes.sum()) - stays
+
+
+def _with_ssm(
+    problem: Problem, projected: ProjectedCost, rows: IntArray, later: FloatArray, reach: IntArray
+) -> tuple[IntArray, FloatArray]:
+    cuts = present_cuts(problem)
+    kept = line_of(problem, np.inf, use=False).kept
+    found = cheapest_step(cuts, reach, problem.target_executors, kept)
+    if found is None:
+        return rows, later
+    ahead = _look_ahead(projected, found[None])
+    return np.concatenate((rows, found[None])), np.concatenate((later, ahead))
+
+
+def _look_ahead(projected: ProjectedCost, rows: IntArray) -> FloatArray:
+    size = projected.size_index(rows.shape[1] - 1)
+    return best_next(projected.space, rows, size, projected.cost)[0]
+
+
+def _improve(
+    problem: Problem,
+    projected: ProjectedCost,
+    best: tuple[IntArray, float, float],
+    reach: IntArray,
+) -> tuple[IntArray, float, float]:
+    gamma = projected.space.gamma
+    for _ in range(ROUNDS):
+        around = neighbours(best[0], reach)
+        if len(around) == 0:
+            break
+        now = _bytes_now(problem, around)
+        promising = np.flatnonzero(now < best[1] + gamma * best[2])
+        if len(promising) == 0:
+            break
+        later = _look_ahead(projected, around[promising])
+        total = now[promising] + gamma * later
+        at = int(total.argmin())
+        if total[at] >= best[1] + gamma * best[2]:
+            break
+        best = (around[promising[at]], float(now[promising[at]]), float(later[at]))
+    return best

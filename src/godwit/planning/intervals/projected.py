@@ -1,0 +1,282 @@
+"""Projected costs as a value: looked up, saved, loaded, and refused where they do not fit.
+
+The table is computed by `pmc` and used by `mtm`.  It is saved as
+bytes of a NumPy archive without pickled objects, so opening one is safe; writing the bytes to a
+file is up to the caller, as planners do no I/O.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.intervals.ssm import reach_of
+from godwit.planning.intervals.transitions import Transitions
+from godwit.planning.validation import RELATIVE_TOLERANCE
+
+if TYPE_CHECKING:
+    from godwit.planning.arrays import FloatArray, IntArray
+    from godwit.planning.problem import Problem
+
+__all__ = ["ProjectedCost", "Space", "space_of"]
+
+FORMAT = 2
+
+
+def space_of(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
+    """Return the reach of each cut when `parts` executors share the load within τ.
+
+    Raises
+    ------
+    InvalidProblemError
+        If τ is missing or gamma is not in [0, 1).
+    """
+    if problem.limits.tau is None:
+        raise _wrong("limits.tau", None, "Give the load balancing threshold.")
+    if not 0 <= gamma < 1:
+        raise _wrong("gamma", gamma, "Give a discount factor of at least 0 and below 1.")
+    limit = (1 + problem.limits.tau) * float(problem.weight.sum()) / parts
+    return reach_of(problem.weight, limit * (1 + RELATIVE_TOLERANCE / 2))
+
+
+def _wrong(name: str, value: object, remedy: str) -> InvalidProblemError:
+    return InvalidProblemError(
+        f"{name} = {value!r} is wrong.", remedy=remedy, field=name, value=value
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Space:
+    """Partitionings that the future may go through.
+
+    Attributes
+    ----------
+    transitions
+        Sizes and their probabilities.
+    gamma
+        Discount factor.
+    cuts
+        Per size n, shape ``(N_n, n + 1)``: partitionings.
+    kept
+        Shape ``(m + 1,)``: bytes of state before each cut.
+    """
+
+    transitions: Transitions
+    gamma: float
+    cuts: tuple[IntArray, ...]
+    kept: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        transitions: Transitions,
+        *,
+        cuts: tuple[IntArray, ...],
+        gamma: float,
+    ) -> Space:
+        """Check that every size has a partitioning, and lay out the state.
+
+        Raises
+        ------
+        InvalidProblemError
+            If a size has none.
+        """
+        for n, rows in zip(transitions.sizes, cuts, strict=True):
+            if len(rows) == 0:
+                raise _wrong(
+                    "limits.tau", problem.limits.tau, f"No {n} intervals are within it; raise it."
+                )
+        kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
+        return cls(transitions=transitions, gamma=gamma, cuts=cuts, kept=kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProjectedCost:
+    """Bytes that the future is expected to move, from each partitioning.
+
+    Attributes
+    ----------
+    space
+        The partitionings it knows.
+    cost
+        Per size, shape ``(N_n,)``: discounted expected bytes.
+    weight
+        Shape ``(m,)``: the loads it was computed for.
+    tau
+        The τ it was computed for.
+    exact
+        Whether `space` holds every partitioning within τ.
+    error_bytes
+        Greatest distance of `cost` from the fixed point over `space`.
+    measured_error
+        Of an approximation that was compared with exact costs: by how much a cost is above the
+        exact one at most, relative to the mean of all exact costs.
+    measured_mean_error
+        The same on average over the partitionings of the table.
+    partitionings_in_all
+        How many partitionings within τ there are.
+    sweeps, elapsed_s
+        What it took.
+    """
+
+    space: Space
+    cost: tuple[FloatArray, ...]
+    weight: FloatArray
+    tau: float
+    exact: bool
+    error_bytes: float
+    sweeps: int
+    elapsed_s: float
+    measured_error: float | None = None
+    measured_mean_error: float | None = None
+    partitionings_in_all: int = 0
+
+    @classmethod
+    def of(cls, problem: Problem, space: Space, **facts: Any) -> ProjectedCost:
+        """Remember which problem the costs belong to."""
+        facts.setdefault("partitionings_in_all", sum(len(rows) for rows in space.cuts))
+        assert problem.limits.tau is not None, "a space has a tau"
+        return cls(space=space, weight=problem.weight.copy(), tau=problem.limits.tau, **facts)
+
+    @property
+    def num_partitionings(self) -> int:
+        """Number of partitionings in the table."""
+        return sum(len(rows) for rows in self.space.cuts)
+
+    def size_index(self, parts: int) -> int:
+        """Position of a size in the transition matrix.
+
+        Raises
+        ------
+        InvalidProblemError
+            If the matrix has no row for it.
+        """
+        sizes = self.space.transitions.sizes
+        if parts not in sizes:
+            raise _wrong(
+                "limits.target_executors", parts, f"The transition matrix has only {sizes}."
+            )
+        return sizes.index(parts)
+
+    def cost_of(self, cuts: IntArray, parts: int) -> float:
+        """Cost of one partitioning of the table.
+
+        Raises
+        ------
+        InvalidProblemError
+            If the table does not hold it.
+        """
+        size = self.size_index(parts)
+        found = np.flatnonzero((self.space.cuts[size] == cuts).all(axis=1))
+        if len(found) == 0:
+            raise _wrong("cuts", cuts.tolist(), "The table does not hold this partitioning.")
+        return float(self.cost[size][found[0]])
+
+    def refuse_unless_fits(self, problem: Problem, *, max_drift: float = 0.0) -> None:
+        """Refuse a problem that the costs were not computed for.
+
+        Parameters
+        ----------
+        max_drift
+            Greatest sum of absolute differences of loads, and of state sizes, relative to their
+            sum. Costs drift with them, so a caller has to say how much is acceptable.
+
+        Raises
+        ------
+        InvalidProblemError
+            Names the first difference.
+        """
+        ours, theirs = len(self.weight), problem.num_key_groups
+        if ours != theirs:
+            raise _wrong("projected", f"{ours} key groups", f"The problem has {theirs}.")
+        if problem.limits.tau != self.tau:
+            raise _wrong(
+                "projected", f"tau = {self.tau}", f"The problem has tau = {problem.limits.tau}."
+            )
+        state = np.diff(self.space.kept)
+        for name, old, new in (
+            ("load", self.weight, problem.weight),
+            ("state_bytes", state, problem.state_bytes),
+        ):
+            drift = float(np.abs(old - new).sum()) / max(float(old.sum()), 1e-300)
+            if drift > max_drift + RELATIVE_TOLERANCE:
+                raise _wrong(
+                    "projected",
+                    f"{name} differs by {drift:.3g}",
+                    f"Compute it again, or allow max_drift of at least {drift:.3g}.",
+                )
+
+    def to_bytes(self) -> bytes:
+        """Encode as a NumPy archive without pickled objects."""
+        transitions = self.space.transitions
+        arrays: dict[str, Any] = {
+            f"cuts_{n}": c for n, c in zip(transitions.sizes, self.space.cuts, strict=True)
+        }
+        arrays |= {f"cost_{n}": c for n, c in zip(transitions.sizes, self.cost, strict=True)}
+        errors = [
+            np.nan if error is None else error
+            for error in (self.measured_error, self.measured_mean_error)
+        ]
+        numbers = (FORMAT, self.space.gamma, self.tau, self.exact, self.error_bytes, self.sweeps,
+                   self.elapsed_s, *errors, self.partitionings_in_all)  # fmt: skip
+        buffer = io.BytesIO()
+        np.savez_compressed(
+            buffer,
+            allow_pickle=False,
+            sizes=np.array(transitions.sizes),
+            probability=transitions.probability,
+            kept=self.space.kept,
+            weight=self.weight,
+            numbers=np.array(numbers, np.float64),
+            **arrays,
+        )
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ProjectedCost:
+        """Undo `to_bytes`.
+
+        Raises
+        ------
+        InvalidProblemError
+            If the bytes are not those of a table, or of another version of it.
+        """
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                arrays = dict(archive)
+            sizes = tuple(arrays["sizes"].tolist())
+            cuts = tuple(arrays[f"cuts_{n}"] for n in sizes)
+            cost = tuple(arrays[f"cost_{n}"] for n in sizes)
+            version, *numbers = arrays["numbers"].tolist()
+            if version == FORMAT:
+                gamma, tau, exact, bound, sweeps, elapsed, error, mean_error, count = numbers
+            probability, kept, weight = arrays["probability"], arrays["kept"], arrays["weight"]
+        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as problem:
+            raise _wrong("projected", "these bytes", f"They are no table: {problem}.") from problem
+        if version != FORMAT:
+            raise _wrong("projected", f"format {version}", f"This version reads format {FORMAT}.")
+        space = Space(
+            transitions=Transitions(sizes=sizes, probability=probability),
+            gamma=gamma,
+            cuts=cuts,
+            kept=kept,
+        )
+        return cls(
+            space=space,
+            cost=cost,
+            weight=weight,
+            tau=tau,
+            exact=bool(exact),
+            error_bytes=bound,
+            sweeps=int(sweeps),
+            elapsed_s=elapsed,
+            measured_error=None if np.isnan(error) else error,
+            measured_mean_error=None if np.isnan(mean_error) else mean_error,
+            partitionings_in_all=int(count),
+        )

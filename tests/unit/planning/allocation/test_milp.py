@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning import metrics
+from godwit.planning.allocation.bound import load_distance_bound
+from godwit.planning.allocation.flux import plan_flux
+from godwit.planning.allocation.milp import plan_milp
+from godwit.planning.allocation.model import build_model
+from godwit.planning.allocation.solver import program_size
+from godwit.planning.allocation.units import single_units
+from godwit.planning.problem import Limits, Problem
+from godwit.planning.solution import Status
+from godwit.planning.validation import validate_solution
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def problem(load: list[float], current: list[int], executors: int = 2, **fields: Any) -> Problem:
+    return Problem(
+        executors=tuple(f"e{i}" for i in range(executors)),
+        load=np.array(load),
+        state_bytes=fields.pop("state_bytes", np.ones(len(load))),
+        current=np.array(current, np.int32),
+        **fields,
+    )
+
+
+def skewed_cluster(executors: int, *, max_moves: int, seed: int = 1) -> Problem:
+    """Paper 2 §5.1: 20 key groups each, within 5 %; a fifth of the executors 30 % off."""
+    rng = np.random.default_rng(seed)
+    current = np.repeat(np.arange(executors), 20)
+    load = 2.5 * (1 + rng.uniform(-0.05, 0.05, 20 * executors))
+    for j, e in enumerate(rng.choice(executors, executors // 5, replace=False).tolist()):
+        some = rng.choice(np.flatnonzero(current == e), 10, replace=False)
+        load[some] += 1.5 if j % 2 else -1.5
+    return problem(load.tolist(), current.tolist(), executors, limits=Limits(max_moves=max_moves))
+
+
+def test_no_move_where_none_is_allowed() -> None:
+    solution = plan_milp(problem([4.0, 4.0], [0, 0], limits=Limits(max_moves=0)))
+    assert solution.num_moves == 0
+    assert solution.objective == pytest.approx(4.0)
+    assert solution.bound == pytest.approx(4.0)
+    assert solution.status is Status.OPTIMAL
+
+
+def test_balanced_problem_is_left_alone() -> None:
+    assert plan_milp(problem([4.0, 4.0], [0, 1])).num_moves == 0
+
+
+def test_second_goal_tightens_the_side_that_is_not_the_worst() -> None:
+    # d = 4 whatever is done (key group of 10 against a mean of 6); under falls from 4 to 3.
+    asked = problem([10.0, 5.0, 1.0, 2.0], [0, 1, 1, 2], 3)
+    solution = plan_milp(asked)
+    assert solution.objective == pytest.approx(4.0)
+    assert sorted(solution.load_index.tolist()) == [3.0, 5.0, 10.0]
+
+
+def test_byte_budget_chooses_the_key_group_with_little_state() -> None:
+    asked = problem(
+        [4.0, 4.0], [0, 0], state_bytes=np.array([9.0, 2.0]), limits=Limits(max_bytes=5)
+    )
+    assert plan_milp(asked).assignment.tolist() == [0, 1]
+
+
+def test_faster_executor_gets_more_load() -> None:
+    asked = problem([2.0, 2.0, 2.0], [0, 0, 0], capacity=np.array([1.0, 2.0]))
+    assert sorted(plan_milp(asked).load_index.tolist()) == [2.0, 2.0]
+
+
+def test_second_resource_keeps_two_key_groups_apart() -> None:
+    asked = Problem(
+        executors=("a", "b"),
+        resources=("cpu", "memory"),
+        load=np.array([[10.0, 8.0], [1.0, 8.0], [9.0, 0.0]]),
+        state_bytes=np.ones(3),
+        current=np.array([0, 1, 1], np.int32),
+        limits=Limits(max_usage=(100.0, 8.0)),
+    )
+    solution = plan_milp(asked)
+    assert solution.assignment[0] != solution.assignment[1]
+    assert solution.objective == pytest.approx(0.0, abs=1e-6)
+
+
+def test_limits_that_contradict_each_other_are_infeasible_with_the_reason() -> None:
+    solution = plan_milp(problem([6.0, 6.0], [0, 1], limits=Limits(max_usage=(5.0,))))
+    assert solution.status is Status.INFEASIBLE
+    assert "contradict" in solution.reason
+    assert "max_usage" in solution.reason
+    validate_solution(solution)
+
+
+def test_tau_bounds_every_executor() -> None:
+    asked = problem([5.0, 3.0, 2.0], [0, 0, 0], limits=Limits(tau=0.0))
+    assert plan_milp(asked).load_index.tolist() == [5.0, 5.0]
+
+
+def test_draining_executor_is_emptied_when_the_budget_allows() -> None:
+    asked = problem([2.0, 2.0, 2.0, 0.0], [0, 1, 2, 2], 3, draining=np.array([False, False, True]))
+    assert not (plan_milp(asked).assignment == 2).any()
+
+
+def test_urgent_balance_comes_before_draining() -> None:
+    asked = problem(
+        [20.0, 20.0, 2.0, 2.0],
+        [0, 0, 1, 2],
+        3,
+        draining=np.array([False, False, True]),
+        limits=Limits(max_moves=1),
+    )
+    solution = plan_milp(asked)
+    assert solution.moved.tolist() in ([0], [1])
+    assert not solution.details["forced_drain"]
+
+
+def test_drain_that_does_not_balance_is_forced_and_said_so() -> None:
+    # Moving 9 makes an overload of 6 where the underload was 3, and one move can do nothing else.
+    asked = problem(
+        [1.0, 1.0, 1.0, 9.0],
+        [0, 1, 2, 3],
+        4,
+        draining=np.array([False, False, False, True]),
+        limits=Limits(max_moves=1),
+    )
+    solution = plan_milp(asked)
+    assert solution.assignment[3] != 3
+    assert solution.details["forced_drain"]
+    assert solution.status is Status.FEASIBLE
+
+
+def test_large_problem_is_solved_by_search_below_flux_with_a_bound() -> None:
+    asked = skewed_cluster(20, max_moves=20)
+    assert program_size(build_model(asked, single_units(asked))) > 600
+    solution = plan_milp(asked, rounds=40)
+    validate_solution(solution)
+    assert solution.num_moves <= 20
+    assert solution.load_distance < 0.5 * plan_flux(asked).load_distance
+    assert solution.bound is not None
+    assert 0 <= solution.bound <= solution.load_distance
+    assert solution.gap is not None
+
+
+def test_bound_counts_that_a_small_correction_takes_an_exchange() -> None:
+    # Any key group is far heavier than the two deviations of 0.2: one move only makes them worse.
+    loads = [5.2, 5.0, 4.8, 5.0]
+    one = problem(loads, [0, 0, 1, 1], limits=Limits(max_moves=1))
+    assert load_distance_bound(one) == pytest.approx(0.2)
+    two = problem(loads, [0, 0, 1, 1], limits=Limits(max_moves=2))
+    assert load_distance_bound(two) == 0.0
+    assert plan_milp(two).load_distance == pytest.approx(0.0)
+
+
+def test_bound_is_met_where_moves_are_scarce() -> None:
+    asked = skewed_cluster(40, max_moves=10)
+    solution = plan_milp(asked, rounds=200)
+    assert solution.objective == pytest.approx(load_distance_bound(asked), rel=0.05)
+
+
+def test_rounds_not_time_decide_so_plans_repeat() -> None:
+    asked = skewed_cluster(20, max_moves=15, seed=3)
+    first = plan_milp(asked, rounds=30, time_limit_s=1e6, node_limit=50)
+    second = plan_milp(asked, rounds=30, time_limit_s=1e6, node_limit=50)
+    assert np.array_equal(first.assignment, second.assignment)
+
+
+def test_time_limit_is_kept_by_the_clock_it_is_given() -> None:
+    def ticking() -> Iterator[float]:
+        now = 0.0
+        while True:
+            yield now
+            now += 1.0
+
+    ticks = ticking()
+    solution = plan_milp(
+        skewed_cluster(20, max_moves=20), time_limit_s=5.0, clock=lambda: next(ticks)
+    )
+    assert solution.details["rounds"] <= 5
+    assert solution.elapsed_s > 5
+
+
+def test_no_load_at_all_is_balanced() -> None:
+    solution = plan_milp(problem([0.0, 0.0], [0, 0]))
+    assert solution.objective == 0
+    assert metrics.load_distance(solution.problem, solution.assignment) == 0
+
+
+@pytest.mark.parametrize("option", ["time_limit_s", "node_limit", "rounds", "patience"])
+def test_options_that_are_not_positive_are_named(option: str) -> None:
+    wrong: dict[str, Any] = {option: 0}
+    with pytest.raises(InvalidProblemError, match=f"options.{option} = 0"):
+        plan_milp(problem([1.0], [0]), **wrong)

@@ -1,0 +1,76 @@
+"""PKG and PoTC: two candidates per key group."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.allocation.potc import plan_potc
+from godwit.planning.balancing.pkg import plan_pkg, two_candidates
+from godwit.planning.problem import Problem
+
+
+def problem(m: int, n: int, *, seed: int = 0, draining: int | None = None) -> Problem:
+    rng = np.random.default_rng(seed)
+    drains = np.zeros(n, np.bool_)
+    if draining is not None:
+        drains[draining] = True
+    return Problem(
+        executors=tuple(f"e{i}" for i in range(n)),
+        load=rng.uniform(0, 2, m),
+        state_bytes=rng.uniform(0, 100, m),
+        current=rng.integers(0, n, m).astype(np.int32),
+        draining=drains,
+    )
+
+
+def test_candidates_differ_and_stay_off_draining_executors() -> None:
+    first, second = two_candidates(problem(2000, 5, draining=3), 7)
+    assert (first != second).all()
+    assert set(first.tolist()) == set(second.tolist()) == {0, 1, 2, 4}
+
+
+def test_one_executor_is_both_candidates() -> None:
+    first, second = two_candidates(problem(5, 1), 0)
+    assert first.tolist() == second.tolist() == [0] * 5
+
+
+def test_pkg_takes_one_of_the_two_and_balances_better_than_one_choice() -> None:
+    asked = problem(2000, 10)
+    first, second = two_candidates(asked, 0)
+    solution = plan_pkg(asked)
+    assert ((solution.assignment == first) | (solution.assignment == second)).all()
+    one_choice = np.bincount(first, weights=asked.weight)
+    assert solution.variance < 0.1 * one_choice.var()
+
+
+def test_potc_splits_rows_so_that_load_without_merges_is_even() -> None:
+    asked = problem(2000, 10)
+    details = plan_potc(asked, merge_load=0.0).details
+    assert details["load_distance"] < 0.01 * asked.weight.sum() / 10
+    assert details["merge_load"] == 0
+    share = np.array(details["share"])
+    assert ((share >= 0) & (share <= 1)).all()
+    assert sum(details["load_index"]) == pytest.approx(asked.weight.sum())
+
+
+def test_merging_costs_load_and_balance() -> None:
+    asked = problem(200, 10)
+    plain, merged = plan_potc(asked, merge_load=0.0), plan_potc(asked, merge_cost=0.05)
+    assert merged.details["load_distance"] > 2 * plain.details["load_distance"]
+    assert sum(merged.details["load_index"]) == pytest.approx(
+        asked.weight.sum() + merged.details["merge_load"]
+    )
+
+
+def test_seed_chooses_the_candidates() -> None:
+    asked = problem(100, 5)
+    assert not np.array_equal(plan_pkg(asked).assignment, plan_pkg(asked, seed=1).assignment)
+
+
+@pytest.mark.parametrize("option", ["merge_cost", "merge_load"])
+def test_negative_merge_costs_are_named(option: str) -> None:
+    wrong = {option: -1.0}
+    with pytest.raises(InvalidProblemError, match=f"{option} is -1"):
+        plan_potc(problem(2, 2), **wrong)  # type: ignore[arg-type] # the option varies
