@@ -54,7 +54,9 @@ def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
         moves = dict.fromkeys(range(0, flow.num_key_groups, 3), "2")
         started = query.lastProgress["batchId"]
         began = time.perf_counter()
-        migration = query.migrate(moves, component="sums", strategy="live", max_moves=8)
+        migration = query.migrate(
+            moves, component="sums", strategy="live", bounds=gw.Bounds(max_moves=8)
+        )
         ended = migration.wait(300)
         took_s = time.perf_counter() - began
         finished = query.lastProgress["batchId"]

@@ -70,7 +70,10 @@ def test_a_migration_changes_places_and_no_result(
         ),
     ]
     sizes = query.migrate(
-        exchanged(query, "sizes"), component="sizes", strategy=strategy, max_moves=3, max_lag=0
+        exchanged(query, "sizes"),
+        component="sizes",
+        strategy=strategy,
+        bounds=gw.Bounds(max_moves=3, max_lag=0),
     )
     for rows in epochs[1:]:
         inbox.put(rows)
@@ -163,7 +166,10 @@ def test_plans_that_make_no_sense_are_refused_and_change_nothing(
     with pytest.raises(InvalidPlanError, match=r"no strategy 'gentle'.*live, disruptive"):
         query.migrate({1: "local-1"}, component="totals", strategy=unknown)
     with pytest.raises(InvalidPlanError, match="max_moves of a migration is 0"):
-        query.migrate({1: "local-1"}, component="totals", max_moves=0)
+        query.migrate({1: "local-1"}, component="totals", bounds=gw.Bounds(max_moves=0))
+    nothing: Any = None
+    with pytest.raises(InvalidPlanError, match="plan of type NoneType"):
+        query.migrate(nothing, component="totals")
     with pytest.raises(InvalidPlanError, match=r"not total: key groups \[3\] have no place"):
         gw.Assignment(
             version=1,
@@ -181,6 +187,8 @@ def test_plans_that_make_no_sense_are_refused_and_change_nothing(
     inbox.put(generated(1)[1])
     query.processAllAvailable()
     query.stop()
+    with pytest.raises(MigrationError, match="Query 'example' has stopped"):
+        query.migrate({1: "local-1"}, component="totals")
 
 
 def test_a_migration_is_announced_before_what_follows_from_it(

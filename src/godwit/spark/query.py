@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from godwit.migration import Bounds, Strategy, inputs
+from godwit.migration import Strategy, inputs
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import EpochFailedError, GodwitError, InvalidPlanError, MigrationError
+from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from godwit.migration import EndMigration
+    from godwit.migration import Bounds, EndMigration
     from godwit.model.events import Event
     from godwit.spark.run import Run
 
@@ -220,6 +221,11 @@ class Query:
         return {name: component.assignment for name, component in view.components.items()}
 
     @property
+    def components(self) -> tuple[str, ...]:
+        """Names of the components, upstream before downstream: what `migrate` takes."""
+        return tuple(self.assignment)
+
+    @property
     def executors(self) -> tuple[str, ...]:
         """Names of the executors that are alive."""
         return tuple(sorted(self._run.protocol.view().executors))
@@ -239,9 +245,7 @@ class Query:
         *,
         component: str | None = None,
         strategy: Strategy | Literal["live", "disruptive", "stop_the_world"] = Strategy.LIVE,
-        max_moves: int | None = None,
-        max_bytes: int | None = None,
-        max_lag: int | None = None,
+        bounds: Bounds | None = None,
     ) -> Migration:
         """Move key groups to other executors while the stream flows.
 
@@ -256,9 +260,9 @@ class Query:
             boundary once its copy is nearly fresh (paper 1 §3.2). ``"disruptive"``: all switch now
             and the next epoch waits for the load. ``"stop_the_world"``: no epoch runs until
             everything is in place.
-        max_moves, max_bytes, max_lag
-            Bounds of a live migration: key groups and bytes in flight at once, and the epochs a
-            copy may lag by when it takes over.
+        bounds
+            Limits of a live migration: key groups and bytes in flight at once, and the epochs a
+            copy may lag by when it takes over. Left out, the default ones.
 
         Returns
         -------
@@ -268,29 +272,23 @@ class Query:
         Raises
         ------
         InvalidPlanError
-            If the plan is not total or names something that does not exist.
+            If the plan is no plan, is not total, or names something that does not exist.
         MigrationError
-            If the component is being migrated already.
+            If the component is being migrated already, or the query has stopped.
         """
+        if self._ended or not self.isActive:
+            raise MigrationError(
+                f"Query {self.name!r} has stopped, so none of its key groups can move.",
+                remedy="Start the flow again from its checkpoint, and migrate that query.",
+                query=self.name,
+            )
+        chosen, limits = checked_strategy(strategy), checked_bounds(bounds)
         name = self._component(component)
         current = self.assignment[name]
         if isinstance(plan, Assignment):
             target = plan
         else:
-            target = self._with_newcomers(current).moved(dict(plan))
-        try:
-            chosen = Strategy(strategy)
-        except ValueError:
-            raise InvalidPlanError(
-                f"There is no strategy {strategy!r}.",
-                remedy=f"Use one of {', '.join(s.value for s in Strategy)}.",
-            ) from None
-        defaults = Bounds()
-        bounds = Bounds(
-            max_moves=defaults.max_moves if max_moves is None else max_moves,
-            max_bytes=defaults.max_bytes if max_bytes is None else max_bytes,
-            max_lag=defaults.max_lag if max_lag is None else max_lag,
-        )
+            target = self._with_newcomers(current).moved(checked_moves(plan))
         loads = self._run.loads.get(name)
         migration = uuid.uuid4().hex[:8]
         wanted = inputs.MigrationRequested(
@@ -298,7 +296,7 @@ class Query:
             component=name,
             target=target,
             strategy=chosen,
-            bounds=bounds,
+            bounds=limits,
             loads={}
             if loads is None
             else {g: float(loads[g]) for g in np.flatnonzero(loads).tolist()},

@@ -21,7 +21,7 @@ from tests.chaos.flow import SHARDS, Row, chaos_flow, epochs_of
 from tests.chaos.results import put
 
 from godwit.dataflow.hashing import hash_keys
-from godwit.migration import LossPolicy, Policy
+from godwit.migration import Bounds, LossPolicy, Policy
 from godwit.model import events
 from godwit.model.key_groups import key_groups_of
 from godwit.spark.background import Background
@@ -196,7 +196,9 @@ def at_random(scenario: Scenario, rng: random.Random) -> None:
         destination = rng.choice([name for name in query.executors if name != source])
         moving = query.assignment[component].key_groups(source).tolist()
         if query._run.protocol.view().components[component].migration is None:
-            query.migrate(dict.fromkeys(moving, destination), component=component, max_moves=2)
+            query.migrate(
+                dict.fromkeys(moving, destination), component=component, bounds=Bounds(max_moves=2)
+            )
         scenario.told.setdefault("deeds", []).append([deed, component, len(moving)])
         if deed == "source":
             scenario.kill(source)
