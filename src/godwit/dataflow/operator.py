@@ -72,11 +72,16 @@ class Advance:
         Shape ``(G,)``: keys whose state is dropped; ``None`` where there are none.
     output
         Any number of rows of the operator's ``output`` schema.
+    cpu_ms
+        Shape ``(K,)``: CPU time that was measured for each of the K key groups in
+        ``step.groups.key_groups``, ascending; ``None`` where the cost of a key does not depend on
+        which key it is, so that it may be shared out by rows.
     """
 
     state: pa.RecordBatch
     removed: npt.NDArray[np.bool_] | None
     output: pa.RecordBatch
+    cpu_ms: npt.NDArray[np.float64] | None = None
 
 
 class KeyedOperator(ABC):

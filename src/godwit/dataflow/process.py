@@ -19,24 +19,17 @@ a key costs little more than the call of the function.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import gc
 import inspect
 import itertools
-import traceback
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from godwit.dataflow.arrays import (
-    blob_bytes,
-    boundaries_of,
-    mask_of,
-    numpy_type,
-    values_of,
-)
+from godwit.dataflow.arrays import blob_bytes, boundaries_of
 from godwit.dataflow.codec import (
     State,
     UnencodableError,
@@ -45,10 +38,11 @@ from godwit.dataflow.codec import (
     make_state,
 )
 from godwit.dataflow.emitted import Emitted
+from godwit.dataflow.faults import user_traceback
+from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
 from godwit.model.errors import (
-    GodwitError,
     InvalidFlowError,
     StateEncodingError,
     UserFunctionError,
@@ -58,53 +52,11 @@ from godwit.state.schema import StateSchema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
+
     from godwit.dataflow.groups import Groups
 
 __all__ = ["KeyRows", "ProcessOperator", "State"]
-
-
-class KeyRows:
-    """The rows of one key in one epoch, in order of arrival.
-
-    ``len(rows)`` is their number; iterating gives a named tuple per row; `column` gives the values
-    of one column, which is faster where the function needs few columns.
-    """
-
-    __slots__ = ("_columns", "_dropped", "_start", "_stop")
-
-    def __init__(self, columns: _Columns, start: int, stop: int) -> None:
-        self._columns = columns
-        self._start = start
-        self._stop = stop
-        self._dropped = False
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    def __iter__(self) -> Iterator[Any]:
-        columns = self._columns
-        values = [columns[name][self._start : self._stop] for name in columns.names]
-        if not values:
-            return iter([columns.row()] * len(self))
-        return map(columns.row._make, zip(*values, strict=True))
-
-    def __repr__(self) -> str:
-        return f"KeyRows({len(self)} rows of {', '.join(self._columns.names)})"
-
-    def column(self, name: str) -> list[Any]:
-        """Values of a column, nulls as ``None``; a new list.
-
-        Raises
-        ------
-        KeyError
-            If there is no such column.
-        """
-        values: list[Any] = self._columns[name][self._start : self._stop]
-        return values
-
-    def drop_state(self) -> None:
-        """Forget the key's state once the function has returned; its next rows find it new."""
-        self._dropped = True
 
 
 class ProcessOperator(KeyedOperator):
@@ -183,34 +135,49 @@ class ProcessOperator(KeyedOperator):
 
     def _advance(self, step: Step) -> Advance:
         groups = step.groups
-        keys = _rows_as_tuples(step.keys)
+        keys = rows_as_tuples(step.keys)
+        meter = _Meter(groups.key_groups)
         states = self._read(step, keys)
-        columns = _Columns(step.rows, self.inputs, groups.order)
-        function, held = self._function, self._held
-        ends: list[int] = []
-        removed: list[int] = []
-        emitted: list[Any] = []
-        starts = groups.starts.tolist()
-        group = 0
-        try:
-            for group, key in enumerate(keys):
-                rows = KeyRows(columns, starts[group], starts[group + 1])
-                result = function(key, rows, states[group])
-                if result is not None:
-                    emitted.extend(result)
-                ends.append(len(emitted))
-                if rows._dropped:  # noqa: SLF001 - KeyRows is this module's
-                    removed.append(group)
-        except GodwitError:
-            raise
-        except Exception as error:
-            raise self._function_failed(keys[group], error) from error
+        meter.share(step.prior.column(0))
+        emitted, ends, removed = self._call(step, keys, states, meter)
         output = Emitted(
             rows=emitted, ends=ends, keys=keys, schema=self.output, operator=self.name
         ).to_batch()
-        if held:
+        if self._held:
             states = [state.value for state in states]
-        return self._written(states, removed, keys, output)
+        meter.skip()
+        written, dropped = self._written(states, removed, keys)
+        meter.share(written.column(0))
+        return Advance(state=written, removed=dropped, output=output, cpu_ms=meter.cpu_ms)
+
+    def _call(
+        self, step: Step, keys: list[tuple[Any, ...]], states: list[Any], meter: _Meter
+    ) -> tuple[list[Any], list[int], list[int]]:
+        """Call the function for every key: rows, how many there were after each key, removed."""
+        groups, function = step.groups, self._function
+        columns = Columns(step.rows, self.inputs, groups.order)
+        emitted: list[Any] = []
+        ends: list[int] = []
+        removed: list[int] = []
+        starts = groups.starts.tolist()
+        group = begin = 0
+        try:
+            for end in meter.ends:
+                for group in range(begin, end):
+                    rows = KeyRows(columns, starts[group], starts[group + 1])
+                    result = function(keys[group], rows, states[group])
+                    if result is not None:
+                        emitted.extend(result)
+                    ends.append(len(emitted))
+                    if rows._dropped:  # noqa: SLF001 - for this module alone
+                        removed.append(group)
+                begin = end
+                meter.lap()
+        except BaseException as error:
+            # Also SystemExit and KeyboardInterrupt, which would take the executor's Python with
+            # them and say nothing.
+            raise self._function_failed(keys[group], error) from error
+        return emitted, ends, removed
 
     def fingerprint(self) -> dict[str, object]:
         """Keys, and what the codec says of the state."""
@@ -250,12 +217,8 @@ class ProcessOperator(KeyedOperator):
         return [State(state) for state in states] if self._held else states
 
     def _written(
-        self,
-        states: list[Any],
-        removed: list[int],
-        keys: list[tuple[Any, ...]],
-        output: pa.RecordBatch,
-    ) -> Advance:
+        self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]:
         dropped = None
         kept: Sequence[int] = range(len(states))
         if removed:
@@ -282,25 +245,29 @@ class ProcessOperator(KeyedOperator):
             kept_blobs = dict(zip(kept, blobs, strict=True))
             blobs = [kept_blobs.get(group, b"") for group in range(len(keys))]
         column = pa.array(blobs, pa.large_binary())
-        state_batch = pa.RecordBatch.from_arrays([column], schema=self.schema.values)
-        return Advance(state=state_batch, removed=dropped, output=output)
+        return pa.RecordBatch.from_arrays([column], schema=self.schema.values), dropped
 
-    def _function_failed(self, key: tuple[Any, ...], error: Exception) -> UserFunctionError:
-        inner = error.__traceback__.tb_next if error.__traceback__ else None
-        if inner is None:
-            # Nothing below this module: the function ran, but what it returned is no iterable.
+    def _function_failed(self, key: tuple[Any, ...], error: BaseException) -> UserFunctionError:
+        text = user_traceback(error)
+        if not text:
+            # No frame of the user's: the function ran, but what it returned is no iterable.
             what = f"returned something that is not rows, for key {key!r}: {error}"
             remedy = "Return a list of tuples or dicts, yield them, or return None."
-            text = ""
         else:
-            text = "".join(traceback.format_exception(type(error), error, inner))
-            what = f"raised {type(error).__name__} for key {key!r}: {error}"
+            what = f"raised {type(error).__qualname__} for key {key!r}"
+            what += f": {error}" if str(error) else ""
             remedy = f"Correct the function; its traceback is:\n{text}"
+            if isinstance(error, SystemExit):
+                remedy = (
+                    "To stop a query, call query.stop() where it was started; to skip the rest "
+                    f"of a key's rows, return. The call came from:\n{text}"
+                )
         return UserFunctionError(
             f"Function {function_name(self._function)!r} of operator {self.name!r} {what}.",
             remedy=remedy,
             operator=self.name,
             key=key,
+            error=type(error).__qualname__,
             traceback=text,
         )
 
@@ -308,23 +275,43 @@ class ProcessOperator(KeyedOperator):
         return TypeError(f"Operator {self.name!r} runs a function per key and cannot be merged")
 
 
-class _Columns(dict[str, list[Any]]):
-    """Columns of an epoch's rows as Python lists, ordered by key; made when first asked for."""
+class _Meter:
+    """CPU time per key group, measured where the cost of a key depends on the key.
 
-    def __init__(self, rows: pa.RecordBatch, inputs: pa.Schema, order: Any) -> None:
-        super().__init__()
-        self.names = inputs.names
-        self.row = _row_type(tuple(self.names))
-        self._rows = rows
-        self._order = order
+    What the function takes is measured between one key group and the next; reading and writing
+    of states, done for all keys at once, are shared out by bytes.
+    """
 
-    def __missing__(self, name: str) -> list[Any]:
-        if name not in self.names:
-            msg = f"There is no column {name!r}; the columns are {', '.join(self.names)}"
-            raise KeyError(msg)
-        column = self._rows.column(name)
-        self[name] = values = _python_values(column.take(pa.array(self._order)))
-        return values
+    def __init__(self, key_groups: npt.NDArray[np.int32]) -> None:
+        _, self._starts = np.unique(key_groups, return_index=True)
+        self.ends: list[int] = np.append(self._starts, len(key_groups))[1:].tolist()
+        self._laps: list[float] = []
+        self._shared_s = np.zeros(len(self._starts))
+        self._since = time.thread_time()
+
+    def lap(self) -> None:
+        """Note that the function has been called for the keys of one more key group."""
+        now = time.thread_time()
+        self._laps.append(now - self._since)
+        self._since = now
+
+    def skip(self) -> None:
+        """Leave out what was done since."""
+        self._since = time.thread_time()
+
+    def share(self, blobs: pa.Array) -> None:
+        """Share what was done since, by the bytes of the states that it was done for."""
+        now = time.thread_time()
+        sizes = np.diff(boundaries_of(blobs)) + 1.0
+        weights = np.add.reduceat(sizes, self._starts) if len(sizes) else sizes
+        self._shared_s += (now - self._since) * weights / weights.sum()
+        self._since = now
+
+    @property
+    def cpu_ms(self) -> npt.NDArray[np.float64]:
+        """Milliseconds per key group."""
+        spent: npt.NDArray[np.float64] = self._shared_s + np.array(self._laps)
+        return spent * 1e3
 
 
 @contextlib.contextmanager
@@ -341,28 +328,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if held:
             gc.enable()
-
-
-def _row_type(names: tuple[str, ...]) -> Any:
-    """Named tuple of the columns; names that Python cannot have become ``_0``, ``_1``, ..."""
-    return collections.namedtuple("Row", names, rename=True)  # noqa: PYI024 - names are not static
-
-
-def _python_values(column: pa.Array) -> list[Any]:
-    dtype = column.type
-    if numpy_type(dtype) is None or pa.types.is_temporal(dtype):
-        plain: list[Any] = column.to_pylist()
-        return plain
-    values, mask = values_of(column), mask_of(column)
-    if mask is not None:
-        values = values.astype(object)
-        values[~mask] = None
-    listed: list[Any] = values.tolist()
-    return listed
-
-
-def _rows_as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    return list(zip(*(_python_values(column) for column in batch.columns), strict=True))
 
 
 def _check_function(operator: str, function: Any) -> None:

@@ -121,7 +121,8 @@ class KeyGroupLoad:
         Key group; rows (or partial states) that came in; distinct keys among them; bytes of
         state held.
     cpu_ms
-        The lane's processing time, shared out by rows.
+        CPU time: what the operator measured for the key group, and its rows' share of what the
+        lane did for all of them at once.
     """
 
     key_groups: list[int]

@@ -315,7 +315,7 @@ class OperatorLane:
             self._write_changes(groups, keys, made.state, made.removed)
             self._changed = (groups.hashes, keys, made.state)
             output = made.output
-            load = self._load(groups, (time.process_time() - cpu) * 1e3)
+            load = self._load(groups, (time.process_time() - cpu) * 1e3, made.cpu_ms)
             clock.lap("changes")
         self.report.operators.append(
             OperatorReport(
@@ -360,17 +360,22 @@ class OperatorLane:
             groups.key_groups,
         )
 
-    def _load(self, groups: Groups, cpu_ms: float) -> KeyGroupLoad:
+    def _load(
+        self, groups: Groups, cpu_ms: float, measured_ms: npt.NDArray[np.float64] | None
+    ) -> KeyGroupLoad:
+        """Load per key group: the CPU time measured for it, and its rows' share of the rest."""
         rows_of_key = np.diff(groups.starts)
         found, starts = np.unique(groups.key_groups, return_index=True)
         rows = np.add.reduceat(rows_of_key, starts)
         keys = np.diff(np.append(starts, groups.count))
+        own_ms = np.zeros(len(found)) if measured_ms is None else measured_ms
+        shared_ms = max(cpu_ms - own_ms.sum(), 0.0)
         return KeyGroupLoad(
             key_groups=found.tolist(),
             rows=rows.tolist(),
             keys=keys.tolist(),
             state_bytes=[self.hydration.table(g).state_bytes for g in found.tolist()],
-            cpu_ms=(rows * (cpu_ms / rows.sum())).tolist(),
+            cpu_ms=(own_ms + rows * (shared_ms / rows.sum())).tolist(),
         )
 
     def _snapshot(self, key_group: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import sys
+import time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -265,6 +267,63 @@ def test_a_failure_names_operator_function_and_key_and_shows_the_traceback(funct
     assert "in inner" in error.remedy
     assert "in deep_failure" in error.context["traceback"]
     assert "process.py" not in error.context["traceback"].replace("test_process.py", "")
+
+
+def leave(key: Any, rows: KeyRows, book: Book) -> None:
+    if key == ("b",):
+        sys.exit("enough")
+
+
+def interrupt(key: Any, rows: KeyRows, book: Book) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (leave, r"raised SystemExit for key \('b',\): enough.*query\.stop"),
+        (interrupt, r"raised KeyboardInterrupt for key \('a',\)"),
+    ],
+)
+def test_a_function_that_would_end_the_process_fails_its_epoch(function: Any, said: str) -> None:
+    with pytest.raises(UserFunctionError, match=f"(?s){said}") as caught:
+        Lane(operator(function), num_key_groups=1).epoch(batch(("a", 1.0, 1), ("b", 1.0, 1)))
+    assert f"in {function.__name__}" in caught.value.context["traceback"]
+
+
+def test_a_traceback_holds_the_users_frames_alone() -> None:
+    def ask(key: Any, rows: KeyRows, book: Book) -> None:
+        try:
+            rows.column("volume")
+        except KeyError as error:
+            raise RuntimeError("no such luck") from error
+
+    with pytest.raises(UserFunctionError) as caught:
+        Lane(operator(ask)).epoch(batch(("a", 1.0, 1)))
+    told = caught.value.context["traceback"]
+    assert told.count("File ") == told.count(__file__) == 2
+    assert "no such luck" in told
+    assert "There is no column 'volume'" in told
+
+
+def test_cpu_time_is_measured_where_it_is_spent() -> None:
+    """A key that computes for long, among others of as many rows, is seen in its key group."""
+
+    def work(key: tuple[str], rows: KeyRows, book: Book) -> None:
+        until = time.thread_time() + (0.02 if key == ("k7",) else 0.0)
+        while time.thread_time() < until:
+            pass
+
+    rows = batch(*((f"k{i}", 1.0, 1) for i in range(40)))
+    groups, keys = grouped(rows.select(["symbol"]), 16)
+    lane = Lane(operator(work))
+    measured = lane.epoch(rows).cpu_ms
+    assert measured is not None
+    where = groups.key_groups[keys.column(0).to_pylist().index("k7")]
+    spent = dict(zip(sorted(set(groups.key_groups.tolist())), measured.tolist(), strict=True))
+    assert len(spent) == len(measured) > 8
+    assert spent[int(where)] >= 20.0
+    assert spent[int(where)] == max(spent.values())
 
 
 def test_a_result_that_is_no_iterable_is_explained() -> None:
