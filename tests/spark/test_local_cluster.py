@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from godwit.spark.local_cluster import ClusterError, LocalCluster
+
+SPARK_HOME = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 
@@ -110,9 +116,113 @@ def test_an_exception_in_the_block_stops_every_process(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    master_url, _worker = seen
+    master_url, *processes = seen
+    assert processes
     assert mentioning(str(tmp_path)) == []
     assert mentioning(master_url) == []
+
+
+_ORPHANING = """
+import os, signal, sys
+from godwit.spark.executors import wait_for
+from godwit.spark.local_cluster import LocalCluster
+
+with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
+    wait_for(cluster.session("test", {"spark.driver.memory": "512m"}).sparkContext, 1)
+    print("there", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@needs_java
+def test_nothing_outlives_the_process_that_is_killed_in_the_block(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ORPHANING, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout == "there\n", done.stderr
+    deadline = time.monotonic() + 60
+    while left := mentioning(str(tmp_path)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+
+
+def listening(pids: set[int]) -> list[int]:
+    """Ports on which processes listen."""
+    sockets = {
+        str(fd.readlink())
+        for pid in pids
+        for fd in Path(f"/proc/{pid}/fd").iterdir()
+        if fd.is_symlink()
+    }
+    ports = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                ports.append(int(fields[1].rsplit(":", 1)[1], 16))
+    return ports
+
+
+def pids_mentioning(text: str) -> set[int]:
+    return {
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if text.encode() in path.read_bytes() and path.parent.name != str(os.getpid())
+    }
+
+
+@needs_java
+def test_strangers_can_neither_submit_programs_nor_join(tmp_path: Path) -> None:
+    with LocalCluster(workers=1, memory="512m", work_dir=tmp_path / "work") as cluster:
+        cluster.wait_for_workers()
+        settings = tmp_path / "work" / "daemons.properties"
+        secret = re.search(r"spark\.authenticate\.secret (\w{64})", settings.read_text())
+        assert secret is not None
+        assert settings.stat().st_mode & 0o077 == 0
+        assert mentioning(secret[1]) == []
+
+        ports = listening(pids_mentioning("deploy.master.Master"))
+        assert ports
+        for port in ports:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            try:
+                connection.request("POST", "/v1/submissions/create", b"{}")
+                answer = connection.getresponse()
+            except (OSError, http.client.HTTPException):
+                continue  # it does not speak this protocol
+            assert answer.status in (403, 404, 405), (port, answer.status)
+            connection.close()
+
+        log = tmp_path / "stranger.log"
+        with log.open("wb") as output:
+            stranger = subprocess.Popen(
+                [
+                    f"{SPARK_HOME}/bin/spark-class",
+                    "org.apache.spark.deploy.worker.Worker",
+                    *("--host", "127.0.0.1", "--webui-port", "0"),
+                    *("--work-dir", str(tmp_path / "stranger")),
+                    cluster.master_url,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
+            )
+        try:
+            deadline = time.monotonic() + 60
+            while "Failed to connect to master" not in (told := log.read_text()):
+                assert "Successfully registered" not in told
+                assert time.monotonic() < deadline, told
+                time.sleep(0.1)
+        finally:
+            stranger.kill()
+            stranger.wait()
 
 
 def test_a_cluster_without_java_says_what_to_install(

@@ -2,14 +2,18 @@
 
 ``local[n]`` has one process, so nothing can be lost but everything; moves and losses of executors
 need processes.  `LocalCluster` starts them from the pip package, each a JVM of its own with its log
-in the work directory.  Invariant: whatever way the ``with`` block ends, no process outlives it, and
-no process is signalled that this cluster did not start.
+in the work directory.  Invariants: whatever way the ``with`` block ends, and if this process is
+killed in it, no process outlives it, and none is signalled that this cluster did not start; and
+nobody but their owner can use them: Spark's own port for submitting programs is shut, and who
+speaks to master, workers, driver or executors has to know a secret that only a private file and
+private environments hold.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -18,7 +22,7 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyspark
 
@@ -100,6 +104,7 @@ class LocalCluster:
         self._given = None if work_dir is None else Path(work_dir).absolute()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._sessions: list[SparkSession] = []
+        self._secret = secrets.token_hex(32)
         self.work_dir: Path
         self.master_url: str
 
@@ -108,8 +113,9 @@ class LocalCluster:
     def __enter__(self) -> Self:
         self.work_dir = self._given or Path(tempfile.mkdtemp(prefix="godwit-cluster-"))
         self.work_dir.mkdir(parents=True, exist_ok=True)
+        _write_private(self._daemon_settings, _daemon_settings(self._secret))
         try:
-            log = self._spawn("master", _MASTER, "--host", HOST, "--port", "0", "--webui-port", "0")
+            log = self._spawn("master", _MASTER)
             self.master_url = self._wait_for("master", log, _MASTER_URL).group(1)
             for _ in range(self._initial):
                 self._begin_worker()
@@ -133,7 +139,7 @@ class LocalCluster:
                 with suppress(Exception):  # what is left of it goes with its executors
                     session.stop()
             self._sessions.clear()
-            executors = [pid for name in self._processes for pid in self._children(name)]
+            executors = [pid for name in self._processes for pid in self._executors_of(name)]
             # The workers before the master, so that none of them looks for it in vain.
             processes = list(reversed(self._processes.values()))
             for process in processes:
@@ -145,11 +151,14 @@ class LocalCluster:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+                if process.stdin is not None:
+                    process.stdin.close()
             for pid in executors:
                 if b"--executor-id" in _arguments(pid):  # still the same: orphans keep their pid
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             self._processes.clear()
+            self._daemon_settings.unlink(missing_ok=True)
             if self._temporary:
                 shutil.rmtree(self.work_dir, ignore_errors=True)
 
@@ -173,7 +182,9 @@ class LocalCluster:
         ClusterError
             If a session of another cluster is active in this process.
         """
-        from pyspark.sql import SparkSession  # noqa: PLC0415  slow, and pointless without Java
+        # Slow, and pointless without Java.
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+        from pyspark.sql import SparkSession  # noqa: PLC0415
 
         active = SparkSession.getActiveSession()
         if active is not None and active.sparkContext.master != self.master_url:
@@ -182,11 +193,16 @@ class LocalCluster:
                 remedy="Stop it first: a process has one Spark context.",
             )
         os.environ |= _environment()
-        builder = SparkSession.builder.master(self.master_url).appName(app_name)
-        for key, value in {**self._settings(), **(conf or {})}.items():
-            builder = builder.config(key, value)
+        settings = SparkConf(loadDefaults=False)
+        settings.setMaster(self.master_url).setAppName(app_name)
+        settings.setAll([*{**self._settings(), **(conf or {})}.items()])
         with _standard_error_to(self.work_dir / "driver.log"):
-            session: SparkSession = builder.getOrCreate()
+            # What is in `settings` stands on the JVM's command line, for everybody to read; so the
+            # secret follows once the JVM is there.
+            SparkContext._ensure_initialized(conf=settings)  # noqa: SLF001  no public way
+            jvm: Any = SparkContext._jvm  # noqa: SLF001
+            jvm.java.lang.System.setProperty("spark.authenticate.secret", self._secret)
+            session = SparkSession.builder.config(conf=settings).getOrCreate()
         self._sessions.append(session)
         self.wait_for_workers()
         return session
@@ -219,7 +235,7 @@ class LocalCluster:
         """
         pids: dict[str, int] = {}
         for name in self._processes:
-            for pid in self._children(name):
+            for pid in self._executors_of(name):
                 arguments = _arguments(pid)
                 if _option(arguments, b"--app-id") == application_id:
                     pids[_option(arguments, b"--executor-id")] = pid
@@ -246,6 +262,7 @@ class LocalCluster:
 
     def _settings(self) -> dict[str, str]:
         return {
+            "spark.authenticate": "true",
             "spark.driver.host": HOST,
             "spark.driver.bindAddress": HOST,
             "spark.driver.memory": "1g",
@@ -272,7 +289,6 @@ class LocalCluster:
         self._spawn(
             name,
             _WORKER,
-            *("--host", HOST, "--port", "0", "--webui-port", "0"),
             *("--cores", str(self._cores), "--memory", self._memory),
             *("--work-dir", str(self.work_dir / name)),
             self.master_url,
@@ -282,15 +298,25 @@ class LocalCluster:
     def _log(self, name: str) -> Path:
         return self.work_dir / f"{name}.log"
 
-    def _spawn(self, name: str, *command: str) -> Path:
+    @property
+    def _daemon_settings(self) -> Path:
+        return self.work_dir / "daemons.properties"
+
+    def _spawn(self, name: str, daemon: str, *arguments: str) -> Path:
         _require_java()
         environment = os.environ | _environment()
         environment["SPARK_LOCAL_DIRS"] = str(self.work_dir / "local")
         log = self._log(name)
         with log.open("wb") as output:
             self._processes[name] = subprocess.Popen(  # noqa: S603  Spark's own launcher
-                [f"{environment['SPARK_HOME']}/bin/spark-class", *command],
-                stdin=subprocess.DEVNULL,
+                [
+                    *(sys.executable, "-I", "-S", str(Path(__file__).with_name("guarded.py"))),
+                    *(f"{environment['SPARK_HOME']}/bin/spark-class", daemon),
+                    *("--host", HOST, "--port", "0", "--webui-port", "0"),
+                    *("--properties-file", str(self._daemon_settings)),
+                    *arguments,
+                ],
+                stdin=subprocess.PIPE,  # its end tells the process that we are gone
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
@@ -321,14 +347,38 @@ class LocalCluster:
                 )
             time.sleep(0.05)
 
-    def _children(self, name: str) -> list[int]:
-        pid = self._processes[name].pid
-        try:
-            # Listed by thread: an executor belongs to the thread of the worker that started it.
-            listed = [p.read_text() for p in Path(f"/proc/{pid}/task").glob("*/children")]
-        except OSError:
-            return []
-        return [int(child) for text in listed for child in text.split()]
+    def _executors_of(self, name: str) -> list[int]:
+        """Process ids of the executors that a worker runs."""
+        return [
+            child for daemon in _children(self._processes[name].pid) for child in _children(daemon)
+        ]
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        # Listed by thread: an executor belongs to the thread of the worker that started it.
+        listed = [p.read_text() for p in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return []
+    return [int(child) for text in listed for child in text.split()]
+
+
+def _daemon_settings(secret: str) -> dict[str, str]:
+    return {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secret,
+        # Whoever reaches this port may run programs as us, and it does not ask for the secret.
+        "spark.master.rest.enabled": "false",
+        # Nor do the pages of master and workers, which therefore only show.
+        "spark.ui.killEnabled": "false",
+        "spark.master.ui.decommission.allow.mode": "DENY",
+    }
+
+
+def _write_private(path: Path, settings: Mapping[str, str]) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.writelines(f"{key} {value}\n" for key, value in settings.items())
 
 
 def _environment() -> dict[str, str]:
