@@ -23,6 +23,7 @@ from godwit.dataflow.compute import ComputeOperator
 from godwit.dataflow.maps import ArrowMap, bind_map
 from godwit.dataflow.naming import (
     check_column_names,
+    check_unique,
     did_you_mean,
     error_line,
     function_name,
@@ -39,6 +40,7 @@ from godwit.dataflow.nodes import (
     source_of,
 )
 from godwit.dataflow.process import ProcessOperator
+from godwit.dataflow.staging import REJECTED
 from godwit.dataflow.types import is_key_type, key_type_remedy, plain_schema
 from godwit.model.errors import GodwitError, InvalidFlowError
 
@@ -185,6 +187,20 @@ class _Compilation:
                 schema=schema,
                 keys=feed.keys if complete_key else (),
                 sink=sink.sink,
+            )
+            rejects = getattr(sink.sink, "rejects", None)
+            if rejects is None:
+                continue
+            name = f"{sink.name}_rejects"
+            check_unique("sink", name, {other.name for other in self.flow.sinks}, self.flow.name)
+            yield Output(
+                name=name,
+                operator=feed.name,
+                maps=(),
+                schema=REJECTED,
+                keys=(),
+                sink=rejects,
+                rejects_of=sink.name,
             )
 
     def columns(self, node: StreamNode) -> tuple[pa.Schema, str]:

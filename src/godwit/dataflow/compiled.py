@@ -114,6 +114,8 @@ class Output:
         of a key does not tell rows apart.
     sink
         The sink, as the user gave it.
+    rejects_of
+        Name of the sink whose refused rows these are; ``None`` for the operator's own rows.
     """
 
     name: str
@@ -122,6 +124,7 @@ class Output:
     schema: pa.Schema
     keys: tuple[str, ...]
     sink: Any
+    rejects_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -160,7 +163,7 @@ class CompiledFlow:
     inputs
         One for each operator, in the order of `components`.
     outputs
-        One for each sink, in the order they were declared.
+        One for each sink, in the order they were declared; what a sink refuses comes after it.
     actions
         Operator's name → what it does, in words.
     """

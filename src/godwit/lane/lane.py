@@ -19,17 +19,19 @@ import pyarrow as pa
 from godwit.lane.executor import current_executor, local_store_root
 from godwit.lane.messages import LaneReport
 from godwit.lane.operator_lane import LaneFiles, OperatorLane
+from godwit.lane.outputs import stage_output
 from godwit.lane.wire import Header, Shipment, pack_report, ship
 from godwit.model.errors import GodwitError
 from godwit.state.local_store import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from godwit.dataflow.compiled import CompiledFlow, UpstreamInput
     from godwit.dataflow.maps import ArrowMap
     from godwit.dataflow.operator import KeyedOperator
+    from godwit.dataflow.staging import StagedSink
     from godwit.lane.messages import EpochInstruction
     from godwit.lane.wire import Blob
 
@@ -47,14 +49,14 @@ class LaneOperator:
     feeds
         What takes its output: (index of the operator fed, maps on the way, its input).
     outputs
-        Sinks that take its output and want rows: (name, maps on the way).
+        Sinks that take its output and want rows.
     """
 
     index: int
     level: int
     operator: KeyedOperator
     feeds: tuple[tuple[int, UpstreamInput], ...]
-    outputs: tuple[tuple[str, tuple[ArrowMap, ...]], ...]
+    outputs: tuple[StagedSink, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +68,17 @@ class LaneFlow:
     operators: tuple[LaneOperator, ...]
 
 
-def lane_flow(flow: CompiledFlow) -> LaneFlow:
-    """Take from a compiled flow what lanes need (sinks stay on the driver)."""
+def lane_flow(flow: CompiledFlow, sinks: Iterable[StagedSink]) -> LaneFlow:
+    """Take from a compiled flow what lanes need (sinks stay on the driver).
+
+    Parameters
+    ----------
+    flow
+        The flow.
+    sinks
+        What the sinks that want rows give to lanes, once they are open.
+    """
+    staged = {sink.name: sink for sink in sinks}
     names = [operator.name for operator in flow.operators]
     return LaneFlow(
         num_key_groups=flow.num_key_groups,
@@ -79,7 +90,7 @@ def lane_flow(flow: CompiledFlow) -> LaneFlow:
                 operator=operator,
                 feeds=tuple((names.index(i.operator), i) for i in flow.fed_by(operator.name)),
                 outputs=tuple(
-                    (o.name, o.maps) for o in flow.outputs_of(operator.name) if o.sink.wants_rows
+                    staged[o.name] for o in flow.outputs_of(operator.name) if o.name in staged
                 ),
             )
             for index, operator in enumerate(flow.operators)
@@ -183,10 +194,15 @@ class _Lane:
             return made[maps]
 
         self.report.rows_out += output.num_rows
-        for name, maps in member.outputs:
-            table = mapped(maps)
-            if table.num_rows:
-                self.files.stage(name, table)
+        for sink in member.outputs:
+            stage_output(
+                sink,
+                mapped(sink.maps),
+                self.files,
+                operator=member.operator.name,
+                epoch=self.instruction.epoch,
+                place=self.place,
+            )
         for index, given in member.feeds:
             table = mapped(given.maps).select(list(given.columns)).combine_chunks()
             if table.num_rows == 0:

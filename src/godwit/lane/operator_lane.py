@@ -23,6 +23,7 @@ from godwit.model.key_groups import key_groups_of
 from godwit.state.blocks import BlockWriter, encode_batch
 from godwit.state.hydration import HASH, REMOVED, Hydration, ranges, recover_chains
 from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
+from godwit.state.written_files import encode_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from godwit.lane.wire import Header
     from godwit.state.local_store import LocalStore
     from godwit.state.storage import CheckpointStorage
+    from godwit.state.written_files import WrittenFile
 
 __all__ = ["LaneFiles", "OperatorLane"]
 
@@ -57,7 +59,7 @@ class LaneFiles:
         }
         self._segments: list[tuple[str, Literal["changes", "waiting"], list[int], list[int]]] = []
         self._snapshots: list[tuple[str, int, int, int]] = []
-        self._outputs: list[tuple[str, int]] = []
+        self._outputs: list[tuple[str, int, Literal["rows", "files"]]] = []
 
     def segment(
         self,
@@ -81,7 +83,12 @@ class LaneFiles:
         """Stage rows for a sink."""
         for batch in table.combine_chunks().to_batches():
             self._writers["outputs"].add(encode_batch(batch, self._compression))
-            self._outputs.append((sink, batch.num_rows))
+            self._outputs.append((sink, batch.num_rows, "rows"))
+
+    def stage_files(self, sink: str, written: Sequence[WrittenFile]) -> None:
+        """Stage files that are at the sink's target already: their description only."""
+        self._writers["outputs"].add(encode_files(written))
+        self._outputs.append((sink, sum(file.rows for file in written), "files"))
 
     def close(self, report: LaneReport) -> None:
         """Finish the files and name what is in them."""
@@ -111,10 +118,12 @@ class LaneFiles:
                     block=block,
                 )
             )
-        for (sink, rows), block in zip(
+        for (sink, rows, holding), block in zip(
             self._outputs, self._writers["outputs"].close(), strict=True
         ):
-            report.outputs.append(OutputRef(sink=sink, lane=report.place, rows=rows, block=block))
+            report.outputs.append(
+                OutputRef(sink=sink, lane=report.place, kind=holding, rows=rows, block=block)
+            )
 
 
 class OperatorLane:

@@ -105,7 +105,7 @@ class MemorySink(Sink):
             return
         context = self._opened()
         try:
-            context.spark.createDataFrame(self.table()).createOrReplaceTempView(self._name)
+            context.views.show(self._name, self.table())
         except Exception as error:
             raise SinkError(
                 f"Memory sink {context.name!r} cannot keep view {self._name!r}: {error}.",

@@ -1,8 +1,13 @@
 """The contract of a sink: it is given every epoch's output once it is committed, perhaps twice.
 
-Lanes stage an epoch's output in the checkpoint; the commit record names what counts; only then is
-it delivered.  After a crash the last epoch is delivered again, with the very same rows, so a sink
-is exactly-once when delivering an epoch for the second time changes nothing.
+Lanes stage an epoch's output; the commit record names what counts; only then is it delivered.
+After a crash the last epoch is delivered again, with the very same rows, so a sink is exactly-once
+when delivering an epoch for the second time changes nothing.
+
+A sink's life: it is made with configuration only, and touches nothing.  `Sink.open` looks at the
+target.  Then it may give lanes two things: a check, which finds rows that the target can never take
+while the epoch can still be refused, and a writer, which writes the target's own files where the
+rows are.  `Sink.deliver` comes once for every committed epoch, in order; `Sink.close` ends it.
 """
 
 from __future__ import annotations
@@ -12,12 +17,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-__all__ = ["EpochOutput", "Sink", "SinkContext"]
+    from godwit.dataflow.staging import LaneWriter, Rejections, RowCheck
+    from godwit.state.written_files import WrittenFile
+
+__all__ = ["EpochOutput", "Sink", "SinkContext", "Views"]
+
+
+class Views(Protocol):
+    """Where a sink shows rows to the people around it: temporary views of a Spark session, say."""
+
+    def show(self, name: str, rows: pa.Table) -> None:
+        """Let `name` stand for `rows` from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +53,8 @@ class SinkContext:
         Names of the key columns among them.
     complete
         Whether an epoch's output is the whole result (complete mode) or the changed keys.
-    spark
-        The session.
+    views
+        Where it may show rows by a name.
     """
 
     name: str
@@ -48,25 +63,44 @@ class SinkContext:
     schema: pa.Schema
     keys: tuple[str, ...]
     complete: bool
-    spark: SparkSession
+    views: Views
 
 
 class EpochOutput(Protocol):
-    """The rows of one epoch for one sink, read from the checkpoint."""
+    """The rows of one epoch for one sink."""
 
     @property
     def epoch(self) -> int:
         """The epoch."""
 
     @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows: those of the flow that made them, which may be an older one."""
+
+    @property
     def num_rows(self) -> int:
         """Rows in all."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows on the driver, one batch at a time, in a fixed order."""
+        """Yield the rows that are staged in the checkpoint, in a fixed order."""
+
+    def files(self) -> Sequence[WrittenFile]:
+        """Return the files that hold the other rows, as `Sink.lane_writer` wrote them."""
 
     def dataframe(self) -> DataFrame:
-        """Return the rows as a DataFrame, read by the executors."""
+        """Return the rows as a DataFrame, read by the executors; not for sinks with a writer."""
+
+    def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
+        """Give rows that the target refuses after all to the sink of rejected rows.
+
+        To be called once an epoch, before the rest is made to count: then an epoch that is
+        delivered again diverts them again, which changes nothing.
+
+        Raises
+        ------
+        SinkError
+            If there is no such sink; names the row by its key, and says why.
+        """
 
 
 class Sink(ABC):
@@ -77,6 +111,11 @@ class Sink(ABC):
         """Whether rows are staged at all; false for a sink that throws them away."""
         return True
 
+    @property
+    def rejects(self) -> Sink | None:
+        """Where rows go that the target cannot take; ``None``: they stop the epoch."""
+        return None
+
     @abstractmethod
     def open(self, context: SinkContext) -> None:
         """Check the target and prepare it, before the first epoch.
@@ -86,6 +125,14 @@ class Sink(ABC):
         SinkError
             If the target cannot take these rows; says what to do.
         """
+
+    def row_check(self) -> RowCheck | None:
+        """Return what finds rows that the target can never take; called once the sink is open."""
+        return None
+
+    def lane_writer(self) -> LaneWriter | None:
+        """Return what writes the target's own files in lanes; called once the sink is open."""
+        return None
 
     @abstractmethod
     def deliver(self, output: EpochOutput) -> None:

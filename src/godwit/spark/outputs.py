@@ -1,7 +1,8 @@
-"""An epoch's staged output, read back for a sink.
+"""The sinks of a flow on Spark's driver: opened, given what is staged, closed.
 
-Lanes stage rows in the checkpoint and the commit record names them, so whatever a sink is given,
-now or after a crash, is the same rows in the same order.
+Lanes stage rows in the checkpoint, or write them to the target and stage the names of the files;
+the commit record names what counts, so whatever a sink is given, now or after a crash, is the same
+rows in the same order.
 """
 
 from __future__ import annotations
@@ -13,21 +14,39 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from godwit.dataflow.staging import StagedSink
+from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
+from godwit.sinks.sink import SinkContext
 from godwit.state.blocks import decode_batch, read_block
+from godwit.state.written_files import decode_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.compiled import CompiledFlow, Output
+    from godwit.dataflow.staging import Rejections
+    from godwit.sinks.sink import EpochOutput
     from godwit.state.records import CommitRecord, OutputRef
     from godwit.state.storage import CheckpointStorage
+    from godwit.state.written_files import WrittenFile
 
-__all__ = ["StagedOutput", "deliver"]
+__all__ = ["SessionViews", "StagedOutput", "close_sinks", "deliver", "open_sinks", "staged_sinks"]
 
 _LOCAL_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SessionViews:
+    """Temporary views of a Spark session (see `godwit.sinks.sink.Views`)."""
+
+    spark: SparkSession
+
+    def show(self, name: str, rows: pa.Table) -> None:
+        """Keep a temporary view."""
+        self.spark.createDataFrame(rows).createOrReplaceTempView(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +55,8 @@ class StagedOutput:
 
     Attributes
     ----------
+    output
+        The sink, as the flow describes it.
     epoch
         The epoch.
     schema
@@ -46,13 +67,17 @@ class StagedOutput:
         The checkpoint.
     spark
         The session.
+    on_divert
+        Gets rows that the sink rejects while it delivers; ``None`` if nobody does.
     """
 
+    output: Output
     epoch: int
     schema: pa.Schema
     refs: Sequence[OutputRef]
     storage: CheckpointStorage
     spark: SparkSession
+    on_divert: Callable[[pa.Table], None] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -60,17 +85,27 @@ class StagedOutput:
         return sum(ref.rows for ref in self.refs)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows on the driver, one batch at a time."""
-        for ref in self.refs:
+        """Read the rows that are in the checkpoint on the driver, one batch at a time."""
+        for ref in self._held:
             yield decode_batch(read_block(self.storage, ref.block))
+
+    def files(self) -> Sequence[WrittenFile]:
+        """Files that lanes wrote to the target."""
+        return [
+            file
+            for ref in self.refs
+            if ref.kind == "files"
+            for file in decode_files(read_block(self.storage, ref.block))
+        ]
 
     def dataframe(self) -> DataFrame:
         """Make a DataFrame of the rows; executors read them, unless they are few."""
-        if sum(ref.block.length for ref in self.refs) <= _LOCAL_BYTES:
+        refs = self._held
+        if sum(ref.block.length for ref in refs) <= _LOCAL_BYTES:
             table = pa.Table.from_batches(self.batches(), schema=self.schema)
             return self.spark.createDataFrame(table)
         storage = self.storage
-        rows = [(pickle.dumps(ref.block),) for ref in self.refs]
+        rows = [(pickle.dumps(ref.block),) for ref in refs]
 
         def read(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in blocks:
@@ -79,6 +114,109 @@ class StagedOutput:
 
         blocks = self.spark.createDataFrame(rows, "block binary").repartition(len(rows))
         return blocks.mapInArrow(read, from_arrow_schema(self.schema))
+
+    def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
+        """Give rows to the sink of rejected rows.
+
+        Raises
+        ------
+        SinkError
+            If there is none.
+        """
+        rejected = rejected_rows(self.output.name, self.output.keys, rows, rejections)
+        if self.on_divert is None:
+            raise refusal(
+                self.output.name,
+                rejected,
+                keyed=bool(self.output.keys),
+                where=f"epoch {self.epoch}, which is committed",
+            )
+        self.on_divert(rejected)
+
+    @property
+    def _held(self) -> list[OutputRef]:
+        return [ref for ref in self.refs if ref.kind == "rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WithDiverted:
+    """Rejected rows of an epoch: those that lanes staged, then those found in delivery."""
+
+    staged: StagedOutput
+    diverted: pa.Table
+
+    @property
+    def epoch(self) -> int:
+        return self.staged.epoch
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.staged.schema
+
+    @property
+    def num_rows(self) -> int:
+        return self.staged.num_rows + int(self.diverted.num_rows)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self.staged.batches()
+        yield from self.diverted.to_batches()
+
+    def files(self) -> Sequence[WrittenFile]:
+        return self.staged.files()
+
+    def dataframe(self) -> DataFrame:
+        spark = self.staged.spark
+        return self.staged.dataframe().unionByName(spark.createDataFrame(self.diverted))
+
+    def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
+        self.staged.divert(rows, rejections)
+
+
+def open_sinks(flow: CompiledFlow, query_id: str, spark: SparkSession) -> None:
+    """Open every sink of a flow.
+
+    Raises
+    ------
+    SinkError
+        If a target cannot take what it will get.
+    """
+    for output in flow.outputs:
+        # Rejected rows are never the whole of anything.
+        complete = flow.operator(output.operator).complete and output.rejects_of is None
+        output.sink.open(
+            SinkContext(
+                name=output.name,
+                flow=flow.name,
+                query_id=query_id,
+                schema=output.schema,
+                keys=output.keys,
+                complete=complete,
+                views=SessionViews(spark),
+            )
+        )
+
+
+def close_sinks(flow: CompiledFlow) -> None:
+    """Close every sink of a flow."""
+    for output in flow.outputs:
+        output.sink.close()
+
+
+def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
+    """Collect what the open sinks of a flow give to lanes, as far as these stage rows for them."""
+    rejects = {output.rejects_of: output.name for output in flow.outputs if output.rejects_of}
+    return [
+        StagedSink(
+            name=output.name,
+            maps=output.maps,
+            keys=output.keys,
+            check=output.sink.row_check(),
+            rejects=rejects.get(output.name),
+            writer=output.sink.lane_writer(),
+        )
+        for output in flow.outputs
+        if output.rejects_of is None and output.sink.wants_rows
+    ]
 
 
 def deliver(
@@ -91,24 +229,38 @@ def deliver(
     SinkError
         If a sink failed; the epoch is committed all the same.
     """
-    for output in flow.outputs:
-        staged = StagedOutput(
+    rejecting = {output.rejects_of: output for output in flow.outputs if output.rejects_of}
+
+    def staged(output: Output) -> StagedOutput:
+        return StagedOutput(
+            output=output,
             epoch=record.epoch,
             schema=output.schema,
             refs=[ref for ref in record.outputs if ref.sink == output.name],
             storage=storage,
             spark=spark,
+            on_divert=None if output.name not in rejecting else divert_to(rejecting[output.name]),
         )
-        try:
-            output.sink.deliver(staged)
-        except GodwitError:
-            raise
-        except Exception as error:
-            raise SinkError(
-                f"Sink {output.name!r} failed on epoch {record.epoch}: "
-                f"{type(error).__name__}: {error}",
-                remedy="The epoch is committed; it is delivered again when the query is started "
-                "again.",
-                sink=output.name,
-                epoch=record.epoch,
-            ) from error
+
+    def divert_to(output: Output) -> Callable[[pa.Table], None]:
+        def divert(rows: pa.Table) -> None:
+            _give(output, _WithDiverted(staged=staged(output), diverted=rows))
+
+        return divert
+
+    for output in flow.outputs:
+        _give(output, staged(output))
+
+
+def _give(output: Output, epoch: EpochOutput) -> None:
+    try:
+        output.sink.deliver(epoch)
+    except GodwitError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"Sink {output.name!r} failed on epoch {epoch.epoch}: {type(error).__name__}: {error}",
+            remedy="The epoch is committed; it is delivered again when the query is started again.",
+            sink=output.name,
+            epoch=epoch.epoch,
+        ) from error

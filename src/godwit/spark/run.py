@@ -24,12 +24,11 @@ from godwit.lane.messages import EpochInstruction, LaneReport
 from godwit.migration import EpochPlan, LossPolicy, MigrationProtocol, inputs
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError
-from godwit.sinks.sink import SinkContext
 from godwit.spark.background import Background
 from godwit.spark.executors import Executor, insist_on_placement, live_executors, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
 from godwit.spark.instructions import Copies, loading_plan, operator_instruction, places_of
-from godwit.spark.outputs import deliver
+from godwit.spark.outputs import close_sinks, deliver, open_sinks, staged_sinks
 from godwit.spark.progress import Progress
 from godwit.spark.stages import Program, ShippedProgram, run_stages
 from godwit.spark.takeover import first_assignments, identity_of
@@ -109,27 +108,18 @@ class Run:
         self._executors: dict[str, Executor] = {}
         self.protocol: MigrationProtocol  # since `open`, which knows the executors
         self._background = Background(self)
-        feeds = feeds_of(flow)
-        self._counting = frozenset(flow.operators[f.inputs[0].operator].name for f in feeds)
-        program = Program(feeds=feeds, lanes=lane_flow(flow), schema=arrow_schema(rows))
-        self._program = ShippedProgram(program, self.run_id, spark.sparkContext)
+        self._feeds, self._schema = feeds_of(flow), arrow_schema(rows)
+        self._counting = frozenset(flow.operators[f.inputs[0].operator].name for f in self._feeds)
+        self._program: ShippedProgram | None = None  # until the sinks are open
 
     # -- start and stop -----------------------------------------------------------------------
 
     def open(self) -> None:
         """Open the sinks, wait for executors, take up where the checkpoint left off."""
-        for output in self.flow.outputs:
-            output.sink.open(
-                SinkContext(
-                    name=output.name,
-                    flow=self.flow.name,
-                    query_id=self.log.identity.query_id,
-                    schema=output.schema,
-                    keys=output.keys,
-                    complete=self.flow.operator(output.operator).complete,
-                    spark=self.spark,
-                )
-            )
+        open_sinks(self.flow, self.log.identity.query_id, self.spark)
+        lanes = lane_flow(self.flow, staged_sinks(self.flow))
+        program = Program(feeds=self._feeds, lanes=lanes, schema=self._schema)
+        self._program = ShippedProgram(program, self.run_id, self.spark.sparkContext)
         context = self.spark.sparkContext
         insist_on_placement(context)
         found = wait_for(context, self.options.executors, self.options.executors_timeout_s)
@@ -162,9 +152,9 @@ class Run:
         """Stop background work and close the sinks."""
         self.stopping.set()
         self._background.close()
-        for output in self.flow.outputs:
-            output.sink.close()
-        self._program.destroy()
+        close_sinks(self.flow)
+        if self._program is not None:
+            self._program.destroy()
 
     # -- an epoch -----------------------------------------------------------------------------
 
@@ -188,6 +178,7 @@ class Run:
                 instruction = self._instruction(epoch, plans)
             self.at_step("planned", epoch)
             with took.phase("stages"):
+                assert self._program is not None
                 reports = run_stages(rows, self._program, self.flow.levels, instruction)
             _raise_first_error(reports)
             self.at_step("staged", epoch)

@@ -145,14 +145,18 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
         Flat number of the lane that wrote it.
     rows
         Number of rows.
+    kind
+        ``"rows"``: the block holds the rows; ``"files"``: the lane wrote the rows to the sink's
+        target, and the block describes the files.
     block
-        The rows, as Arrow IPC.
+        The rows as Arrow IPC, or those of `godwit.state.written_files`.
     """
 
     sink: str
     lane: int
     rows: int
     block: BlockRef
+    kind: Literal["rows", "files"] = "rows"
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):

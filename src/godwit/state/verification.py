@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from godwit.model.errors import GodwitError
 from godwit.model.key_groups import key_groups_of
-from godwit.state.blocks import read_batch
+from godwit.state.blocks import read_batch, read_block
 from godwit.state.chains import Chains
 from godwit.state.commit_log import load_record
 from godwit.state.records import (
@@ -37,6 +37,7 @@ from godwit.state.records import (
     manifest_path,
     number_in,
 )
+from godwit.state.written_files import decode_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -291,14 +292,26 @@ class _Verification:
 
     def check_outputs(self, outputs: Iterable[OutputRef]) -> None:
         for output in outputs:
-            batch = self.batch(output.block)
-            if batch is not None and batch.num_rows != output.rows:
+            if output.kind == "files":
+                rows = self.rows_in_files(output.block)
+            else:
+                batch = self.batch(output.block)
+                rows = None if batch is None else batch.num_rows
+            if rows is not None and rows != output.rows:
                 self.find(
                     output.block.file,
-                    f"The output for {output.sink!r} at {output.block.offset} has "
-                    f"{batch.num_rows} rows, not {output.rows}.",
+                    f"The output for {output.sink!r} at {output.block.offset} has {rows} rows, "
+                    f"not {output.rows}.",
                     _REPORT,
                 )
+
+    def rows_in_files(self, ref: BlockRef) -> int | None:
+        """Rows in files that a block describes; ``None`` if it does not, which is then found."""
+        try:
+            return sum(file.rows for file in decode_files(read_block(self.storage, ref)))
+        except GodwitError as error:
+            self.find(ref.file, error.message, error.remedy)
+            return None
 
     def check_hashes(
         self, ref: BlockRef, batch: pa.RecordBatch, filed: IntArray, where: str

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from godwit.model.errors import SinkError
 from godwit.sinks.sink import SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from godwit.dataflow.staging import Rejections
+    from godwit.state.written_files import WrittenFile
+
 SCHEMA = pa.schema([("plane", pa.string()), ("total", pa.int64())])
+
+
+def refuse(rows: pa.RecordBatch, rejections: Rejections) -> None:
+    """Nobody takes rejected rows."""
+    first = rows.slice(rejections.rows[0], 1).to_pylist()[0]
+    raise SinkError(f"{first}: {rejections.reasons[0]}")
+
+
+@dataclass(slots=True)
+class Shown:
+    """Views that only remember."""
+
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+
+    def show(self, name: str, rows: pa.Table) -> None:
+        self.tables[name] = rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +49,27 @@ class EpochRows:
     batch_rows: int = 2
     on_batch: Callable[[int], None] = lambda _: None
     spark: SparkSession | None = None
+    written: Sequence[WrittenFile] = ()
+    on_divert: Callable[[pa.RecordBatch, Rejections], None] = refuse
 
     @property
     def num_rows(self) -> int:
         return int(self.table.num_rows)
 
+    @property
+    def schema(self) -> pa.Schema:
+        return self.table.schema
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         for index, batch in enumerate(self.table.to_batches(max_chunksize=self.batch_rows)):
             self.on_batch(index)
             yield batch
+
+    def files(self) -> Sequence[WrittenFile]:
+        return self.written
+
+    def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
+        self.on_divert(rows, rejections)
 
     def dataframe(self) -> DataFrame:
         assert self.spark is not None
@@ -59,6 +91,6 @@ def context(**changes: Any) -> SinkContext:
         "schema": SCHEMA,
         "keys": ("plane",),
         "complete": False,
-        "spark": cast("Any", None),
+        "views": Shown(),
     }
     return SinkContext(**{**fields, **changes})

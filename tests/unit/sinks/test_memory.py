@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, context, rows
+from tests.unit.sinks.epoch_rows import SCHEMA, Shown, context, rows
 
 from godwit.model.errors import SinkError
 from godwit.sinks.memory_sink import MemorySink
@@ -77,3 +77,13 @@ def test_a_table_that_was_changed_by_its_reader_is_not_the_sinks() -> None:
 def test_a_table_before_the_query_starts_is_an_error() -> None:
     with pytest.raises(SinkError, match="belongs to no query yet"):
         MemorySink().table()
+
+
+def test_a_name_stands_for_the_newest_row_of_every_key() -> None:
+    shown = Shown()
+    sink = MemorySink("planes")
+    sink.open(context(views=shown))
+    assert shown.tables["planes"].num_rows == 0
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+        assert shown.tables["planes"].equals(sink.table())
