@@ -15,6 +15,9 @@ Examples
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from godwit import sinks
 from godwit.dataflow.aggregates import (
     Aggregator,
@@ -32,14 +35,20 @@ from godwit.dataflow.aggregates import (
     variance,
 )
 from godwit.dataflow.codec import State
-from godwit.dataflow.flow import Flow
 from godwit.dataflow.process import KeyRows
-from godwit.dataflow.runtime import Runtime, register
-from godwit.migration import Bounds, LossPolicy, Policy, Strategy
+from godwit.dataflow.stream import KeyedStream, Stream
+from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
+from godwit.model import errors, events
 from godwit.model.assignment import Assignment, Move, even_assignment
 from godwit.model.errors import GodwitError
-from godwit.spark.query import Migration, Query
-from godwit.spark.read_state import read_state
+from godwit.spark.flow import Flow
+from godwit.spark.triggers import Trigger
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from godwit.spark.query import Migration, Query
+    from godwit.spark.read_state import read_state
 
 __all__ = [
     "Aggregator",
@@ -48,6 +57,7 @@ __all__ = [
     "Flow",
     "GodwitError",
     "KeyRows",
+    "KeyedStream",
     "LossPolicy",
     "Migration",
     "Move",
@@ -55,18 +65,21 @@ __all__ = [
     "Query",
     "State",
     "Strategy",
+    "Stream",
+    "Trigger",
     "__version__",
     "approx_distinct",
     "collect_set",
     "count",
+    "errors",
     "even_assignment",
+    "events",
     "first",
     "last",
     "max",
     "mean",
     "min",
     "read_state",
-    "register",
     "sinks",
     "stddev",
     "sum",
@@ -76,11 +89,22 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_LOADS_SPARK = {
+    "Migration": "godwit.spark.query",
+    "Query": "godwit.spark.query",
+    "read_state": "godwit.spark.read_state",
+}
 
-def _spark_runtime() -> Runtime:
-    from godwit.spark.runtime import SparkRuntime  # noqa: PLC0415  at first use: it loads Spark
+if not TYPE_CHECKING:  # a type checker would take every name for granted
 
-    return SparkRuntime()
+    def __getattr__(name: str) -> Any:
+        """Import at its first use what needs Spark."""
+        if name not in _LOADS_SPARK:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_LOADS_SPARK[name]), name)
+        globals()[name] = value
+        return value
 
 
-register(_spark_runtime)
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from godwit.dataflow.aggregates import count
 from godwit.dataflow.compiled import UpstreamInput
-from godwit.dataflow.flow import Flow
+from godwit.dataflow.flow import LogicalFlow as Flow
 from godwit.dataflow.types import to_schema
 
 if TYPE_CHECKING:

@@ -98,7 +98,7 @@ class Inbox:
 
 def drain(flow: gw.Flow, checkpoint: Path, **options: Any) -> gw.Query:
     """Run a flow over everything there is, then let it end."""
-    query: gw.Query = flow.start(checkpoint=checkpoint, trigger={"availableNow": True}, **options)
+    query = flow.start(checkpoint=checkpoint, trigger={"availableNow": True}, **options)
     query.awaitTermination()
     return query
 

@@ -100,18 +100,6 @@ def test_a_second_query_of_one_name(inbox: Inbox, tmp_path: Path) -> None:
     query.stop()
 
 
-def test_options_that_do_not_exist_or_make_no_sense(inbox: Inbox, tmp_path: Path) -> None:
-    flow = flow_of(inbox)
-    with pytest.raises(InvalidFlowError, match=r"no option 'chekpoint'.*Did you mean 'checkpoint'"):
-        flow.start(chekpoint=tmp_path)
-    with pytest.raises(InvalidFlowError, match="without a checkpoint"):
-        flow.start()
-    with pytest.raises(InvalidFlowError, match=r"retain_epochs of start is 0.*at least 1"):
-        flow.start(checkpoint=tmp_path, retain_epochs=0)
-    with pytest.raises(InvalidFlowError, match="compression of start is 'gzip'"):
-        flow.start(checkpoint=tmp_path, compression="gzip")
-
-
 # -- the checkpoint ------------------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ from godwit.dataflow.nodes import (
     SourceNode,
     StreamNode,
     feed_of,
+    level_of,
     source_of,
 )
 from godwit.dataflow.process import ProcessOperator
@@ -47,7 +48,7 @@ from godwit.model.errors import GodwitError, InvalidFlowError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from godwit.dataflow.flow import Flow
+    from godwit.dataflow.flow import LogicalFlow
     from godwit.dataflow.operator import KeyedOperator
 
 __all__ = ["Resolver", "compile_flow"]
@@ -58,13 +59,13 @@ Resolver: TypeAlias = Callable[[str, DataFrameMaps], pa.Schema]
 """``resolve(source name, maps)`` returns the Arrow schema of the source after its maps."""
 
 
-def compile_flow(flow: Flow, resolve: Resolver) -> CompiledFlow:
-    """Validate `flow` and bind its operators; see `Flow.compile`."""
+def compile_flow(flow: LogicalFlow, resolve: Resolver) -> CompiledFlow:
+    """Validate `flow` and bind its operators; see `LogicalFlow.compile`."""
     _check_all_used(flow)
     return _Compilation(flow, resolve).run()
 
 
-def _check_all_used(flow: Flow) -> None:
+def _check_all_used(flow: LogicalFlow) -> None:
     if not flow.sinks:
         raise InvalidFlowError(
             f"Flow {flow.name!r} has no sink, so nobody would see its results.",
@@ -99,26 +100,25 @@ def _check_all_used(flow: Flow) -> None:
 class _Compilation:
     """One run of the compiler, with what it has found so far."""
 
-    def __init__(self, flow: Flow, resolve: Resolver) -> None:
+    def __init__(self, flow: LogicalFlow, resolve: Resolver) -> None:
         self.flow = flow
         self.resolve = resolve
         self.source_schemas: dict[tuple[str, DataFrameMaps], pa.Schema] = {}
         self.operators: dict[str, KeyedOperator] = {}
-        self.levels: dict[str, int] = {}
         self.maps: dict[MapNode, ArrowMap] = {}
 
     def run(self) -> CompiledFlow:
         inputs: dict[str, Input] = {}
         for node in self.flow.operators:
             inputs[node.name] = self.bind(node)
-        # Sorting is stable: within a level, operators stay in the order they were declared.
-        names = sorted(self.operators, key=self.levels.__getitem__)
+        names = self.flow.components
+        levels = {node.name: level_of(node) for node in self.flow.operators}
         return CompiledFlow(
             name=self.flow.name,
             num_key_groups=self.flow.num_key_groups,
             sources=tuple(self.flow.sources),
             components=tuple(
-                Component(name=name, operators=(self.operators[name],), level=self.levels[name])
+                Component(name=name, operators=(self.operators[name],), level=levels[name])
                 for name in names
             ),
             inputs=tuple(inputs[name] for name in names),
@@ -157,7 +157,6 @@ class _Compilation:
     def input(self, node: OperatorNode, exchanged: pa.Schema) -> Input:
         feed, maps = feed_of(node.upstream)
         if isinstance(feed, SourceNode):
-            self.levels[node.name] = 1
             return SourceInput(
                 operator=node.name,
                 source=feed.name,
@@ -165,7 +164,6 @@ class _Compilation:
                 keys=node.keys,
                 schema=exchanged,
             )
-        self.levels[node.name] = self.levels[feed.name] + 1
         return UpstreamInput(
             operator=node.name,
             upstream=feed.name,

@@ -148,7 +148,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CompiledFlow:
-    """A validated flow; `Flow.compile` makes it.
+    """A validated flow; `LogicalFlow.compile` makes it.
 
     Attributes
     ----------

@@ -1,20 +1,19 @@
-"""A flow: sources, the streams that come from them, and the sinks they end in.
+"""The logical flow: sources, the streams that come from them, and the sinks they end in.
 
 Building a flow runs nothing and needs no Spark session beyond the DataFrames it is given.
-`Flow.compile` turns it into values that can run; what runs it is registered in
-`godwit.dataflow.runtime`.
+`LogicalFlow.compile` turns it into values that can run; `godwit.spark.flow.Flow`, which users
+build, adds what starts it.
 """
 
 from __future__ import annotations
 
-import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from godwit.dataflow.compilation import Resolver, compile_flow
+from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import check_name, check_unique, type_name
-from godwit.dataflow.nodes import OperatorNode, SinkNode, SourceNode, feed_of
-from godwit.dataflow.runtime import registered
+from godwit.dataflow.nodes import OperatorNode, SinkNode, SourceNode, feed_of, level_of
 from godwit.dataflow.stream import Stream
 from godwit.model.errors import InvalidFlowError
 from godwit.model.key_groups import DEFAULT_NUM_KEY_GROUPS, MAX_NUM_KEY_GROUPS
@@ -26,31 +25,21 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow
 
-__all__ = ["Flow"]
+__all__ = ["LogicalFlow"]
 
 
-class Flow:
-    """A stateful stream program: a DAG of sources, keyed operators and sinks.
+class LogicalFlow:
+    """Sources, keyed operators and sinks, as they were declared.
 
     Parameters
     ----------
-    name
-        A checkpoint belongs to the flow of one name.
-    num_key_groups
-        How many key groups every operator's keys fall into, 1 to 32768; fixed at first launch. It
-        bounds how many lanes can work at once, and how finely load can be balanced.
+    name, num_key_groups
+        As in `godwit.spark.flow.Flow`.
 
     Raises
     ------
     InvalidFlowError
         If the name or the number of key groups will not do.
-
-    Examples
-    --------
-    >>> flow = Flow("delays")
-    >>> flights = flow.source("flights", spark.readStream.parquet("in/"))  # doctest: +SKIP
-    >>> total = flights.key_by("tailnum").compute(total=sum("arr_delay"))  # doctest: +SKIP
-    >>> flow.sink("totals", total, parquet("out/"))  # doctest: +SKIP
     """
 
     __slots__ = ("_operators", "_sinks", "_sources", "name", "num_key_groups")
@@ -90,10 +79,19 @@ class Flow:
         return tuple(self._operators.values())
 
     @property
+    def components(self) -> tuple[str, ...]:
+        """Names of the components: what assignments and migrations are about.
+
+        A component is one operator, and has its name. Upstream before downstream.
+        """
+        return tuple(sorted(self._operators, key=lambda name: level_of(self._operators[name])))
+
+    @property
     def sinks(self) -> tuple[SinkNode, ...]:
         """Sinks, in the order they were declared."""
         return tuple(self._sinks.values())
 
+    @user_call
     def source(self, name: str, dataframe: DataFrame) -> Stream:
         """Take rows from a streaming DataFrame.
 
@@ -127,6 +125,7 @@ class Flow:
         node = self._sources[name] = SourceNode(name=name, dataframe=dataframe)
         return Stream(self, node)
 
+    @user_call
     def sink(self, name: str, stream: Stream, sink: Any) -> None:
         """Send a stream to a sink.
 
@@ -194,27 +193,6 @@ class Flow:
             Says what is wrong with the flow, where, and what to do about it.
         """
         return compile_flow(self, resolve)
-
-    def explain(self, resolve: Resolver | None = None) -> None:
-        """Print how the flow would run; the text is ``compile(...).explain()``.
-
-        Parameters
-        ----------
-        resolve
-            As in `compile`; left out, the registered runtime looks the schemas up.
-        """
-        text = registered().explain(self) if resolve is None else self.compile(resolve).explain()
-        sys.stdout.write(text + "\n")
-
-    def start(self, **options: Any) -> Any:
-        """Start the flow on the registered runtime, with that runtime's options.
-
-        Returns
-        -------
-        Any
-            The running query.
-        """
-        return registered().start(self, **options)
 
     def _operate(self, node: OperatorNode) -> Stream:
         """Add a keyed operator; streams call this."""

@@ -28,6 +28,7 @@ __all__ = [
     "SourceNode",
     "StreamNode",
     "feed_of",
+    "level_of",
     "source_of",
 ]
 
@@ -122,3 +123,13 @@ def source_of(node: StreamNode) -> SourceNode:
     while not isinstance(node, SourceNode):
         node = node.upstream
     return node
+
+
+def level_of(node: OperatorNode) -> int:
+    """Exchanges that lie between the sources and the operator: 1 if a source feeds it."""
+    level = 1
+    feed, _ = feed_of(node.upstream)
+    while not isinstance(feed, SourceNode):
+        level += 1
+        feed, _ = feed_of(feed.upstream)
+    return level

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import (
     check_column_names,
     default_name,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.dataflow.aggregates import Aggregate
-    from godwit.dataflow.flow import Flow
+    from godwit.dataflow.flow import LogicalFlow
 
 __all__ = ["KeyedStream", "Stream"]
 
@@ -47,12 +48,13 @@ class Stream:
     `Flow.source` makes the first one; nobody calls this class.
     """
 
-    flow: Flow
+    flow: LogicalFlow
     node: StreamNode
 
     def __repr__(self) -> str:
         return f"<Stream of flow {self.flow.name!r}: {_describe(self.node)}>"
 
+    @user_call
     def map(self, function: Callable[[Any], Any], *, schema: SchemaLike | None = None) -> Stream:
         """Transform the rows.
 
@@ -88,6 +90,7 @@ class Stream:
             columns = to_schema(schema, where=f"The schema of {where}")
         return Stream(self.flow, MapNode(upstream=self.node, function=function, schema=columns))
 
+    @user_call
     def key_by(self, *columns: str) -> KeyedStream:
         """Say which columns make the key of the next operator.
 
@@ -123,7 +126,7 @@ class Stream:
 class KeyedStream:
     """A stream whose rows have a key; `Stream.key_by` makes it."""
 
-    flow: Flow
+    flow: LogicalFlow
     node: StreamNode
     keys: tuple[str, ...]
 
@@ -133,6 +136,7 @@ class KeyedStream:
             f"by {', '.join(self.keys)}>"
         )
 
+    @user_call
     def compute(
         self,
         *,
@@ -202,6 +206,7 @@ class KeyedStream:
             )
         )
 
+    @user_call
     def process(
         self,
         function: Callable[..., Any],

@@ -18,7 +18,7 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of ``Flow.start``.
+    """Options of `godwit.spark.flow.Flow.start`, which explains them.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The runtime on Spark, which `Flow.start` and `Flow.explain` find registered."""
+"""What `Flow.explain` and `Flow.start` do, on a classic Spark session."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from godwit.dataflow.maps import map_dataframe
-from godwit.dataflow.naming import did_you_mean, listing
 from godwit.model.errors import InvalidFlowError
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
-from godwit.spark.options import Options
 from godwit.spark.progress_log import quick_local_logs, wait_for_sources
 from godwit.spark.query import Query
 from godwit.spark.run import Run
@@ -24,73 +22,58 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.dataflow.compiled import CompiledFlow
-    from godwit.dataflow.flow import Flow
+    from godwit.dataflow.flow import LogicalFlow
+    from godwit.spark.options import Options
 
-__all__ = ["SparkRuntime"]
+__all__ = ["compile_flow", "start"]
 
 _ARROW_ROWS = "200000"
 
 
-class SparkRuntime:
-    """Compiles, explains and starts flows on classic Spark sessions."""
+def compile_flow(flow: LogicalFlow) -> CompiledFlow:
+    """Resolve the schemas of the sources and bind every operator to them.
 
-    def compile(self, flow: Flow) -> CompiledFlow:
-        """Resolve the schemas of the sources and bind every operator to them."""
+    Raises
+    ------
+    InvalidFlowError
+        Says what is wrong with the flow, where, and what to do about it.
+    """
 
-        def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
-            return arrow_schema(map_dataframe(source, maps, flow.sources[source]))
+    def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
+        return arrow_schema(map_dataframe(source, maps, flow.sources[source]))
 
-        return flow.compile(resolve)
-
-    def explain(self, flow: Flow) -> str:
-        """Say how the flow would run."""
-        return self.compile(flow).explain()
-
-    def start(self, flow: Flow, **options: Any) -> Query:
-        """Start the flow; see `godwit.spark.options.Options` for the options."""
-        chosen = _options(options)
-        compiled = self.compile(flow)
-        spark = _session(flow)
-        _check_name(spark, chosen.name or flow.name)
-        rows = streaming_dataframe(feeds_of(compiled), flow.sources)
-        query = Query(flow.name)
-        run = Run(compiled, rows, chosen, spark, query.emit)
-
-        def start(on_epoch: Callable[[DataFrame, int], None]) -> StreamingQuery:
-            def in_session(batch: DataFrame, epoch: int) -> None:
-                # Each streaming query has a session of its own, so this touches no other.
-                batch.sparkSession.conf.set(
-                    "spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS
-                )
-                on_epoch(batch, epoch)
-
-            writer = rows.writeStream.foreachBatch(in_session).queryName(chosen.name or flow.name)
-            if chosen.trigger is not None:
-                given: dict[str, Any] = dict(chosen.trigger)
-                writer = writer.trigger(**given)
-            uri = f"{_spark_uri(chosen)}/spark"
-            with quick_local_logs(spark, uri):
-                started = writer.option("checkpointLocation", uri).start()
-                wait_for_sources(started)
-            return started
-
-        return query.begin(run, start)
+    return flow.compile(resolve)
 
 
-def _options(given: dict[str, Any]) -> Options:
-    known = list(Options.__dataclass_fields__)
-    for name in given:
-        if name not in known:
-            raise InvalidFlowError(
-                f"start has no option {name!r}.",
-                remedy=f"{did_you_mean(name, known)}Its options are {listing(known)}.",
-            )
-    if "checkpoint" not in given:
-        given = {"checkpoint": "", **given}
-    return Options(**{**given, "checkpoint": str(given["checkpoint"])})
+def start(flow: LogicalFlow, options: Options) -> Query:
+    """Start the flow; see `godwit.spark.flow.Flow.start`."""
+    compiled = compile_flow(flow)
+    spark = _session(flow)
+    _check_name(spark, options.name or flow.name)
+    rows = streaming_dataframe(feeds_of(compiled), flow.sources)
+    query = Query(flow.name)
+    run = Run(compiled, rows, options, spark, query.emit)
+
+    def begin(on_epoch: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        def in_session(batch: DataFrame, epoch: int) -> None:
+            # Each streaming query has a session of its own, so this touches no other.
+            batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
+            on_epoch(batch, epoch)
+
+        writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow.name)
+        if options.trigger is not None:
+            given: dict[str, Any] = dict(options.trigger)
+            writer = writer.trigger(**given)
+        uri = f"{_spark_uri(options)}/spark"
+        with quick_local_logs(spark, uri):
+            started = writer.option("checkpointLocation", uri).start()
+            wait_for_sources(started)
+        return started
+
+    return query.begin(run, begin)
 
 
-def _session(flow: Flow) -> SparkSession:
+def _session(flow: LogicalFlow) -> SparkSession:
     session = next(iter(flow.sources.values())).sparkSession
     if not hasattr(session, "_jsparkSession"):
         raise InvalidFlowError(

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from godwit.dataflow.flow import Flow
+from godwit.dataflow.flow import LogicalFlow as Flow
 from godwit.dataflow.maps import map_dataframe
 
 FLIGHTS = pa.schema(

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from godwit.dataflow.aggregates import Aggregator, count, last, sum  # noqa: A004
-from godwit.dataflow.flow import Flow
+from godwit.dataflow.flow import LogicalFlow as Flow
 from godwit.model.errors import GodwitError, InvalidFlowError
 
 if TYPE_CHECKING:

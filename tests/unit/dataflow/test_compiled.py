@@ -12,7 +12,7 @@ import pytest
 from godwit.dataflow.aggregates import count, max, sum  # noqa: A004
 from godwit.dataflow.compiled import CompiledFlow, SourceInput, UpstreamInput
 from godwit.dataflow.compute import ComputeOperator
-from godwit.dataflow.flow import Flow
+from godwit.dataflow.flow import LogicalFlow as Flow
 from godwit.dataflow.process import ProcessOperator
 from godwit.model.errors import InvalidFlowError
 

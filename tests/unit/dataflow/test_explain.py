@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from godwit.dataflow.aggregates import count, max, sum  # noqa: A004
-from godwit.dataflow.flow import Flow
+from godwit.dataflow.flow import LogicalFlow as Flow
 
 Resolve = Callable[[str, tuple[Callable[[Any], Any], ...]], pa.Schema]
 
@@ -141,10 +141,3 @@ def test_one_of_each_is_said_in_the_singular(flights: Any, sink: Any) -> None:
         "The keys of every operator fall into 1 key group; "
     )
     assert "one chain of stages" not in text
-
-
-def test_explain_prints_the_text_of_the_compiled_flow(
-    delays: Flow, resolve: Resolve, capsys: pytest.CaptureFixture[str]
-) -> None:
-    delays.explain(resolve)
-    assert capsys.readouterr().out == delays.compile(resolve).explain() + "\n"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.dataflow.aggregates import sum  # noqa: A004
-from godwit.dataflow.flow import Flow
+from godwit.dataflow.flow import LogicalFlow as Flow
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.dataflow.aggregates import Aggregator, sum  # noqa: A004
-from godwit.dataflow.flow import Flow
+from godwit.dataflow.flow import LogicalFlow as Flow
 from godwit.dataflow.nodes import ComputeNode, ProcessNode
 from godwit.model.errors import InvalidFlowError
 

@@ -12,7 +12,6 @@ from godwit.cli.demo.comparison import Comparison, compare, newest_rows
 from godwit.cli.demo.flights import SPARK_SCHEMA
 from godwit.model.assignment import even_assignment
 from godwit.spark.executors import wait_for
-from godwit.spark.runtime import SparkRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,11 +69,10 @@ def start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sin
     found = wait_for(spark.sparkContext, settings.executors)
     names, lanes = [e.name for e in found], [e.lanes for e in found]
     first = even_assignment(settings.key_groups, names[:-1], lanes[:-1]).on(names, lanes)
-    components = [component.name for component in SparkRuntime().compile(flow).components]
-    query: Query = flow.start(
+    query = flow.start(
         checkpoint=folder / "checkpoint",
         executors=settings.executors,
-        assignments=dict.fromkeys(components, replace(first, version=0)),
+        assignments=dict.fromkeys(flow.components, replace(first, version=0)),
     )
     return query, routes_now
 

@@ -1,0 +1,166 @@
+"""A flow as users build it: the logical flow, its sources in a Spark session, and its start.
+
+This module loads no Spark, so that ``import godwit`` does not either; what runs the flow is loaded
+when it is explained or started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+from godwit.dataflow.flow import LogicalFlow
+from godwit.dataflow.frames import user_call
+from godwit.dataflow.naming import type_name
+from godwit.migration.strategy import Policy
+from godwit.model.errors import InvalidFlowError
+from godwit.spark.options import Options
+from godwit.spark.triggers import Trigger, checked_trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.model.assignment import Assignment
+    from godwit.spark.query import Query
+
+__all__ = ["Flow"]
+
+
+class Flow(LogicalFlow):
+    """A stateful stream program: a DAG of sources, keyed operators and sinks.
+
+    Parameters
+    ----------
+    name
+        A checkpoint belongs to the flow of one name.
+    num_key_groups
+        How many key groups every operator's keys fall into, 1 to 32768; fixed at first launch. It
+        bounds how many lanes can work at once, and how finely load can be balanced.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the name or the number of key groups will not do.
+
+    Examples
+    --------
+    >>> import godwit as gw
+    >>> flow = gw.Flow("delays")
+    >>> flights = flow.source("flights", spark.readStream.parquet("in/"))  # doctest: +SKIP
+    >>> total = flights.key_by("tailnum").compute(total=gw.sum("arr_delay"))  # doctest: +SKIP
+    >>> flow.sink("totals", total, gw.sinks.parquet("out/"))  # doctest: +SKIP
+    >>> query = flow.start(checkpoint="checkpoint/")  # doctest: +SKIP
+    """
+
+    __slots__ = ()
+
+    @user_call
+    def explain(self) -> None:
+        """Print how the flow would run.
+
+        Raises
+        ------
+        InvalidFlowError
+            Says what is wrong with the flow, where, and what to do about it.
+        """
+        from godwit.spark.runtime import compile_flow  # noqa: PLC0415  it loads Spark
+
+        sys.stdout.write(compile_flow(self).explain() + "\n")
+
+    @user_call
+    def start(
+        self,
+        *,
+        checkpoint: str | os.PathLike[str],
+        trigger: Trigger | None = None,
+        executors: int = 1,
+        executors_timeout_s: float = 60.0,
+        assignments: Mapping[str, Assignment] | None = None,
+        local_dir: str | os.PathLike[str] | None = None,
+        policy: Policy | None = None,
+        retain_epochs: int = 10,
+        snapshot_budget_bytes: int = 32 * 2**20,
+        snapshot_growth: float = 4.0,
+        inline_bytes: int = 16 * 2**10,
+        compression: Literal["lz4", "zstd"] | None = None,
+        name: str | None = None,
+    ) -> Query:
+        """Start the flow.
+
+        Parameters
+        ----------
+        checkpoint
+            Directory of the checkpoint: a path, or a URI that both ``pyarrow.fs`` and Spark open.
+            Starting again from it resumes the flow.
+        trigger
+            When epochs run: ``{"availableNow": True}`` or ``{"processingTime": "1 second"}``; by
+            default epochs follow each other at once.
+        executors
+            Executors to wait for before the first epoch, at most `executors_timeout_s` seconds.
+        executors_timeout_s
+            Seconds.
+        assignments
+            Component → assignment to begin a new checkpoint with (`components` has the names); the
+            others are dealt out evenly. A checkpoint that is resumed goes on with its own.
+        local_dir
+            Directory for local stores on every executor; by default the executor's own Spark
+            directory. What is in it may vanish at any time.
+        policy
+            What happens to key groups of an executor that dies, and more.
+        retain_epochs
+            Epochs whose state stays readable by ``gw.read_state(epoch=...)``.
+        snapshot_budget_bytes
+            State rewritten as snapshots in one epoch, at most (one key group always may).
+        snapshot_growth
+            A snapshot is due when reading the changelog costs this many times what reading the
+            snapshot costs: larger writes less, smaller recovers and migrates faster.
+        inline_bytes
+            What one lane writes up to this size travels in the commit record and not as a file.
+        compression
+            Arrow IPC compression of changelog and staged output. Worth it for object stores; local
+            disks are faster without.
+        name
+            Name of the Spark query; by default the flow's.
+
+        Returns
+        -------
+        Query
+            The running query.
+
+        Raises
+        ------
+        InvalidFlowError
+            If the flow or an option is wrong; nothing was touched then.
+        CheckpointError
+            If the checkpoint cannot be used, or belongs to another flow.
+        """
+        options = Options(
+            checkpoint=_path("checkpoint", checkpoint),
+            trigger=checked_trigger(trigger),
+            executors=executors,
+            executors_timeout_s=executors_timeout_s,
+            assignments=dict(assignments or {}),
+            local_dir=None if local_dir is None else _path("local_dir", local_dir),
+            policy=Policy() if policy is None else policy,
+            retain_epochs=retain_epochs,
+            snapshot_budget_bytes=snapshot_budget_bytes,
+            snapshot_growth=snapshot_growth,
+            inline_bytes=inline_bytes,
+            compression=compression,
+            name=name,
+        )
+        from godwit.spark.runtime import start  # noqa: PLC0415  it loads Spark
+
+        return start(self, options)
+
+
+def _path(option: str, value: Any) -> str:
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        if isinstance(path, str):
+            return path
+    raise InvalidFlowError(
+        f"The option {option} of start is of type {type_name(value)}.",
+        remedy=f'Give a directory, as in {option}="checkpoints/delays".',
+    )
