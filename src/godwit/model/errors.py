@@ -15,6 +15,7 @@ __all__ = [
     "ConcurrentRunError",
     "CorruptCheckpointError",
     "EpochFailedError",
+    "ExecutorEnvironmentError",
     "GodwitError",
     "InvalidFlowError",
     "InvalidPlanError",
@@ -98,6 +99,10 @@ class UserFunctionError(GodwitError):
 
 class EpochFailedError(GodwitError):
     """An epoch could not be carried out; nothing of it was committed."""
+
+
+class ExecutorEnvironmentError(GodwitError):
+    """The executors' Python cannot be started, or is not fit to run the flow."""
 
 
 class SinkError(GodwitError):

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from godwit.dataflow.maps import map_dataframe
 from godwit.model.errors import InvalidFlowError
+from godwit.spark.executors_python import insist_on_python
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
 from godwit.spark.progress_log import quick_local_logs, wait_for_sources
 from godwit.spark.query import Query
@@ -50,6 +51,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     compiled = compile_flow(flow)
     spark = _session(flow)
     _check_name(spark, options.name or flow.name)
+    insist_on_python(spark.sparkContext)
     rows = streaming_dataframe(feeds_of(compiled), flow.sources)
     query = Query(flow.name)
     run = Run(compiled, rows, options, spark, query.emit)

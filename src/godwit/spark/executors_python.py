@@ -1,0 +1,127 @@
+"""The Python of the executors: the driver's own where they share its machine, checked everywhere.
+
+PySpark starts ``python3`` from the executors' PATH unless ``PYSPARK_PYTHON`` says otherwise, which
+is another Python than the driver's as soon as somebody runs ``.venv/bin/python job.py`` without
+activating the environment.  Found out in the first epoch, that costs hundreds of lines of other
+people's stack; so it is put right, or said, before anything starts.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from godwit.model.errors import ExecutorEnvironmentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark import SparkContext
+
+__all__ = ["insist_on_python"]
+
+_PACKAGES = ("godwit", "pyspark", "pyarrow")
+_EXACT = ("godwit", "pyspark")
+_checked: set[tuple[str, str]] = set()
+
+
+def insist_on_python(spark: SparkContext) -> None:
+    """Let executors on this machine run this Python, and make sure that theirs can run Godwit.
+
+    Runs one task, once for each application.
+
+    Raises
+    ------
+    ExecutorEnvironmentError
+        If their Python cannot be started, is of another version, or lacks Godwit or the same
+        PySpark.
+    """
+    if "PYSPARK_PYTHON" not in os.environ and (spark.master or "").startswith("local"):
+        spark.pythonExec = sys.executable
+    key = (spark.applicationId, spark.pythonExec)
+    if key not in _checked:
+        _compare(_ask(spark), spark.pythonExec)
+        _checked.add(key)
+
+
+def _ask(spark: SparkContext) -> dict[str, Any]:
+    packages = _PACKAGES
+
+    # By value: a Python without Godwit could not import this function from it.
+    def report(_rows: Iterable[int]) -> Iterator[dict[str, Any]]:
+        import sys as system  # noqa: PLC0415
+        from importlib import metadata, util  # noqa: PLC0415
+
+        found: dict[str, str | None] = {}
+        for package in packages:
+            try:
+                found[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                # On the path without having been installed, as in a checkout.
+                found[package] = "" if util.find_spec(package) is not None else None
+        yield {
+            "executable": system.executable,
+            "python": tuple(system.version_info[:2]),
+            "packages": found,
+        }
+
+    try:
+        (told,) = spark.parallelize([0], 1).mapPartitions(report).collect()
+    except Exception as error:  # noqa: BLE001  Spark's and Python's alike
+        raise ExecutorEnvironmentError(
+            f"The executors could not run a line of Python with {spark.pythonExec!r}: "
+            f"{_reason(error)}",
+            remedy=_REMEDY,
+            executable=spark.pythonExec,
+        ) from None
+    answer: dict[str, Any] = told
+    return answer
+
+
+_REMEDY = (
+    "Set PYSPARK_PYTHON, before the session is made, to a Python that every executor has, of "
+    f"version {sys.version_info[0]}.{sys.version_info[1]} and with the driver's packages; or ship "
+    "one with spark.archives."
+)
+
+
+def _reason(error: Exception) -> str:
+    """Find the line that matters in what Spark says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for mark in ("PYTHON_VERSION_MISMATCH", "Cannot run program", "Error:", "Exception:"):
+        for line in lines:
+            if mark in line:
+                return line
+    return lines[0] if lines else repr(error)
+
+
+def _compare(told: dict[str, Any], executable: str) -> None:
+    where = f"The executors' Python ({told['executable']})"
+    wrong = []
+    if told["python"] != tuple(sys.version_info[:2]):
+        wrong.append(
+            f"is {told['python'][0]}.{told['python'][1]}, the driver's "
+            f"{sys.version_info[0]}.{sys.version_info[1]}"
+        )
+    for package, version in told["packages"].items():
+        ours = _version(package)
+        if version is None:
+            wrong.append(f"has no {package}")
+        elif package in _EXACT and version and ours and version != ours:
+            wrong.append(f"has {package} {version}, the driver {ours}")
+    if wrong:
+        raise ExecutorEnvironmentError(
+            f"{where} {', '.join(wrong)}.",
+            remedy=_REMEDY,
+            executable=executable,
+            executors_executable=told["executable"],
+        )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,128 @@
+"""Which Python executors run, and what is said where it cannot do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from godwit.model.errors import ExecutorEnvironmentError
+from godwit.spark import executors_python
+from godwit.spark.executors_python import insist_on_python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+_JOB = """
+import sys
+import godwit as gw
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.memory", "512m")
+    .getOrCreate()
+)
+flow = gw.Flow("counting")
+rows = flow.source("rows", spark.readStream.schema("k string").json(sys.argv[1] + "/in"))
+sink = gw.sinks.memory()
+flow.sink("counts", rows.key_by("k").compute(n=gw.count()), sink)
+query = flow.start(checkpoint=sys.argv[1] + "/checkpoint", trigger={"availableNow": True})
+query.awaitTermination()
+print(sorted(sink.table().to_pylist(), key=str))
+spark.stop()
+"""
+
+
+def plain_environment(path: str) -> dict[str, str]:
+    hidden = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV", "PYTHONPATH")
+    return {k: v for k, v in os.environ.items() if k not in hidden} | {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PATH": path,
+    }
+
+
+def test_a_job_runs_in_an_environment_that_was_not_activated(tmp_path: Path) -> None:
+    # First on the PATH is a python3 that has nothing.
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"k": "a"}\n{"k": "a"}\n')
+    job = tmp_path / "job.py"
+    job.write_text(_JOB)
+    done = subprocess.run(
+        [sys.executable, str(job), str(tmp_path)],
+        env=plain_environment(f"{bare / 'bin'}:{os.environ['PATH']}"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "[{'k': 'a', 'n': 2}]"
+
+
+@pytest.fixture
+def unchecked(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give the context, as if nothing had been checked yet; its Python is put back."""
+    monkeypatch.setattr(executors_python, "_checked", set())
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
+    return spark.sparkContext
+
+
+def test_a_python_without_godwit_is_named_with_what_it_lacks(
+    unchecked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # PySpark itself reaches executors by PYTHONPATH; nothing else does.
+    venv.create(tmp_path / "bare", with_pip=False)
+    bare = tmp_path / "bare" / "bin" / "python"
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
+    monkeypatch.setattr(unchecked, "pythonExec", str(bare))
+    with pytest.raises(ExecutorEnvironmentError, match=r"has no godwit.*PYSPARK_PYTHON") as caught:
+        insist_on_python(unchecked)
+    assert str(bare) in caught.value.message
+
+
+def test_a_python_that_does_not_exist_is_named_in_one_line(
+    unchecked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
+    monkeypatch.setattr(unchecked, "pythonExec", "/nowhere/python")
+    with pytest.raises(ExecutorEnvironmentError, match="/nowhere/python") as caught:
+        insist_on_python(unchecked)
+    assert len(caught.value.message.splitlines()) == 1
+
+
+def test_it_is_asked_once_for_an_application(
+    unchecked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insist_on_python(unchecked)
+    monkeypatch.setattr(unchecked, "parallelize", None)
+    insist_on_python(unchecked)
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ({"python": (3, 8)}, r"is 3\.8, the driver's 3\."),
+        ({"packages": {"pyspark": "4.0.0"}}, r"has pyspark 4\.0\.0, the driver 4\.3"),
+        ({"packages": {"pyarrow": None}}, "has no pyarrow"),
+    ],
+)
+def test_what_differs_is_said(told: dict[str, Any], named: str) -> None:
+    whole: dict[str, Any] = {
+        "executable": "/usr/bin/python3",
+        "python": tuple(sys.version_info[:2]),
+        "packages": {},
+    }
+    with pytest.raises(ExecutorEnvironmentError, match=named):
+        executors_python._compare(whole | told, "python3")
