@@ -7,18 +7,16 @@ could not be done, as one message that says what to do; 130 stopped by Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from godwit import __version__
-from godwit.cli.checkpoint import add_checkpoint_command
-from godwit.cli.demo.command import add_demo_command
-from godwit.cli.plan import add_plan_command
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["main", "parser"]
 
@@ -38,6 +36,14 @@ Each command explains itself with --help. Streams themselves are started from Py
 """
 
 
+# Command, its module, the function that adds it, and the extra that brings what it needs.
+_COMMANDS = (
+    ("demo", "godwit.cli.demo.command", "add_demo_command", "demo"),
+    ("checkpoint", "godwit.cli.checkpoint", "add_checkpoint_command", "cli"),
+    ("plan", "godwit.cli.plan", "add_plan_command", "planning"),
+)
+
+
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the whole command line."""
     made = argparse.ArgumentParser(
@@ -51,10 +57,34 @@ def parser() -> argparse.ArgumentParser:
         "--traceback", action="store_true", help="show where in the code an error comes from"
     )
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
-    add_demo_command(commands)
-    add_checkpoint_command(commands)
-    add_plan_command(commands)
+    for name, module, function, extra in _COMMANDS:
+        try:
+            add: Callable[[Any], None] = getattr(importlib.import_module(module), function)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("godwit"):
+                raise
+            _add_unavailable(commands, name, extra, error.name or "a package")
+        else:
+            add(commands)
     return made
+
+
+def _add_unavailable(commands: Any, name: str, extra: str, package: str) -> None:
+    """Add a command that only says what to install for it."""
+
+    def refuse(_args: argparse.Namespace) -> int:
+        raise GodwitError(
+            f"It needs the package {package}, which is not installed.",
+            remedy=f"pip install 'godwit[{extra}]'",
+            package=package,
+        )
+
+    # No character begins an option, so that whatever is asked of the command is taken.
+    command = commands.add_parser(
+        name, help=f"(needs: pip install 'godwit[{extra}]')", add_help=False, prefix_chars="\0"
+    )
+    command.add_argument("rest", nargs="*")
+    command.set_defaults(run=refuse)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

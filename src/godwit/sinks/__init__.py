@@ -11,7 +11,7 @@ sink          an epoch delivered twice                needs
 `delta`       is there once                           ``pip install 'godwit[delta]'``
 `foreach`     reaches your function twice             a function that knows epochs
 `memory`      is there once, until the process ends   room on the driver
-`console`     may be printed twice                    nothing
+`console`     may be printed twice                    ``pip install 'godwit[cli]'``
 `noop`        is nowhere                              nothing
 ============  ======================================  ====================================
 """
@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from godwit.model.errors import SinkError
-from godwit.sinks.console_sink import ConsoleSink
 from godwit.sinks.foreach_sink import ForeachSink
 from godwit.sinks.memory_sink import MemorySink
 from godwit.sinks.noop_sink import NoopSink
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
 
+    from godwit.sinks.console_sink import ConsoleSink
     from godwit.sinks.delta_sink import DeltaSink
     from godwit.sinks.postgres_sink import PostgresSink
 
@@ -145,7 +145,16 @@ def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
     """Print the first `limit` rows of every epoch.
 
     See `godwit.sinks.console_sink.ConsoleSink`.
+
+    Raises
+    ------
+    SinkError
+        If rich is not installed, or `limit` is negative.
     """
+    try:
+        from godwit.sinks.console_sink import ConsoleSink  # noqa: PLC0415 - rich is optional
+    except ImportError as error:
+        raise _missing("console", "rich", "cli", error) from error
     return ConsoleSink(limit, file=file)
 
 

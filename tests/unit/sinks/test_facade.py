@@ -44,16 +44,23 @@ def test_noop_takes_anything_and_keeps_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("package", "module", "extra"),
-    [("psycopg", "postgres", "postgres"), ("deltalake", "delta", "delta")],
+    [
+        ("psycopg", "postgres", "postgres"),
+        ("deltalake", "delta", "delta"),
+        ("rich", "console", "cli"),
+    ],
 )
 def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, package: str, module: str, extra: str
 ) -> None:
+    for loaded in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, loaded, None)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"godwit.sinks.{module}_sink", raising=False)
     make: dict[str, Callable[[], sinks.Sink]] = {
         "postgres": lambda: sinks.postgres("dbname=none", "t"),
         "delta": lambda: sinks.delta("out"),
+        "console": sinks.console,
     }
     with pytest.raises(SinkError) as caught:
         make[module]()
