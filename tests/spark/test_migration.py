@@ -245,7 +245,7 @@ def test_a_query_that_is_stopped_while_epochs_are_held_has_not_failed(
     assert any("moves everything first" in reason for reason in query.status["held"])
     inbox.put(epochs[1])
     deadline = time.monotonic() + PATIENCE_S
-    while not query._busy.locked() and time.monotonic() < deadline:
+    while not query.status["isDataAvailable"] and time.monotonic() < deadline:
         time.sleep(0.05)
     query.stop()
     assert query.exception() is None

@@ -23,6 +23,7 @@ __all__ = [
     "MigrationError",
     "SinkError",
     "StateEncodingError",
+    "StopTimeoutError",
     "StorageFullError",
     "UserFunctionError",
 ]
@@ -103,6 +104,10 @@ class EpochFailedError(GodwitError):
 
 class ExecutorEnvironmentError(GodwitError):
     """The executors' Python cannot be started, or is not fit to run the flow."""
+
+
+class StopTimeoutError(GodwitError):
+    """A query was told to stop and has not stopped yet; it does once its epoch is over."""
 
 
 class SinkError(GodwitError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,21 +11,22 @@ from godwit.migration import Strategy, inputs
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import EpochFailedError, GodwitError, InvalidPlanError, MigrationError
+from godwit.spark.ending import Ending
 from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.migration import Bounds, EndMigration
     from godwit.model.events import Event
+    from godwit.spark.dispatcher import EventDispatcher
+    from godwit.spark.epoch_driver import EpochDriver
+    from godwit.spark.gate import EpochGate
     from godwit.spark.run import Run
 
 __all__ = ["Migration", "Query"]
-
-_MAX_EVENTS = 10_000
 
 
 class Query:
@@ -37,48 +37,25 @@ class Query:
     (`events`).
     """
 
-    def __init__(self, flow_name: str) -> None:
+    def __init__(
+        self,
+        flow_name: str,
+        *,
+        run: Run,
+        driver: EpochDriver,
+        gate: EpochGate,
+        spark: StreamingQuery,
+        dispatcher: EventDispatcher,
+    ) -> None:
         self._flow_name = flow_name
-        self._events: list[Event] = []
-        self._listeners: list[Callable[[Event], None]] = []
-        self._failure: BaseException | None = None
-        self._busy = threading.Lock()
-        self._closed = threading.Lock()
-        self._ended = False
-        self._run: Run
-        self._spark_query: StreamingQuery
+        self._run, self._driver, self._spark_query = run, driver, spark
+        self._dispatcher = dispatcher
+        self._ending = Ending(
+            gate=gate, spark_query=spark, dispatcher=dispatcher, close=self._close_run
+        )
 
     def __repr__(self) -> str:
         return f"<Query {self._flow_name!r}: {self.status['message']}>"
-
-    # -- for the runtime ----------------------------------------------------------------------
-
-    def begin(self, run: Run, start: Callable[[Any], StreamingQuery]) -> Query:
-        """Open the run and start the streaming query."""
-        self._run = run
-        try:
-            run.open()
-            self._spark_query = start(self._on_epoch)
-        except BaseException:
-            run.close()
-            raise
-        return self
-
-    def emit(self, event: Event) -> None:
-        """Keep an event and tell the listeners."""
-        self._events.append(event)
-        del self._events[:-_MAX_EVENTS]
-        for listener in self._listeners:
-            listener(event)
-
-    def _on_epoch(self, rows: DataFrame, epoch: int) -> None:
-        with self._busy:
-            try:
-                self._run.epoch(rows, epoch)
-            except BaseException as error:
-                if self._failure is None and not self._run.cut_short:
-                    self._failure = error
-                raise
 
     # -- StreamingQuery -----------------------------------------------------------------------
 
@@ -146,12 +123,12 @@ class Query:
         except Exception as error:
             if self.isActive:
                 raise  # Spark did not take the argument
-            self._end()
+            self._ending.finish()
             if self.exception() is None:
                 return None if timeout is None else True
             raise self._explained(error) from error
         if done is not False:
-            self._end()
+            self._ending.finish()
         return done
 
     def processAllAvailable(self) -> None:  # noqa: N802  StreamingQuery's name
@@ -165,33 +142,33 @@ class Query:
         try:
             self._spark_query.processAllAvailable()
         except Exception as error:
-            self._end()
+            self._ending.finish()
             raise self._explained(error) from error
 
     def stop(self) -> None:
-        """Stop after the epoch that runs now; the checkpoint is ready to be resumed."""
-        if self._ended:
-            return
-        self._run.stopping.set()
-        # Let the epoch that is being carried out come to its end: it is not lost either way, but
-        # it would have to be done again.
-        finished = self._busy.acquire(timeout=60)
-        try:
-            self._spark_query.stop()
-        finally:
-            if finished:
-                self._busy.release()
-        self._end()
+        """Stop after the epoch that runs now; the checkpoint is ready to be resumed.
+
+        An epoch that goes on for more than some seconds is broken off: nothing of it was committed,
+        and it is carried out again when the flow is started again. May be called from anywhere, and
+        more than once; called within an epoch it returns at once, and the query stops after it.
+
+        Raises
+        ------
+        StopTimeoutError
+            If the query has not stopped after some seconds, since what it waits for neither ends
+            nor can be interrupted.
+        """
+        self._ending.stop()
 
     def exception(self) -> GodwitError | None:
         """Return why the query failed; ``None`` if it did not."""
-        if not self._spark_query.isActive and self._failure is None:
-            failed = None if self._run.cut_short else self._spark_query.exception()
-            return None if failed is None else self._explained(failed)
-        return None if self._failure is None else self._explained(self._failure)
+        failure = self._driver.failure
+        if failure is None and not self._spark_query.isActive and not self._driver.cut_short:
+            failure = self._spark_query.exception()
+        return None if failure is None else self._explained(failure)
 
     def _explained(self, error: BaseException) -> GodwitError:
-        cause = self._failure or error
+        cause = self._driver.failure or error
         if isinstance(cause, GodwitError):
             return cause
         return EpochFailedError(
@@ -200,16 +177,13 @@ class Query:
             "checkpoint once the cause is gone.",
         )
 
-    def _end(self) -> None:
-        with self._closed:
-            if self._ended:
-                return
-            self._ended = True
+    def _close_run(self) -> None:
         failure = self.exception()
         if failure is None:
-            self.emit(self._run.event(events.QueryStopped, name=self._flow_name))
+            told = self._run.event(events.QueryStopped, name=self._flow_name)
         else:
-            self.emit(self._run.event(events.QueryFailed, name=self._flow_name, error=str(failure)))
+            told = self._run.event(events.QueryFailed, name=self._flow_name, error=str(failure))
+        self._dispatcher.emit(told)
         self._run.close()
 
     # -- the whereabouts of state -------------------------------------------------------------
@@ -233,11 +207,16 @@ class Query:
     @property
     def events(self) -> tuple[Event, ...]:
         """What has happened so far, oldest first."""
-        return tuple(self._events)
+        return self._dispatcher.events
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
-        """Call `listener` with every event from now on, on whichever thread it happens."""
-        self._listeners.append(listener)
+        """Call `listener` with every event from now on, in order.
+
+        Listeners share a thread of their own, so events arrive a little later than they happen. A
+        listener may do anything, `migrate` and `stop` included; if it raises, that is logged once
+        and disturbs nobody.
+        """
+        self._dispatcher.add_listener(listener)
 
     def migrate(
         self,
@@ -276,7 +255,7 @@ class Query:
         MigrationError
             If the component is being migrated already, or the query has stopped.
         """
-        if self._ended or not self.isActive:
+        if not self.isActive:
             raise MigrationError(
                 f"Query {self.name!r} has stopped, so none of its key groups can move.",
                 remedy="Start the flow again from its checkpoint, and migrate that query.",

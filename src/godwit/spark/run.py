@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.operator import KeyedOperator
     from godwit.migration import EndMigration
+    from godwit.spark.gate import EpochGate
     from godwit.spark.options import Options
 
 __all__ = ["Run"]
@@ -69,6 +70,8 @@ class Run:
         The session.
     emit
         Called with every event.
+    gate
+        Says when the query is to stop.
 
     Attributes
     ----------
@@ -86,14 +89,15 @@ class Run:
         rows: DataFrame,
         options: Options,
         spark: SparkSession,
+        *,
         emit: Callable[[events.Event], None],
+        gate: EpochGate,
     ) -> None:
         self.flow, self.options, self.spark = flow, options, spark
         self.progress: list[dict[str, Any]] = []
         self.emit = emit
         self._lock = threading.RLock()  # guards the protocol, the chains, and what executors hold
-        self.stopping = threading.Event()
-        self.cut_short = False  # whether the last epoch ended because of that before it began
+        self._gate = gate
         self.storage = CheckpointStorage.open(options.checkpoint)
         run = uuid.uuid4().hex[:12]
         self.log = CommitLog.create_or_open(
@@ -150,7 +154,6 @@ class Run:
 
     def close(self) -> None:
         """Stop background work and close the sinks."""
-        self.stopping.set()
         self._background.close()
         close_sinks(self.flow)
         if self._program is not None:
@@ -222,10 +225,7 @@ class Run:
                     self.handle(inputs.EpochStarted(epoch=epoch))
                     return plans
                 self.handle(inputs.EpochHeld())
-            if self.stopping.wait(_HELD_PAUSE_S):
-                # Returning would let Spark count the epoch as done.
-                self.cut_short = True
-                raise InterruptedError("the query was stopped while epochs were held")
+            self._gate.pause(_HELD_PAUSE_S)
 
     def _instruction(self, epoch: int, plans: Mapping[str, EpochPlan]) -> EpochInstruction:
         with self._lock:

@@ -9,8 +9,11 @@ from pyspark.sql import SparkSession
 
 from godwit.dataflow.maps import map_dataframe
 from godwit.model.errors import InvalidFlowError
+from godwit.spark.dispatcher import EventDispatcher
+from godwit.spark.epoch_driver import EpochDriver
 from godwit.spark.executors_python import insist_on_python
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
+from godwit.spark.gate import EpochGate
 from godwit.spark.progress_log import quick_local_logs, wait_for_sources
 from godwit.spark.query import Query
 from godwit.spark.run import Run
@@ -53,26 +56,38 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     _check_name(spark, options.name or flow.name)
     insist_on_python(spark.sparkContext)
     rows = streaming_dataframe(feeds_of(compiled), flow.sources)
-    query = Query(flow.name)
-    run = Run(compiled, rows, options, spark, query.emit)
+    dispatcher, gate = EventDispatcher(flow.name), EpochGate()
+    run = Run(compiled, rows, options, spark, emit=dispatcher.emit, gate=gate)
+    driver = EpochDriver(run, gate)
+    try:
+        run.open()
+        spark_query = _start_spark(rows, options, flow.name, driver)
+    except BaseException:
+        run.close()
+        dispatcher.close()
+        raise
+    return Query(
+        flow.name, run=run, driver=driver, gate=gate, spark=spark_query, dispatcher=dispatcher
+    )
 
-    def begin(on_epoch: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        def in_session(batch: DataFrame, epoch: int) -> None:
-            # Each streaming query has a session of its own, so this touches no other.
-            batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
-            on_epoch(batch, epoch)
 
-        writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow.name)
-        if options.trigger is not None:
-            given: dict[str, Any] = dict(options.trigger)
-            writer = writer.trigger(**given)
-        uri = f"{_spark_uri(options)}/spark"
-        with quick_local_logs(spark, uri):
-            started = writer.option("checkpointLocation", uri).start()
-            wait_for_sources(started)
-        return started
+def _start_spark(
+    rows: DataFrame, options: Options, flow_name: str, driver: EpochDriver
+) -> StreamingQuery:
+    def in_session(batch: DataFrame, number: int) -> None:
+        # Each streaming query has a session of its own, so this touches no other.
+        batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
+        driver.micro_batch(batch, number)
 
-    return query.begin(run, begin)
+    writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow_name)
+    if options.trigger is not None:
+        given: dict[str, Any] = dict(options.trigger)
+        writer = writer.trigger(**given)
+    uri = f"{_spark_uri(options)}/spark"
+    with quick_local_logs(rows.sparkSession, uri):
+        started = writer.option("checkpointLocation", uri).start()
+        wait_for_sources(started)
+    return started
 
 
 def _session(flow: LogicalFlow) -> SparkSession:

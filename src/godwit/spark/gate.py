@@ -1,0 +1,93 @@
+"""One epoch at a time, and none any more once the query is to stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["EpochGate", "GateClosedError"]
+
+
+class GateClosedError(Exception):
+    """The query is to stop: no epoch begins any more."""
+
+
+class EpochGate:
+    """Lets one thread at a time carry out an epoch, until it is closed.
+
+    Whoever waits to get in is turned away when the gate closes, so nobody who closes it and then
+    waits for the threads outside can wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._closed = False
+        self._interrupted = False
+        self._inside: int | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an epoch that was under way is being broken off."""
+        return self._interrupted
+
+    @property
+    def closed(self) -> bool:
+        """Whether no epoch begins any more."""
+        return self._closed
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the epoch that is carried out is carried out by the thread that asks."""
+        return self._inside == threading.get_ident()
+
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """Carry out an epoch inside, once no other one is being carried out.
+
+        Raises
+        ------
+        GateClosedError
+            If the gate is closed, or closes while others are before this one.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._inside is None)
+            if self._closed:
+                raise GateClosedError
+            self._inside = threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside = None
+                self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """Wait a moment within an epoch that cannot begin yet.
+
+        Raises
+        ------
+        GateClosedError
+            If the gate closes meanwhile.
+        """
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while not self._closed and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            if self._closed:
+                raise GateClosedError
+
+    def close(self) -> None:
+        """Let no epoch begin any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def drain(self, patience_s: float) -> None:
+        """Wait for the epoch that is being carried out, if any; then it counts as broken off."""
+        with self._changed:
+            self._interrupted = not self._changed.wait_for(lambda: self._inside is None, patience_s)
