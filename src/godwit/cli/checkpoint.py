@@ -90,10 +90,11 @@ def _inspect(args: argparse.Namespace) -> int:
         ]
     )
     console.print(head)
-    if not summary.operators:
+    if not summary.states:
         return 0
     table = Table(title="state after the last epoch", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("operator", no_wrap=True)
+    table.add_column("state", no_wrap=True)
     for column in (
         "key groups",
         "snapshot rows",
@@ -104,16 +105,17 @@ def _inspect(args: argparse.Namespace) -> int:
         "waiting",
     ):
         table.add_column(column, justify="right", no_wrap=True)
-    for operator in summary.operators:
+    for state in summary.states:
         table.add_row(
-            Text(operator.name),
-            str(operator.key_groups),
-            f"{operator.snapshot_rows:,}",
-            human_bytes(operator.snapshot_bytes),
-            human_bytes(operator.changelog_bytes),
-            f"{operator.mean_segments:.1f}",
-            str(operator.max_segments),
-            str(len(operator.waiting)),
+            Text(state.operator + (" (removed)" if state.removed else "")),
+            Text(state.state),
+            str(state.key_groups),
+            f"{state.snapshot_rows:,}",
+            human_bytes(state.snapshot_bytes),
+            human_bytes(state.changelog_bytes),
+            f"{state.mean_segments:.1f}",
+            str(state.max_segments),
+            str(len(state.waiting)),
         )
     console.print(table)
     return 0
@@ -127,7 +129,7 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
         "run_id": summary.run_id,
         "num_key_groups": identity.num_key_groups,
         "epochs": summary.epochs,
-        "operators": [asdict(operator) for operator in summary.operators],
+        "states": [asdict(state) for state in summary.states],
         "files": summary.files,
         "file_bytes": summary.file_bytes,
         "unneeded_files": summary.unneeded_files,

@@ -16,7 +16,7 @@ import decimal
 import enum
 import pickle
 import typing
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -70,7 +70,17 @@ class State(Generic[T]):
 
 
 class StateCodec(Protocol):
-    """Writes and reads the state of one operator's keys."""
+    """Writes and reads the state of one operator's keys.
+
+    Attributes
+    ----------
+    name
+        ``"msgpack"`` or ``"pickle"``.
+    """
+
+    @property
+    def name(self) -> Literal["msgpack", "pickle"]:
+        """What it is called."""
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
         """Write every state. Raises `UnencodableError` for the first that cannot be written."""
@@ -78,7 +88,7 @@ class StateCodec(Protocol):
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
         """Read every state. Raises `UnencodableError` for the first that cannot be read."""
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> str:
         """Return what must be the same for old state to be readable."""
 
 
@@ -105,6 +115,8 @@ class MsgpackCodec:
         What a key's state is: a class, or a type such as ``dict[str, set[int]]``.
     """
 
+    name: Final = "msgpack"
+
     def __init__(self, state_type: Any) -> None:
         self._type = state_type
         self._encode = msgspec.msgpack.Encoder().encode
@@ -128,11 +140,11 @@ class MsgpackCodec:
         """Read every state."""
         return self._read(blobs)
 
-    def describe(self) -> dict[str, object]:
-        """Return the codec and the shape of the type; a class may be renamed, or gain fields."""
+    def describe(self) -> str:
+        """Return the shape of the type; a class may be renamed, or gain fields."""
         shape = type(msgspec.inspect.type_info(self._type)).__name__
         _remove_notes(self._type)
-        return {"codec": "msgpack", "state": shape}
+        return shape
 
     def _read(self, blobs: Sequence[bytes | memoryview]) -> list[Any]:
         # All states as one msgpack array (marker 0xdd, length in 4 bytes): one call reads them.
@@ -153,6 +165,8 @@ class PickleCodec:
         What a key's state is.
     """
 
+    name: Final = "pickle"
+
     def __init__(self, state_type: Any) -> None:
         self._type = state_type
 
@@ -164,10 +178,10 @@ class PickleCodec:
         """Read every state."""
         return _each(pickle.loads, blobs)
 
-    def describe(self) -> dict[str, object]:
-        """Return the codec and the class: a pickle names the class it is of."""
+    def describe(self) -> str:
+        """Return the class: a pickle names the class it is of."""
         name = getattr(self._type, "__qualname__", repr(self._type))
-        return {"codec": "pickle", "state": f"{getattr(self._type, '__module__', '')}.{name}"}
+        return f"{getattr(self._type, '__module__', '')}.{name}"
 
 
 def make_state(operator: str, state_type: Any) -> Any:

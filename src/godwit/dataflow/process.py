@@ -43,10 +43,12 @@ from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
 from godwit.model.errors import (
+    CheckpointMismatchError,
     InvalidFlowError,
     StateEncodingError,
     UserFunctionError,
 )
+from godwit.state.evolution import StateDescription, columns_of, differences
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.dataflow.groups import Groups
+    from godwit.state.evolution import StateUpgrade
 
 __all__ = ["KeyRows", "ProcessOperator", "State"]
 
@@ -179,14 +182,42 @@ class ProcessOperator(KeyedOperator):
             raise self._function_failed(keys[group], error) from error
         return emitted, ends, removed
 
-    def fingerprint(self) -> dict[str, object]:
-        """Keys, and what the codec says of the state."""
-        return {
-            "operator": "process",
-            # Pairs, since a key is hashed in the order of its columns.
-            "keys": [[field.name, str(field.type)] for field in self.schema.keys],
-            **self._codec.describe(),
-        }
+    @property
+    def kind(self) -> str:
+        """The call that makes one."""
+        return "process"
+
+    def describe_state(self) -> StateDescription:
+        """Say what the codec says of the state."""
+        return StateDescription(
+            columns=columns_of(self.schema.values),
+            codec=self._codec.name,
+            type=self._codec.describe(),
+        )
+
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """State of the same codec and type fits.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If it was written as something else.
+        """
+        today = self.describe_state()
+        found = [
+            *differences("codec", stored.codec, today.codec),
+            *differences("state", stored.type, today.type),
+        ]
+        if found:
+            raise CheckpointMismatchError(
+                f"The state of operator {self.name!r} in the checkpoint does not fit: "
+                f"{'; '.join(found)}.",
+                remedy="Give the operator a new name, under which it starts empty, or undo the "
+                "change.",
+                operator=self.name,
+                differences=found,
+            )
+        return None
 
     def _read(self, step: Step, keys: list[tuple[Any, ...]]) -> list[Any]:
         """State of every key, as the function gets it."""

@@ -35,7 +35,7 @@ def test_inspect_says_whose_it_is_and_what_state_it_holds(
     assert "last run some-run" in told
     assert "retained epochs 0 to 1" in told
     (state,) = [line for line in told if line.startswith("op ")]
-    assert state.startswith("op 2 0 0 B ")
+    assert state.startswith("op state 2 0 0 B ")
     assert state.endswith(" 2.0 2 0")
 
 
@@ -46,7 +46,7 @@ def test_inspect_as_json_has_the_same_figures(
     values = json.loads(capsys.readouterr().out)
     assert (values["flow"], values["num_key_groups"]) == ("[bold]flow", 4)
     assert values["epochs"] == [0, 1]
-    (operator,) = values["operators"]
+    (operator,) = values["states"]
     assert (operator["key_groups"], operator["max_segments"]) == (2, 2)
 
 

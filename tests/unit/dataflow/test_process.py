@@ -15,7 +15,13 @@ import pytest
 from tests.oracles.lane import Lane, grouped
 
 from godwit.dataflow.process import KeyRows, ProcessOperator, State
-from godwit.model.errors import InvalidFlowError, StateEncodingError, UserFunctionError
+from godwit.model.errors import (
+    CheckpointMismatchError,
+    InvalidFlowError,
+    StateEncodingError,
+    UserFunctionError,
+)
+from godwit.state.evolution import StateDescription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,15 +224,14 @@ def test_an_operator_can_be_pickled() -> None:
     assert Lane(copy).epoch(batch(("a", 1.0, 1))).output["n"].to_pylist() == [1]
 
 
-def test_the_fingerprint_holds_keys_codec_and_shape_of_the_state() -> None:
-    assert operator().fingerprint() == {
-        "operator": "process",
-        "keys": [["symbol", "string"]],
-        "codec": "msgpack",
-        "state": "StructType",
-    }
-    assert operator(state_type=dict).fingerprint() != operator().fingerprint()
-    assert operator(codec="pickle").fingerprint() != operator().fingerprint()
+def test_the_description_holds_codec_and_shape_of_the_state() -> None:
+    assert operator().describe_state() == StateDescription(
+        columns=(("state", "large_binary"),), codec="msgpack", type="StructType"
+    )
+    assert operator().upgrade_from(operator().describe_state()) is None
+    for other in (operator(state_type=dict), operator(codec="pickle")):
+        with pytest.raises(CheckpointMismatchError, match="'market' in the checkpoint does not"):
+            operator().upgrade_from(other.describe_state())
 
 
 def test_it_cannot_be_merged() -> None:
