@@ -1,4 +1,4 @@
-"""A row that a target cannot take refuses its epoch, or goes where the user said; never for ever."""
+"""A row that a target cannot take refuses its epoch, or goes where the user said."""
 
 from __future__ import annotations
 
