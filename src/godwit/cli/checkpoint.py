@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from godwit.cli.checkpoint_lease import add_unlock_action
 from godwit.cli.progress import verify_watched, watcher_on
 from godwit.model.errors import CheckpointError
-from godwit.model.wording import counted, human_bytes
+from godwit.model.wording import counted, human_bytes, printable
 from godwit.state.inspection import CheckpointSummary, inspect
 from godwit.state.records import IDENTITY
 from godwit.state.storage import CheckpointStorage
@@ -51,6 +52,7 @@ def add_checkpoint_command(subparsers: Any) -> None:
         "checkpoint.",
     )
     checked.set_defaults(run=_verify)
+    add_unlock_action(actions)
     for action in (shown, checked):
         action.add_argument("path", metavar="PATH", help=_PATH)
         action.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -107,8 +109,8 @@ def _inspect(args: argparse.Namespace) -> int:
         table.add_column(column, justify="right", no_wrap=True)
     for state in summary.states:
         table.add_row(
-            Text(state.operator + (" (removed)" if state.removed else "")),
-            Text(state.state),
+            Text(printable(state.operator) + (" (removed)" if state.removed else "")),
+            Text(printable(state.state)),
             str(state.key_groups),
             f"{state.snapshot_rows:,}",
             human_bytes(state.snapshot_bytes),
@@ -160,13 +162,15 @@ def _tell(path: str, report: VerificationReport) -> None:
         "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
     )
     if report.ok:
-        console.print(Text(f"{path}: whole; {span}; checked {checked}"), soft_wrap=True)
+        console.print(Text(f"{printable(path)}: whole; {span}; checked {checked}"), soft_wrap=True)
         return
     problems = counted(len(report.findings), "problem")
-    console.print(Text(f"{path}: {problems}; {span}; checked {checked}"), soft_wrap=True)
+    console.print(Text(f"{printable(path)}: {problems}; {span}; checked {checked}"), soft_wrap=True)
     table = Table("file", "problem", "what to do", show_lines=True)
     for finding in report.findings:
-        table.add_row(Text(finding.file), Text(finding.problem), Text(finding.remedy))
+        table.add_row(
+            *(Text(printable(said)) for said in (finding.file, finding.problem, finding.remedy))
+        )
     console.print(table)
 
 
@@ -179,5 +183,5 @@ def _wide_console() -> Console:
 def _grid(rows: Sequence[tuple[str, str]]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for label, value in rows:
-        grid.add_row(Text(label, style="bold"), Text(value))
+        grid.add_row(Text(label, style="bold"), Text(printable(value)))
     return grid

@@ -85,6 +85,8 @@ class Flow(LogicalFlow):
         inline_bytes: int = 16 * 2**10,
         compression: Literal["lz4", "zstd"] | None = None,
         name: str | None = None,
+        access: Literal["owner", "umask"] = "owner",
+        single_driver: bool = False,
     ) -> Query:
         """Start the flow.
 
@@ -122,6 +124,12 @@ class Flow(LogicalFlow):
             disks are faster without.
         name
             Name of the Spark query; by default the flow's.
+        access
+            Who may read the checkpoint on a local disk: its owner alone (0700, 0600), or whomever
+            the umask lets, as where executors run as another user than the driver.
+        single_driver
+            Vouches that no second driver can ever be started on this checkpoint. Needed only on
+            stores where a file cannot be created only if there is none.
 
         Returns
         -------
@@ -148,6 +156,8 @@ class Flow(LogicalFlow):
             snapshot_growth=snapshot_growth,
             inline_bytes=inline_bytes,
             compression=compression,
+            access=access,
+            single_driver=single_driver,
             name=name,
         )
         from godwit.spark.runtime import start  # noqa: PLC0415  it loads Spark

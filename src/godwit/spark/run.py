@@ -39,6 +39,7 @@ from godwit.spark.progress import Progress
 from godwit.spark.stages import Program, ShippedProgram, run_stages
 from godwit.spark.takeover import first_assignments, take_up
 from godwit.spark.warming import Errand
+from godwit.state.lease import acquire_lease
 from godwit.state.records import CommitRecord
 from godwit.state.snapshots import choose_snapshots
 from godwit.state.storage import CheckpointStorage
@@ -106,11 +107,20 @@ class Run:
         self.emit = emit
         self._lock = threading.RLock()  # guards the protocol, the chains, and what executors hold
         self._gate = gate
-        self.storage = CheckpointStorage.open(options.checkpoint)
-        run = uuid.uuid4().hex[:12]
-        self.log, self._taken_up = take_up(
-            flow, self.storage, run, retain_epochs=options.retain_epochs
+        self.storage = CheckpointStorage.open(
+            options.checkpoint,
+            access=options.access,
+            single_driver=options.single_driver,
         )
+        run = uuid.uuid4().hex[:12]
+        self._lease = acquire_lease(self.storage, run)
+        try:
+            self.log, self._taken_up = take_up(
+                flow, self.storage, run, retain_epochs=options.retain_epochs
+            )
+        except BaseException:
+            self._lease.release()
+            raise
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self.copies = Copies(flow.num_key_groups)
         self.loads: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
@@ -161,10 +171,13 @@ class Run:
 
     def close(self) -> None:
         """Stop background work and close the sinks."""
-        self._background.close()
-        close_sinks(self.flow)
-        if self._program is not None:
-            self._program.destroy()
+        try:
+            self._background.close()
+            close_sinks(self.flow)
+            if self._program is not None:
+                self._program.destroy()
+        finally:
+            self._lease.release()
 
     # -- an epoch -----------------------------------------------------------------------------
 

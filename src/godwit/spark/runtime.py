@@ -15,7 +15,7 @@ from godwit.spark.executors_python import insist_on_python
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
 from godwit.spark.gate import EpochGate
 from godwit.spark.progress_log import quick_local_logs, wait_for_sources
-from godwit.spark.query import Query
+from godwit.spark.query import Query, end_terminated
 from godwit.spark.run import Run
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     """Start the flow; see `godwit.spark.flow.Flow.start`."""
     compiled = compile_flow(flow)
     spark = _session(flow)
+    end_terminated()
     _check_name(spark, options.name or flow.name)
     insist_on_python(spark.sparkContext)
     rows = streaming_dataframe(feeds_of(compiled), flow.sources)

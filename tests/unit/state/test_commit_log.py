@@ -18,6 +18,7 @@ from godwit.model.errors import (
 from godwit.state.blocks import BlockWriter, read_block
 from godwit.state.commit_log import CommitLog
 from godwit.state.disk import PosixDisk
+from godwit.state.local_storage import LocalStorage
 from godwit.state.records import (
     BatchRef,
     BlockRef,
@@ -27,7 +28,7 @@ from godwit.state.records import (
     SegmentRef,
     StateId,
 )
-from godwit.state.storage import CheckpointStorage, LocalStorage
+from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,11 @@ import pytest
 from godwit.state.blocks import BlockWriter, encode_batch
 from godwit.state.chains import KeyGroupChain
 from godwit.state.entries import EntryLayout, StateRows
+from godwit.state.local_storage import LocalStorage
 from godwit.state.reading import BatchCache, read_chain
 from godwit.state.records import BlockRef, SegmentRef, SnapshotRef, StateId
 from godwit.state.schema import StateSchema
-from godwit.state.storage import CheckpointStorage, LocalStorage
+from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
