@@ -55,6 +55,31 @@ class Flow(LogicalFlow):
 
     __slots__ = ()
 
+    def _check_source(self, name: str, dataframe: Any) -> None:
+        """Refuse DataFrames that are not classic, of another session, or that need state."""
+        self._check_session(name, dataframe)
+        from godwit.spark.source_plans import check_plan  # noqa: PLC0415  it loads Spark
+
+        check_plan(dataframe, f"Source {name!r}", source=name)
+
+    def _check_session(self, name: str, dataframe: Any) -> None:
+        session = dataframe.sparkSession
+        if not hasattr(session, "_jsparkSession"):
+            raise InvalidFlowError(
+                f"Source {name!r} was given a DataFrame of a Spark Connect session.",
+                remedy="Make it in a classic session (SparkSession.builder.master(...)): placing "
+                "tasks on executors needs the SparkContext.",
+                source=name,
+            )
+        for other, known in self._sources.items():
+            if known.dataframe.sparkSession._jsparkSession != session._jsparkSession:  # noqa: SLF001
+                raise InvalidFlowError(
+                    f"Sources {other!r} and {name!r} come from two Spark sessions.",
+                    remedy="Read all sources of a flow in one session: they run as one query, "
+                    "under the settings of one session.",
+                    source=name,
+                )
+
     @user_call
     def explain(self) -> None:
         """Print how the flow would run.

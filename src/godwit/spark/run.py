@@ -137,7 +137,8 @@ class Run:
         """Open the sinks, wait for executors, take up where the checkpoint left off."""
         open_sinks(self.flow, self.log.identity.query_id, self.spark)
         lanes = lane_flow(self.flow, self._taken_up.layouts, staged_sinks(self.flow))
-        program = Program(feeds=self._feeds, lanes=lanes, schema=self._schema)
+        feeds = tuple(tuple(feed.inputs) for feed in self._feeds)
+        program = Program(feeds=feeds, lanes=lanes, schema=self._schema)
         self._program = ShippedProgram(program, self.run_id, self.spark.sparkContext)
         context = self.spark.sparkContext
         insist_on_placement(context)

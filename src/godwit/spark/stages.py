@@ -16,7 +16,7 @@ from pyspark import TaskContext, cloudpickle
 from godwit.lane.lane import LaneFlow, run_lane, shipments
 from godwit.lane.wire import Header, ship, unpack_report
 from godwit.spark.exchange import exchange, placed
-from godwit.spark.feeds import Feed, read_feeds
+from godwit.spark.feeds import FeedInput, read_feeds
 from godwit.spark.source_rows import arrow_batches
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ class Program:
     Attributes
     ----------
     feeds
-        How source rows are laid out.
+        How source rows are laid out: the inputs of each feed.
     lanes
         The operators.
     schema
         Arrow schema of the source rows.
     """
 
-    feeds: tuple[Feed, ...]
+    feeds: tuple[tuple[FeedInput, ...], ...]
     lanes: LaneFlow
     schema: pa.Schema
 
