@@ -16,34 +16,27 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.state.blocks import BlockWriter, encode_batch, read_batch
+from godwit.state.chains import Chains, rows_of
 from godwit.state.collection import collect
 from godwit.state.commit_log import CommitLog
-from godwit.state.entries import EntryLayout
 from godwit.state.reading import read_chain
-from godwit.state.records import (
-    CommitRecord,
-    FlowIdentity,
-    OutputRef,
-    SegmentRef,
-    SnapshotRef,
-    StateId,
-)
+from godwit.state.records import CommitRecord, FlowIdentity, OutputRef, SegmentRef, SnapshotRef
 from godwit.state.schema import StateSchema
 from godwit.state.snapshots import choose_snapshots
-from godwit.state.state_chains import rows_of
 
 if TYPE_CHECKING:
-    from godwit.state.chains import Chains
     from godwit.state.storage import CheckpointStorage
 
 NUM_KEY_GROUPS = 4
 OPERATORS = ("books", "totals")
 LANES = 2
-STATE = "state"
 # A key column named like ours, to see that nothing goes by names.
 SCHEMA = StateSchema(pa.schema([("hash", pa.string())]), pa.schema([("value", pa.int64())]))
-LAYOUT = EntryLayout(name="model", schema=SCHEMA)
-IDENTITY = FlowIdentity(name="model", num_key_groups=NUM_KEY_GROUPS)
+IDENTITY = FlowIdentity(
+    name="model",
+    num_key_groups=NUM_KEY_GROUPS,
+    operators={name: {"keys": ["hash"]} for name in OPERATORS},
+)
 WAITING = pa.schema([("key", pa.string()), ("delta", pa.int64())])
 
 Place = tuple[str, int]
@@ -170,7 +163,7 @@ class _Lane:
         consumed = []
         due = choose_snapshots(
             self.log.chains,
-            StateId(operator, STATE),
+            operator,
             mine,
             budget_bytes=2_000,
             segment_overhead_bytes=200,
@@ -211,8 +204,6 @@ class _Lane:
             "segment",
             batch,
             operator=operator,
-            state=STATE if kind == "changes" else "",
-            flow=self.log.flow,
             epoch=self.number,
             lane=self.lane,
             kind=kind,
@@ -227,8 +218,6 @@ class _Lane:
             "snapshot",
             batch,
             operator=place[0],
-            state=STATE,
-            flow=self.log.flow,
             key_group=place[1],
             version=self.number - 1,
             rows=len(state),
@@ -239,7 +228,6 @@ class _Lane:
             "output",
             pa.record_batch({"n": [self.rows]}),
             sink="out",
-            flow=self.log.flow,
             lane=self.lane,
             rows=1,
         )
@@ -281,7 +269,7 @@ def state_batch(keys: list[str], state: dict[str, int]) -> pa.RecordBatch:
 
 
 def read_state(storage: CheckpointStorage, chains: Chains, place: Place) -> dict[str, int]:
-    rows = read_chain(storage, chains.chain(StateId(place[0], STATE), place[1]), LAYOUT)
+    rows = read_chain(storage, chains.chain(*place), SCHEMA)
     keys = rows.keys.column(0).to_pylist()
     assert rows.hashes.tolist() == [hash_of(key) for key in keys]
     assert len(set(keys)) == len(keys)
@@ -290,7 +278,7 @@ def read_state(storage: CheckpointStorage, chains: Chains, place: Place) -> dict
 
 def read_waiting(storage: CheckpointStorage, chains: Chains, place: Place) -> list[Row]:
     found: list[Row] = []
-    for segment in chains.waiting(*place):
+    for segment in chains.chain(*place).waiting:
         first, end = rows_of(segment, place[1])
         rows = read_batch(storage, segment.block).slice(first, end - first)
         found += zip(*rows.to_pydict().values(), strict=True)

@@ -100,14 +100,12 @@ class LogicalFlow:
         name
             Unique among the flow's sources.
         dataframe
-            What ``spark.readStream...load()`` returns, transformed or not. What it was transformed
-            by must need no state: no aggregation, no duplicates removed, no watermark.
+            What ``spark.readStream...load()`` returns, transformed or not.
 
         Raises
         ------
         InvalidFlowError
-            If the name is taken, this is not a streaming DataFrame of a classic session, the same
-            as that of the other sources, or Spark would keep state for it.
+            If the name is taken, or this is not a streaming DataFrame.
         """
         check_unique("source", check_name("source", name), self._sources, self.name)
         streaming = getattr(dataframe, "isStreaming", None)
@@ -124,7 +122,6 @@ class LogicalFlow:
                 remedy="Read it with spark.readStream in place of spark.read.",
                 source=name,
             )
-        self._check_source(name, dataframe)
         node = self._sources[name] = SourceNode(name=name, dataframe=dataframe)
         return Stream(self, node)
 
@@ -196,9 +193,6 @@ class LogicalFlow:
             Says what is wrong with the flow, where, and what to do about it.
         """
         return compile_flow(self, resolve)
-
-    def _check_source(self, name: str, dataframe: DataFrame) -> None:
-        """Refuse a DataFrame that cannot be run; a logical flow takes whatever streams."""
 
     def _operate(self, node: OperatorNode) -> Stream:
         """Add a keyed operator; streams call this."""

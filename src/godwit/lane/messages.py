@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.model.errors import GodwitError
-    from godwit.state.records import OutputRef, SegmentRef, SnapshotRef, StateId
+    from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
     from godwit.state.storage import CheckpointStorage
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "OperatorInstruction",
     "OperatorReport",
     "Place",
-    "StateInstruction",
 ]
 
 
@@ -39,35 +38,6 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateInstruction:
-    """One state of an operator in one epoch: what brings it to the committed version.
-
-    Attributes
-    ----------
-    state
-        Whose.
-    recorded_as
-        Its names as of the committed version; others only until a renaming is committed.
-    floor
-        Shape ``(num_key_groups,)``: `segments` is complete for a table at this version or later.
-        -1: it is complete for an empty table too (with `snapshots`).
-    segments
-        Changelog segments to apply.
-    snapshots
-        Key group → snapshot, for those that start from nothing.
-    to_snapshot
-        Key groups of which a snapshot is taken, at the version before this epoch.
-    """
-
-    state: StateId
-    recorded_as: StateId
-    floor: npt.NDArray[np.int64]
-    segments: tuple[SegmentRef, ...]
-    snapshots: dict[int, SnapshotRef]
-    to_snapshot: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorInstruction:
     """One operator in one epoch.
 
@@ -75,8 +45,13 @@ class OperatorInstruction:
     ----------
     places
         Shape ``(num_key_groups,)``: place (index into ``EpochInstruction.places``).
-    states
-        One for each of its states.
+    floor
+        Shape ``(num_key_groups,)``: `segments` is complete for a table at this version or later.
+        -1: it is complete for an empty table too (with `snapshots`).
+    segments
+        Changelog segments to apply.
+    snapshots
+        Key group → snapshot, for those that start from nothing.
     suspended
         Shape ``(num_key_groups,)``: rows go to the wait buffer.
     load
@@ -87,14 +62,19 @@ class OperatorInstruction:
     resumed
         Shape ``(num_key_groups,)``: key groups whose waiting rows are processed in this epoch,
         before its own.
+    to_snapshot
+        Key groups of which a snapshot is taken, at the version before this epoch.
     """
 
     places: npt.NDArray[np.int32]
-    states: tuple[StateInstruction, ...]
+    floor: npt.NDArray[np.int64]
+    segments: tuple[SegmentRef, ...]
+    snapshots: dict[int, SnapshotRef]
     suspended: npt.NDArray[np.bool_]
     load: npt.NDArray[np.bool_]
     waiting: tuple[SegmentRef, ...]
     resumed: npt.NDArray[np.bool_]
+    to_snapshot: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +85,6 @@ class EpochInstruction:
     ----------
     epoch
         The epoch.
-    flow
-        The flow version; what lanes write is of it.
     run_id
         The run; the local store belongs to it.
     places
@@ -124,7 +102,6 @@ class EpochInstruction:
     """
 
     epoch: int
-    flow: int
     run_id: str
     places: tuple[Place, ...]
     operators: tuple[OperatorInstruction, ...]
@@ -172,7 +149,7 @@ class OperatorReport:
     consumed
         Key groups whose waiting rows were processed.
     versions
-        State → key group → version its local table is at now.
+        Key group → version its local table is at now.
     """
 
     operator: str
@@ -180,7 +157,7 @@ class OperatorReport:
     load: KeyGroupLoad
     waited: list[int]
     consumed: list[int]
-    versions: dict[StateId, dict[int, int]]
+    versions: dict[int, int]
 
 
 @dataclass(slots=True, kw_only=True)

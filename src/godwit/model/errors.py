@@ -11,7 +11,6 @@ from typing import Any
 
 __all__ = [
     "CheckpointError",
-    "CheckpointInUseError",
     "CheckpointMismatchError",
     "ConcurrentRunError",
     "CorruptCheckpointError",
@@ -81,10 +80,6 @@ class CheckpointMismatchError(CheckpointError):
 
 class CorruptCheckpointError(CheckpointError):
     """A file of the checkpoint is missing, truncated, or fails its checksum."""
-
-
-class CheckpointInUseError(CheckpointError):
-    """Another query is running on this checkpoint; it goes on, and this one does not start."""
 
 
 class ConcurrentRunError(CheckpointError):

@@ -10,8 +10,6 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from godwit.lane.executor import current_executor, local_store_root
 from godwit.lane.lane import local_store
 from godwit.model.errors import GodwitError, MigrationError
@@ -23,9 +21,8 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.lane.messages import StateInstruction
-    from godwit.state.entries import EntryLayout
-    from godwit.state.records import StateId
+    from godwit.lane.messages import OperatorInstruction
+    from godwit.state.schema import StateSchema
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["POOL", "Errand", "drop_copies", "warm_copies"]
@@ -40,15 +37,15 @@ class Errand:
 
     Attributes
     ----------
-    state
-        Whose.
+    operator
+        Name of the operator.
     executor, location
         Name of the executor, and how a task is sent there.
     run_id, local_dir
         Where the run's local stores are.
     """
 
-    state: StateId
+    operator: str
     executor: str
     location: str | None
     run_id: str
@@ -58,9 +55,9 @@ class Errand:
 def warm_copies(
     errand: Errand,
     key_groups: Sequence[int],
-    told: StateInstruction,
+    told: OperatorInstruction,
     *,
-    layout: EntryLayout,
+    schema: StateSchema,
     storage: CheckpointStorage,
     committed: int,
     spark: SparkContext,
@@ -78,15 +75,15 @@ def warm_copies(
         try:
             hydration = Hydration(
                 store=local_store(local_store_root(errand.local_dir, errand.run_id, executor)),
-                state=errand.state,
-                layout=layout,
+                operator=errand.operator,
+                schema=schema,
                 storage=storage,
                 segments=told.segments,
                 snapshots=told.snapshots,
                 floor=told.floor,
-                load=np.ones(len(told.floor), np.bool_),
+                load=told.load,
                 recover=lambda missing: recover_chains(
-                    storage, told.recorded_as, committed, missing
+                    storage, errand.operator, committed, missing
                 ),
             )
             hydration.bring_forward(key_groups)
@@ -100,7 +97,7 @@ def warm_copies(
         raise result
     if executor != errand.executor:
         raise MigrationError(
-            f"Copies of {str(errand.state)!r} were to be warmed on executor {errand.executor}, but "
+            f"Copies of {errand.operator!r} were to be warmed on executor {errand.executor}, but "
             f"Spark ran the job on {executor}.",
             remedy="It is tried again; a larger spark.locality.wait makes Spark wait longer for a "
             "free core.",
@@ -117,7 +114,7 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
         if executor == errand.executor:
             store = local_store(local_store_root(errand.local_dir, errand.run_id, executor))
             for key_group in key_groups:
-                store.drop(str(errand.state), key_group)
+                store.drop(errand.operator, key_group)
         yield pickle.dumps((executor, None))
 
     _run(errand, drop, spark)
@@ -125,7 +122,7 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
 
 def _run(errand: Errand, work: Any, spark: SparkContext) -> tuple[str, Any]:
     spark.setLocalProperty("spark.scheduler.pool", POOL)
-    spark.setJobDescription(f"godwit: copies of {errand.state} on executor {errand.executor}")
+    spark.setJobDescription(f"godwit: copies of {errand.operator} on executor {errand.executor}")
     (reply,) = on_executors([errand.location], work, spark).collect()
     result: tuple[str, Any] = pickle.loads(reply)  # noqa: S301  our own executor's
     return result

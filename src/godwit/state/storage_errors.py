@@ -26,15 +26,13 @@ _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkp
 
 @contextmanager
 def translated(uri: str, path: str, doing: str) -> Iterator[None]:
-    """Turn what a file system raises into errors that say what to do.
+    """Turn what a file system raises into errors that say what to do; let FileExistsError pass.
 
-    What says that somebody else was first passes: `FileExistsError` and `BlockingIOError`.
-
-    `doing` is ``"reading"``, ``"writing"``, ``"listing"``, ``"locking"`` or ``"deleting"``.
+    `doing` is ``"reading"``, ``"writing"``, ``"listing"`` or ``"deleting"``.
     """
     try:
         yield
-    except (FileExistsError, BlockingIOError):
+    except FileExistsError:
         raise
     except (OSError, pa.ArrowException) as error:
         raise _translation(error, uri, path, doing) from error
