@@ -16,27 +16,34 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.state.blocks import BlockWriter, encode_batch, read_batch
-from godwit.state.chains import Chains, rows_of
 from godwit.state.collection import collect
 from godwit.state.commit_log import CommitLog
+from godwit.state.entries import EntryLayout
 from godwit.state.reading import read_chain
-from godwit.state.records import CommitRecord, FlowIdentity, OutputRef, SegmentRef, SnapshotRef
+from godwit.state.records import (
+    CommitRecord,
+    FlowIdentity,
+    OutputRef,
+    SegmentRef,
+    SnapshotRef,
+    StateId,
+)
 from godwit.state.schema import StateSchema
 from godwit.state.snapshots import choose_snapshots
+from godwit.state.state_chains import rows_of
 
 if TYPE_CHECKING:
+    from godwit.state.chains import Chains
     from godwit.state.storage import CheckpointStorage
 
 NUM_KEY_GROUPS = 4
 OPERATORS = ("books", "totals")
 LANES = 2
+STATE = "state"
 # A key column named like ours, to see that nothing goes by names.
 SCHEMA = StateSchema(pa.schema([("hash", pa.string())]), pa.schema([("value", pa.int64())]))
-IDENTITY = FlowIdentity(
-    name="model",
-    num_key_groups=NUM_KEY_GROUPS,
-    operators={name: {"keys": ["hash"]} for name in OPERATORS},
-)
+LAYOUT = EntryLayout(name="model", schema=SCHEMA)
+IDENTITY = FlowIdentity(name="model", num_key_groups=NUM_KEY_GROUPS)
 WAITING = pa.schema([("key", pa.string()), ("delta", pa.int64())])
 
 Place = tuple[str, int]
@@ -163,7 +170,7 @@ class _Lane:
         consumed = []
         due = choose_snapshots(
             self.log.chains,
-            operator,
+            StateId(operator, STATE),
             mine,
             budget_bytes=2_000,
             segment_overhead_bytes=200,
@@ -204,6 +211,8 @@ class _Lane:
             "segment",
             batch,
             operator=operator,
+            state=STATE if kind == "changes" else "",
+            flow=self.log.flow,
             epoch=self.number,
             lane=self.lane,
             kind=kind,
@@ -218,6 +227,8 @@ class _Lane:
             "snapshot",
             batch,
             operator=place[0],
+            state=STATE,
+            flow=self.log.flow,
             key_group=place[1],
             version=self.number - 1,
             rows=len(state),
@@ -228,6 +239,7 @@ class _Lane:
             "output",
             pa.record_batch({"n": [self.rows]}),
             sink="out",
+            flow=self.log.flow,
             lane=self.lane,
             rows=1,
         )
@@ -269,7 +281,7 @@ def state_batch(keys: list[str], state: dict[str, int]) -> pa.RecordBatch:
 
 
 def read_state(storage: CheckpointStorage, chains: Chains, place: Place) -> dict[str, int]:
-    rows = read_chain(storage, chains.chain(*place), SCHEMA)
+    rows = read_chain(storage, chains.chain(StateId(place[0], STATE), place[1]), LAYOUT)
     keys = rows.keys.column(0).to_pylist()
     assert rows.hashes.tolist() == [hash_of(key) for key in keys]
     assert len(set(keys)) == len(keys)
@@ -278,7 +290,7 @@ def read_state(storage: CheckpointStorage, chains: Chains, place: Place) -> dict
 
 def read_waiting(storage: CheckpointStorage, chains: Chains, place: Place) -> list[Row]:
     found: list[Row] = []
-    for segment in chains.chain(*place).waiting:
+    for segment in chains.waiting(*place):
         first, end = rows_of(segment, place[1])
         rows = read_batch(storage, segment.block).slice(first, end - first)
         found += zip(*rows.to_pydict().values(), strict=True)

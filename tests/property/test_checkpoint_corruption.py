@@ -15,8 +15,8 @@ from godwit.model.errors import CheckpointError
 from godwit.state.blocks import read_block
 from godwit.state.collection import collect, needed_files
 from godwit.state.commit_log import CommitLog
+from godwit.state.local_storage import LocalStorage
 from godwit.state.records import BLOCKS, BlockRef, commit_path
-from godwit.state.storage import LocalStorage
 from godwit.state.verification import verify
 
 

@@ -21,7 +21,7 @@ from tests.oracles.checkpoint_model import (
 )
 from tests.oracles.unreliable_disk import StoppedError, UnreliableDisk
 
-from godwit.state.storage import LocalStorage
+from godwit.state.local_storage import LocalStorage
 from godwit.state.verification import verify
 
 if TYPE_CHECKING:

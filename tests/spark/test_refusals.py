@@ -22,7 +22,8 @@ from godwit.model.errors import (
     StorageFullError,
     UserFunctionError,
 )
-from godwit.state.storage import CheckpointStorage, LocalStorage
+from godwit.state.local_storage import LocalStorage
+from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -236,7 +237,7 @@ def test_a_full_disk_fails_the_epoch_by_name_and_the_query_goes_on_once_there_is
     monkeypatch.setattr(
         CheckpointStorage,
         "open",
-        staticmethod(lambda uri: LocalStorage(uri, disk=FullDisk(part, errno.ENOSPC))),
+        staticmethod(lambda uri, **_: LocalStorage(uri, disk=FullDisk(part, errno.ENOSPC))),
     )
     with pytest.raises(StorageFullError, match=rf"no room left for the checkpoint.*{part}"):
         drain(flow_of(inbox, sink=sink), checkpoint, inline_bytes=0)

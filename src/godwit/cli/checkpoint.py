@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from godwit.cli.checkpoint_lease import add_unlock_action
 from godwit.cli.progress import verify_watched, watcher_on
 from godwit.model.errors import CheckpointError
-from godwit.model.wording import counted, human_bytes
+from godwit.model.wording import counted, human_bytes, printable
 from godwit.state.inspection import CheckpointSummary, inspect
 from godwit.state.records import IDENTITY
 from godwit.state.storage import CheckpointStorage
@@ -51,6 +52,7 @@ def add_checkpoint_command(subparsers: Any) -> None:
         "checkpoint.",
     )
     checked.set_defaults(run=_verify)
+    add_unlock_action(actions)
     for action in (shown, checked):
         action.add_argument("path", metavar="PATH", help=_PATH)
         action.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -90,10 +92,11 @@ def _inspect(args: argparse.Namespace) -> int:
         ]
     )
     console.print(head)
-    if not summary.operators:
+    if not summary.states:
         return 0
     table = Table(title="state after the last epoch", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("operator", no_wrap=True)
+    table.add_column("state", no_wrap=True)
     for column in (
         "key groups",
         "snapshot rows",
@@ -104,16 +107,17 @@ def _inspect(args: argparse.Namespace) -> int:
         "waiting",
     ):
         table.add_column(column, justify="right", no_wrap=True)
-    for operator in summary.operators:
+    for state in summary.states:
         table.add_row(
-            Text(operator.name),
-            str(operator.key_groups),
-            f"{operator.snapshot_rows:,}",
-            human_bytes(operator.snapshot_bytes),
-            human_bytes(operator.changelog_bytes),
-            f"{operator.mean_segments:.1f}",
-            str(operator.max_segments),
-            str(len(operator.waiting)),
+            Text(printable(state.operator) + (" (removed)" if state.removed else "")),
+            Text(printable(state.state)),
+            str(state.key_groups),
+            f"{state.snapshot_rows:,}",
+            human_bytes(state.snapshot_bytes),
+            human_bytes(state.changelog_bytes),
+            f"{state.mean_segments:.1f}",
+            str(state.max_segments),
+            str(len(state.waiting)),
         )
     console.print(table)
     return 0
@@ -127,7 +131,7 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
         "run_id": summary.run_id,
         "num_key_groups": identity.num_key_groups,
         "epochs": summary.epochs,
-        "operators": [asdict(operator) for operator in summary.operators],
+        "states": [asdict(state) for state in summary.states],
         "files": summary.files,
         "file_bytes": summary.file_bytes,
         "unneeded_files": summary.unneeded_files,
@@ -158,13 +162,15 @@ def _tell(path: str, report: VerificationReport) -> None:
         "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
     )
     if report.ok:
-        console.print(Text(f"{path}: whole; {span}; checked {checked}"), soft_wrap=True)
+        console.print(Text(f"{printable(path)}: whole; {span}; checked {checked}"), soft_wrap=True)
         return
     problems = counted(len(report.findings), "problem")
-    console.print(Text(f"{path}: {problems}; {span}; checked {checked}"), soft_wrap=True)
+    console.print(Text(f"{printable(path)}: {problems}; {span}; checked {checked}"), soft_wrap=True)
     table = Table("file", "problem", "what to do", show_lines=True)
     for finding in report.findings:
-        table.add_row(Text(finding.file), Text(finding.problem), Text(finding.remedy))
+        table.add_row(
+            *(Text(printable(said)) for said in (finding.file, finding.problem, finding.remedy))
+        )
     console.print(table)
 
 
@@ -177,5 +183,5 @@ def _wide_console() -> Console:
 def _grid(rows: Sequence[tuple[str, str]]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for label, value in rows:
-        grid.add_row(Text(label, style="bold"), Text(value))
+        grid.add_row(Text(label, style="bold"), Text(printable(value)))
     return grid

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit import __version__
 from godwit.model.errors import GodwitError
+from godwit.model.wording import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GodwitError as error:
         if args.traceback:
             raise
-        print(f"godwit {args.command}: {error}", file=sys.stderr)
+        print(f"godwit {args.command}: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -268,7 +268,6 @@ def _operator(node: OperatorNode, keys: pa.Schema, inputs: pa.Schema) -> KeyedOp
         state_type=node.state_type,
         output=node.output,
         codec=node.codec,
-        state_classes=node.state_classes,
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.maps import ArrowMap
     from godwit.dataflow.operator import KeyedOperator
+    from godwit.state.records import StateId
 
 __all__ = [
     "CompiledFlow",
@@ -136,7 +137,7 @@ class Component:
     name
         Unique within the flow.
     operators
-        At present exactly one.
+        At least one.
     level
         1 if sources feed it, else 1 more than the highest level that feeds it.
     """
@@ -144,6 +145,11 @@ class Component:
     name: str
     operators: tuple[KeyedOperator, ...]
     level: int
+
+    @property
+    def states(self) -> tuple[StateId, ...]:
+        """States of its operators: each is brought forward, warmed and dropped on its own."""
+        return tuple(state for operator in self.operators for state in operator.states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -160,6 +166,8 @@ class CompiledFlow:
         Names of the sources, in the order they were declared.
     components
         In the order of their levels, and in the order they were declared within a level.
+    plan
+        Version of the physical plan, which says what operators make a component.
     inputs
         One for each operator, in the order of `components`.
     outputs
@@ -175,6 +183,7 @@ class CompiledFlow:
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     actions: Mapping[str, str]
+    plan: int = 0
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
@@ -228,22 +237,6 @@ class CompiledFlow:
         """Return the sinks that take the output of the operator of that name."""
         found = self.operator(operator).name
         return tuple(output for output in self.outputs if output.operator == found)
-
-    def identity(self) -> Mapping[str, object]:
-        """Everything that a checkpoint must agree with, as plain values.
-
-        Returns
-        -------
-        Mapping
-            ``name``, ``num_key_groups``, and ``operators``: name → fingerprint, by name. Sinks,
-            maps and the order of declarations are not in it: they may change between runs.
-        """
-        fingerprints = {operator.name: operator.fingerprint() for operator in self.operators}
-        return {
-            "name": self.name,
-            "num_key_groups": self.num_key_groups,
-            "operators": dict(sorted(fingerprints.items())),
-        }
 
     def explain(self) -> str:
         """Say how the flow runs, for people: see `godwit.dataflow.explain`."""

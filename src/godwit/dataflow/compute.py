@@ -23,13 +23,21 @@ from godwit.dataflow.aggregates.ordering import pairing
 from godwit.dataflow.aggregates.sums import SumOverflowError
 from godwit.dataflow.arrays import column_of
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
-from godwit.model.errors import EpochFailedError, GodwitError, InvalidFlowError, UserFunctionError
+from godwit.model.errors import (
+    CheckpointMismatchError,
+    EpochFailedError,
+    GodwitError,
+    InvalidFlowError,
+    UserFunctionError,
+)
+from godwit.state.evolution import StateDescription, columns_of, differences
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from godwit.dataflow.groups import Groups
+    from godwit.state.evolution import StateUpgrade
 
 __all__ = ["ComputeOperator"]
 
@@ -134,14 +142,70 @@ class ComputeOperator(KeyedOperator):
         results = [self._finish(slot, slot.of(state), keys) for slot in self._slots]
         return pa.RecordBatch.from_arrays([*keys.columns, *results], schema=self.output)
 
-    def fingerprint(self) -> dict[str, object]:
-        """Keys, and what each aggregate says of itself."""
-        return {
-            "operator": "compute",
-            # Pairs, since a key is hashed in the order of its columns.
-            "keys": [[field.name, str(field.type)] for field in self.schema.keys],
-            "aggregates": {slot.name: slot.aggregate.describe() for slot in self._slots},
-        }
+    @property
+    def kind(self) -> str:
+        """The call that makes one."""
+        return "compute"
+
+    def describe_state(self) -> StateDescription:
+        """Say what the state columns are, and what each aggregate says of itself."""
+        return StateDescription(
+            columns=columns_of(self.schema.values),
+            codec="arrow",
+            type={slot.name: slot.description for slot in self._slots},
+        )
+
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """Find every aggregate's columns by name; a new aggregate starts empty for every key.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If an aggregate of the same name was another one.
+        """
+        today = self.describe_state()
+        if stored.codec != today.codec:
+            raise self._unlike([f"its state was written as {stored.codec}"])
+        results = stored.type if isinstance(stored.type, dict) else {}
+        changed = [
+            difference
+            for slot in self._slots
+            if slot.name in results
+            for difference in slot.differences(stored)
+        ]
+        if changed:
+            raise self._unlike(changed)
+        if stored.columns == today.columns and results.keys() == today.type.keys():
+            return None
+        return _ColumnsByName(operator=self, kept=frozenset(results))
+
+    def from_columns(self, values: pa.RecordBatch, kept: frozenset[str]) -> pa.RecordBatch:
+        """Give today's state columns: those of the results in `kept` as they are, others new.
+
+        Parameters
+        ----------
+        values
+            State columns, in any order, maybe with others between them.
+        kept
+            Names of results.
+        """
+        columns: list[pa.Array] = []
+        for slot in self._slots:
+            if slot.name in kept:
+                columns += [values.column(field.name) for field in slot.fields]
+            else:
+                columns += slot.create(values.num_rows).columns
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+
+    def _unlike(self, found: list[str]) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"The state of operator {self.name!r} in the checkpoint does not fit: "
+            f"{'; '.join(found)}.",
+            remedy="Give the changed aggregate a result name of its own, under which it starts "
+            "empty, or undo the change.",
+            operator=self.name,
+            differences=found,
+        )
 
     def _before(self, step: Step) -> pa.RecordBatch:
         """State of each key before the step; that of keys without state is newly created."""
@@ -197,6 +261,17 @@ class ComputeOperator(KeyedOperator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _ColumnsByName:
+    """A `StateUpgrade` of aggregates that were reordered, added or taken away."""
+
+    operator: ComputeOperator
+    kept: frozenset[str]
+
+    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        return self.operator.from_columns(values, self.kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Slot:
     """One aggregate's place in an operator.
 
@@ -225,6 +300,24 @@ class _Slot:
         """Return the aggregate's own columns, by its own names."""
         columns = [state.column(self.first + i) for i in range(len(self.fields))]
         return pa.RecordBatch.from_arrays(columns, schema=self.aggregate.state)
+
+    @property
+    def description(self) -> dict[str, object]:
+        """What the checkpoint keeps of it."""
+        return {
+            "state": [field.name for field in self.fields],
+            "aggregate": self.aggregate.describe(),
+        }
+
+    def differences(self, stored: StateDescription) -> Iterator[str]:
+        """Say in what way the aggregate is not the one that was stored."""
+        where = f"result {self.name!r}: "
+        found = list(differences(where, stored.type[self.name], self.description))
+        yield from found
+        types = dict(stored.columns)
+        for name, dtype in () if found else columns_of(self.fields):
+            if types.get(name) != dtype:
+                yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return new states."""

@@ -100,12 +100,14 @@ class LogicalFlow:
         name
             Unique among the flow's sources.
         dataframe
-            What ``spark.readStream...load()`` returns, transformed or not.
+            What ``spark.readStream...load()`` returns, transformed or not. What it was transformed
+            by must need no state: no aggregation, no duplicates removed, no watermark.
 
         Raises
         ------
         InvalidFlowError
-            If the name is taken, or this is not a streaming DataFrame.
+            If the name is taken, this is not a streaming DataFrame of a classic session, the same
+            as that of the other sources, or Spark would keep state for it.
         """
         check_unique("source", check_name("source", name), self._sources, self.name)
         streaming = getattr(dataframe, "isStreaming", None)
@@ -122,6 +124,7 @@ class LogicalFlow:
                 remedy="Read it with spark.readStream in place of spark.read.",
                 source=name,
             )
+        self._check_source(name, dataframe)
         node = self._sources[name] = SourceNode(name=name, dataframe=dataframe)
         return Stream(self, node)
 
@@ -193,6 +196,9 @@ class LogicalFlow:
             Says what is wrong with the flow, where, and what to do about it.
         """
         return compile_flow(self, resolve)
+
+    def _check_source(self, name: str, dataframe: DataFrame) -> None:
+        """Refuse a DataFrame that cannot be run; a logical flow takes whatever streams."""
 
     def _operate(self, node: OperatorNode) -> Stream:
         """Add a keyed operator; streams call this."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import traceback
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from godwit.dataflow.naming import did_you_mean, listing
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["user_call", "user_traceback"]
+__all__ = ["user_call"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,12 +48,6 @@ def user_call(function: Callable[P, R]) -> Callable[P, R]:
         raise shown
 
     return call
-
-
-def user_traceback(error: BaseException) -> str:
-    """Text of the traceback of an error that a user's function raised, from its own lines on."""
-    frames = _without_ours(error.__traceback__)
-    return "".join(traceback.format_exception(type(error), error, frames))
 
 
 def _without_ours(frames: TracebackType | None) -> TracebackType | None:

@@ -8,12 +8,12 @@ differently for some rows fails there and not downstream.
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from godwit.dataflow.faults import user_traceback
 from godwit.dataflow.naming import check_column_names, error_line, function_name, listing, type_name
 from godwit.dataflow.types import plain_schema
 from godwit.model.errors import InvalidFlowError, UserFunctionError
@@ -64,10 +64,11 @@ class ArrowMap:
         context = {"operator": self.operator, "function": self.name}
         try:
             result = self.function(table)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            text = user_traceback(error)
             raise UserFunctionError(
-                f"{where} raised {type(error).__name__}: {error}\n{traceback.format_exc()}",
-                remedy="Correct the function; nothing of this epoch was committed.",
+                f"{where} raised {_told(error)}.",
+                remedy=f"Correct the function{_about_exit(error)}; its traceback is:\n{text}",
                 **context,
             ) from error
         if not isinstance(result, pa.Table):
@@ -144,10 +145,10 @@ def map_dataframe(
         context = {"source": source, "function": function_name(function)}
         try:
             result: object = function(dataframe)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InvalidFlowError(
                 f"{where} raised {error_line(error)}.",
-                remedy=f"Correct the map; it gets a DataFrame of columns "
+                remedy=f"Correct the map{_about_exit(error)}; it gets a DataFrame of columns "
                 f"{listing(dataframe.columns)}.",
                 **context,
             ) from error
@@ -155,6 +156,12 @@ def map_dataframe(
             raise InvalidFlowError(
                 f"{where} returned a value of type {type_name(result)}.",
                 remedy="A map before a keyed operator gets a DataFrame and returns one.",
+                **context,
+            )
+        if not getattr(result, "isStreaming"):  # noqa: B009  it was looked at, not typed
+            raise InvalidFlowError(
+                f"{where} returned a DataFrame that does not stream.",
+                remedy="Return what comes of the DataFrame that it gets, which streams.",
                 **context,
             )
         dataframe = cast("DataFrame", result)
@@ -171,7 +178,7 @@ def _schema_of_nothing(
     )
     try:
         result = function(inputs.empty_table())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidFlowError(
             f"{where} raised {type(error).__name__} on an empty table of columns "
             f"{_one_line(inputs)}: {error}.",
@@ -196,6 +203,16 @@ def _schema_of_nothing(
                 **context,
             )
     return result.schema
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _about_exit(error: BaseException) -> str:
+    return (
+        " (query.stop() ends a query, and not sys.exit())" if isinstance(error, SystemExit) else ""
+    )
 
 
 def _one_line(schema: pa.Schema) -> str:

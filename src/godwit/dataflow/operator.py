@@ -20,15 +20,21 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from godwit.state.records import StateId
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pyarrow as pa
 
     from godwit.dataflow.groups import Groups
+    from godwit.state.evolution import StateDescription, StateUpgrade
     from godwit.state.schema import StateSchema
 
 __all__ = ["Advance", "KeyedOperator", "Step"]
+
+_STATE = "state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +133,41 @@ class KeyedOperator(ABC):
     def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Output rows for `keys` with `state`, row by row (mergeable operators only)."""
 
+    @property
+    def states(self) -> tuple[StateId, ...]:
+        """What it keeps: at present one state, of one entry a key."""
+        return (StateId(self.name, _STATE),)
+
+    @property
+    def waiting(self) -> pa.Schema:
+        """Columns of the rows that wait for it: partial states where it is mergeable."""
+        keys = self.schema.keys
+        others = self.schema.values if self.mergeable else self.inputs
+        return pa.schema([*keys, *(field for field in others if field.name not in keys.names)])
+
+    @property
     @abstractmethod
-    def fingerprint(self) -> dict[str, object]:
-        """Everything that must be the same for old state to fit: plain, comparable values."""
+    def kind(self) -> str:
+        """What the user called: ``"compute"`` or ``"process"``."""
+
+    @abstractmethod
+    def describe_state(self) -> StateDescription:
+        """Say what its state looks like, so that a later program knows what was written."""
+
+    @abstractmethod
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """Say how state that was written under another description becomes today's.
+
+        Called once for every flow version that state in the checkpoint was written under, which
+        may be several versions back.
+
+        Returns
+        -------
+        StateUpgrade or None
+            ``None`` if there is nothing to do.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If such state does not fit; says every difference, and what to do.
+        """

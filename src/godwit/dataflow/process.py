@@ -43,18 +43,21 @@ from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
 from godwit.model.errors import (
+    CheckpointMismatchError,
     InvalidFlowError,
     StateEncodingError,
     UserFunctionError,
 )
+from godwit.state.evolution import StateDescription, columns_of, differences
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from godwit.dataflow.groups import Groups
+    from godwit.state.evolution import StateUpgrade
 
 __all__ = ["KeyRows", "ProcessOperator", "State"]
 
@@ -78,8 +81,6 @@ class ProcessOperator(KeyedOperator):
         Columns of the rows that the function returns; nothing is added to them.
     codec
         ``"msgpack"``, or ``"pickle"`` by name.
-    state_classes
-        Classes that state may hold besides those that its type mentions.
 
     Raises
     ------
@@ -103,7 +104,6 @@ class ProcessOperator(KeyedOperator):
         state_type: Any,
         output: pa.Schema,
         codec: str = "msgpack",
-        state_classes: Mapping[str, type] | Sequence[type] = (),
     ) -> None:
         _check_function(name, function)
         self.name = name
@@ -112,8 +112,7 @@ class ProcessOperator(KeyedOperator):
         self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
         self._function = function
         self._state_type = state_type
-        self._codec_name = codec
-        self._codec = make_codec(name, codec, state_type, state_classes)
+        self._codec = make_codec(name, codec, state_type)
         self._held = is_immutable(make_state(name, state_type))
 
     def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002 - the contract's
@@ -183,17 +182,42 @@ class ProcessOperator(KeyedOperator):
             raise self._function_failed(keys[group], error) from error
         return emitted, ends, removed
 
-    def fingerprint(self) -> dict[str, object]:
-        """Keys, codec, and what kind of type the state is of; a class may be renamed."""
-        described = self._codec.describe()
-        node: Any = described.get("type", described.get("class"))
-        return {
-            "operator": "process",
-            # Pairs, since a key is hashed in the order of its columns.
-            "keys": [[field.name, str(field.type)] for field in self.schema.keys],
-            "codec": self._codec_name,
-            "state": node if isinstance(node, str) else node["kind"],
-        }
+    @property
+    def kind(self) -> str:
+        """The call that makes one."""
+        return "process"
+
+    def describe_state(self) -> StateDescription:
+        """Say what the codec says of the state."""
+        return StateDescription(
+            columns=columns_of(self.schema.values),
+            codec=self._codec.name,
+            type=self._codec.describe(),
+        )
+
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """State of the same codec and type fits.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If it was written as something else.
+        """
+        today = self.describe_state()
+        found = [
+            *differences("codec", stored.codec, today.codec),
+            *differences("state", stored.type, today.type),
+        ]
+        if found:
+            raise CheckpointMismatchError(
+                f"The state of operator {self.name!r} in the checkpoint does not fit: "
+                f"{'; '.join(found)}.",
+                remedy="Give the operator a new name, under which it starts empty, or undo the "
+                "change.",
+                operator=self.name,
+                differences=found,
+            )
+        return None
 
     def _read(self, step: Step, keys: list[tuple[Any, ...]]) -> list[Any]:
         """State of every key, as the function gets it."""
@@ -240,8 +264,10 @@ class ProcessOperator(KeyedOperator):
             state = states[error.index]
             raise StateEncodingError(
                 f"Operator {self.name!r} cannot write its state of key {key!r}, of type "
-                f"{_type_name(type(state))}, so that it comes back as what it is: {error}.",
-                remedy="Keep values of the declared types in it, or change the declaration.",
+                f"{_type_name(type(state))}, so that it can be read as "
+                f"{_type_name(self._state_type)}: {error}.",
+                remedy="Keep values of the declared types in it (integers within 64 bits), change "
+                "the declaration, or ask for codec='pickle'.",
                 operator=self.name,
                 key=key,
                 type=_type_name(type(state)),

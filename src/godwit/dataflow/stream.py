@@ -33,7 +33,7 @@ from godwit.dataflow.types import SchemaLike, to_schema
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.flow import LogicalFlow
@@ -215,7 +215,6 @@ class KeyedStream:
         output: SchemaLike | None = None,
         name: str | None = None,
         codec: Codec = "msgpack",
-        state_classes: Mapping[str, type] | Sequence[type] = (),
     ) -> Stream:
         """Run a function of your own over the rows of each key, in arrival order.
 
@@ -234,10 +233,6 @@ class KeyedStream:
         codec
             How state is written: ``"msgpack"``, or ``"pickle"`` for what that cannot hold. Reading
             pickled state runs code, so only open such a checkpoint if you trust it.
-        state_classes
-            Classes (dataclasses, `msgspec.Struct`, named tuples, enumerations) that state may hold
-            besides those that its type mentions: a subclass in ``list[Base]``, anything in a plain
-            ``dict``. A mapping gives them names of their own, by which state finds them again.
 
         Raises
         ------
@@ -280,7 +275,6 @@ class KeyedStream:
                 state_type=state,
                 output=to_schema(output, where=f"The output of operator {name!r}"),
                 codec=codec,
-                state_classes=state_classes,
             )
         )
 

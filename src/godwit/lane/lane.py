@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.dataflow.compiled import CompiledFlow, UpstreamInput
+    from godwit.dataflow.lineage import Layouts
     from godwit.dataflow.maps import ArrowMap
     from godwit.dataflow.operator import KeyedOperator
     from godwit.dataflow.staging import StagedSink
     from godwit.lane.messages import EpochInstruction
     from godwit.lane.wire import Blob
+    from godwit.state.entries import EntryLayout, WaitingLayout
 
 __all__ = ["LaneFlow", "LaneOperator", "lane_flow", "local_store", "run_lane", "shipments"]
 
@@ -50,6 +52,8 @@ class LaneOperator:
         What takes its output: (index of the operator fed, maps on the way, its input).
     outputs
         Sinks that take its output and want rows.
+    state, waiting
+        How its state, and rows that wait for it, are read from the checkpoint.
     """
 
     index: int
@@ -57,6 +61,8 @@ class LaneOperator:
     operator: KeyedOperator
     feeds: tuple[tuple[int, UpstreamInput], ...]
     outputs: tuple[StagedSink, ...]
+    state: EntryLayout
+    waiting: WaitingLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +74,15 @@ class LaneFlow:
     operators: tuple[LaneOperator, ...]
 
 
-def lane_flow(flow: CompiledFlow, sinks: Iterable[StagedSink]) -> LaneFlow:
+def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:
     """Take from a compiled flow what lanes need (sinks stay on the driver).
 
     Parameters
     ----------
     flow
         The flow.
+    layouts
+        Operator → how its state and the rows that wait for it are read.
     sinks
         What the sinks that want rows give to lanes, once they are open.
     """
@@ -92,6 +100,8 @@ def lane_flow(flow: CompiledFlow, sinks: Iterable[StagedSink]) -> LaneFlow:
                 outputs=tuple(
                     staged[o.name] for o in flow.outputs_of(operator.name) if o.name in staged
                 ),
+                state=layouts[operator.name][0],
+                waiting=layouts[operator.name][1],
             )
             for index, operator in enumerate(flow.operators)
         ),
@@ -157,6 +167,7 @@ class _Lane:
         self.files = LaneFiles(
             storage=instruction.storage,
             epoch=instruction.epoch,
+            flow=instruction.flow,
             name=f"{level}-{place}",
             inline_bytes=instruction.inline_bytes,
             compression=instruction.compression,
@@ -170,7 +181,7 @@ class _Lane:
             arrived = by_operator.get(member.index, [])
             arrived.sort(key=lambda item: item[0].origin)
             lane = OperatorLane(
-                member.operator,
+                member,
                 self.instruction,
                 self.instruction.operators[member.index],
                 self.place,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.model.errors import GodwitError
-    from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
+    from godwit.state.records import OutputRef, SegmentRef, SnapshotRef, StateId
     from godwit.state.storage import CheckpointStorage
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "OperatorInstruction",
     "OperatorReport",
     "Place",
+    "StateInstruction",
 ]
 
 
@@ -38,13 +39,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorInstruction:
-    """One operator in one epoch.
+class StateInstruction:
+    """One state of an operator in one epoch: what brings it to the committed version.
 
     Attributes
     ----------
-    places
-        Shape ``(num_key_groups,)``: place (index into ``EpochInstruction.places``).
+    state
+        Whose.
+    recorded_as
+        Its names as of the committed version; others only until a renaming is committed.
     floor
         Shape ``(num_key_groups,)``: `segments` is complete for a table at this version or later.
         -1: it is complete for an empty table too (with `snapshots`).
@@ -52,6 +55,28 @@ class OperatorInstruction:
         Changelog segments to apply.
     snapshots
         Key group → snapshot, for those that start from nothing.
+    to_snapshot
+        Key groups of which a snapshot is taken, at the version before this epoch.
+    """
+
+    state: StateId
+    recorded_as: StateId
+    floor: npt.NDArray[np.int64]
+    segments: tuple[SegmentRef, ...]
+    snapshots: dict[int, SnapshotRef]
+    to_snapshot: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorInstruction:
+    """One operator in one epoch.
+
+    Attributes
+    ----------
+    places
+        Shape ``(num_key_groups,)``: place (index into ``EpochInstruction.places``).
+    states
+        One for each of its states.
     suspended
         Shape ``(num_key_groups,)``: rows go to the wait buffer.
     load
@@ -62,19 +87,14 @@ class OperatorInstruction:
     resumed
         Shape ``(num_key_groups,)``: key groups whose waiting rows are processed in this epoch,
         before its own.
-    to_snapshot
-        Key groups of which a snapshot is taken, at the version before this epoch.
     """
 
     places: npt.NDArray[np.int32]
-    floor: npt.NDArray[np.int64]
-    segments: tuple[SegmentRef, ...]
-    snapshots: dict[int, SnapshotRef]
+    states: tuple[StateInstruction, ...]
     suspended: npt.NDArray[np.bool_]
     load: npt.NDArray[np.bool_]
     waiting: tuple[SegmentRef, ...]
     resumed: npt.NDArray[np.bool_]
-    to_snapshot: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +105,8 @@ class EpochInstruction:
     ----------
     epoch
         The epoch.
+    flow
+        The flow version; what lanes write is of it.
     run_id
         The run; the local store belongs to it.
     places
@@ -102,6 +124,7 @@ class EpochInstruction:
     """
 
     epoch: int
+    flow: int
     run_id: str
     places: tuple[Place, ...]
     operators: tuple[OperatorInstruction, ...]
@@ -149,7 +172,7 @@ class OperatorReport:
     consumed
         Key groups whose waiting rows were processed.
     versions
-        Key group → version its local table is at now.
+        State → key group → version its local table is at now.
     """
 
     operator: str
@@ -157,7 +180,7 @@ class OperatorReport:
     load: KeyGroupLoad
     waited: list[int]
     consumed: list[int]
-    versions: dict[int, int]
+    versions: dict[StateId, dict[int, int]]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,20 +20,24 @@ from godwit.dataflow.operator import Step
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.wire import partial_schema, raw_schema, unpack_rows
 from godwit.model.key_groups import key_groups_of
-from godwit.state.blocks import BlockWriter, encode_batch
-from godwit.state.hydration import HASH, REMOVED, Hydration, ranges, recover_chains
+from godwit.state.blocks import BlockWriter, encode_batch, read_batch
+from godwit.state.entries import StateRows, pack_entries, ranges
+from godwit.state.hydration import Hydration, recover_chains
 from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
 from godwit.state.written_files import encode_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from godwit.dataflow.operator import KeyedOperator
+    from godwit.lane.lane import LaneOperator
     from godwit.lane.messages import EpochInstruction, LaneReport, OperatorInstruction
     from godwit.lane.wire import Header
     from godwit.state.local_store import LocalStore
+    from godwit.state.records import StateId
     from godwit.state.storage import CheckpointStorage
     from godwit.state.written_files import WrittenFile
+
+    _Segment = tuple[str, str, Literal["changes", "waiting"], list[int], list[int]]
 
 __all__ = ["LaneFiles", "OperatorLane"]
 
@@ -46,38 +50,51 @@ class LaneFiles:
         *,
         storage: CheckpointStorage,
         epoch: int,
+        flow: int,
         name: str,
         inline_bytes: int,
         compression: Literal["lz4", "zstd"] | None,
     ) -> None:
-        self._epoch, self._compression = epoch, compression
+        self._epoch, self._flow, self._compression = epoch, flow, compression
         self._writers = {
             kind: BlockWriter(
                 storage, epoch=epoch, name=f"{kind}-{name}", inline_limit_bytes=inline_bytes
             )
             for kind in ("changelog", "snapshots", "outputs")
         }
-        self._segments: list[tuple[str, Literal["changes", "waiting"], list[int], list[int]]] = []
-        self._snapshots: list[tuple[str, int, int, int]] = []
+        self._segments: list[_Segment] = []
+        self._snapshots: list[tuple[StateId, int, int, int]] = []
         self._outputs: list[tuple[str, int, Literal["rows", "files"]]] = []
 
-    def segment(
+    def changes(
+        self, state: StateId, batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
+    ) -> None:
+        """Write changed entries, which are ordered by key group."""
+        self._segment(state.operator, state.state, "changes", batch, key_groups)
+
+    def waiting(
+        self, operator: str, batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
+    ) -> None:
+        """Write rows that wait, which are ordered by key group."""
+        self._segment(operator, "", "waiting", batch, key_groups)
+
+    def _segment(
         self,
         operator: str,
+        state: str,
         kind: Literal["changes", "waiting"],
         batch: pa.RecordBatch,
         key_groups: npt.NDArray[np.int32],
     ) -> None:
-        """Write changed entries or waiting rows, which are ordered by key group."""
         found, starts = np.unique(key_groups, return_index=True)
         ends = np.append(starts[1:], len(key_groups))
         self._writers["changelog"].add(encode_batch(batch, self._compression))
-        self._segments.append((operator, kind, found.tolist(), ends.tolist()))
+        self._segments.append((operator, state, kind, found.tolist(), ends.tolist()))
 
-    def snapshot(self, operator: str, key_group: int, version: int, batch: pa.RecordBatch) -> None:
+    def snapshot(self, state: StateId, key_group: int, version: int, batch: pa.RecordBatch) -> None:
         """Write the whole state of one key group."""
         self._writers["snapshots"].add(encode_batch(batch, self._compression))
-        self._snapshots.append((operator, key_group, version, batch.num_rows))
+        self._snapshots.append((state, key_group, version, batch.num_rows))
 
     def stage(self, sink: str, table: pa.Table) -> None:
         """Stage rows for a sink."""
@@ -92,12 +109,14 @@ class LaneFiles:
 
     def close(self, report: LaneReport) -> None:
         """Finish the files and name what is in them."""
-        for (operator, kind, key_groups, ends), block in zip(
+        for (operator, state, kind, key_groups, ends), block in zip(
             self._segments, self._writers["changelog"].close(), strict=True
         ):
             report.segments.append(
                 SegmentRef(
                     operator=operator,
+                    state=state,
+                    flow=self._flow,
                     epoch=self._epoch,
                     lane=report.place,
                     kind=kind,
@@ -106,12 +125,14 @@ class LaneFiles:
                     row_ends=tuple(ends),
                 )
             )
-        for (operator, key_group, version, rows), block in zip(
+        for (whose, key_group, version, rows), block in zip(
             self._snapshots, self._writers["snapshots"].close(), strict=True
         ):
             report.snapshots.append(
                 SnapshotRef(
-                    operator=operator,
+                    operator=whose.operator,
+                    state=whose.state,
+                    flow=self._flow,
                     key_group=key_group,
                     version=version,
                     rows=rows,
@@ -122,7 +143,14 @@ class LaneFiles:
             self._outputs, self._writers["outputs"].close(), strict=True
         ):
             report.outputs.append(
-                OutputRef(sink=sink, lane=report.place, kind=holding, rows=rows, block=block)
+                OutputRef(
+                    sink=sink,
+                    flow=self._flow,
+                    lane=report.place,
+                    kind=holding,
+                    rows=rows,
+                    block=block,
+                )
             )
 
 
@@ -131,7 +159,7 @@ class OperatorLane:
 
     def __init__(
         self,
-        operator: KeyedOperator,
+        member: LaneOperator,
         instruction: EpochInstruction,
         told: OperatorInstruction,
         place: int,
@@ -140,21 +168,26 @@ class OperatorLane:
         files: LaneFiles,
         report: LaneReport,
     ) -> None:
-        self.operator, self.told, self.place = operator, told, place
-        self.files, self.report = files, report
+        operator = self.operator = member.operator
+        self.told, self.place, self.layout = told, place, member.waiting
+        (self.state,) = told.states  # an operator of several would be processed in another way
+        self.files, self.report, self.storage = files, report, instruction.storage
         self.num_key_groups = len(told.places)
         self.keys = operator.schema.keys.names
         self.hydration = Hydration(
             store=store,
-            operator=operator.name,
-            schema=operator.schema,
+            state=self.state.state,
+            layout=member.state,
             storage=instruction.storage,
-            segments=told.segments,
-            snapshots=told.snapshots,
-            floor=told.floor,
+            segments=self.state.segments,
+            snapshots=self.state.snapshots,
+            floor=self.state.floor,
             load=told.load,
             recover=partial(
-                recover_chains, instruction.storage, operator.name, instruction.epoch - 1
+                recover_chains,
+                instruction.storage,
+                self.state.recorded_as,
+                instruction.epoch - 1,
             ),
         )
 
@@ -174,7 +207,7 @@ class OperatorLane:
         if self.operator.complete:
             needed = np.union1d(needed, np.flatnonzero(mine & ~suspended))
         to_snapshot = np.array(
-            [g for g in self.told.to_snapshot if mine[g] and not suspended[g]], np.int64
+            [g for g in self.state.to_snapshot if mine[g] and not suspended[g]], np.int64
         )
         cold = self.hydration.bring_forward(np.union1d(needed, to_snapshot))
         clock.lap("apply")
@@ -268,9 +301,7 @@ class OperatorLane:
         aside = waits[key_groups]
         rows = np.flatnonzero(aside)
         rows = rows[np.argsort(key_groups[rows].astype(np.uint16), kind="stable")]
-        self.files.segment(
-            self.operator.name, "waiting", batch.take(pa.array(rows)), key_groups[rows]
-        )
+        self.files.waiting(self.operator.name, batch.take(pa.array(rows)), key_groups[rows])
         return batch.filter(pa.array(~aside))
 
     def _with_waiting(self, batch: pa.RecordBatch, ready: npt.NDArray[np.int64]) -> pa.RecordBatch:
@@ -279,7 +310,7 @@ class OperatorLane:
         wanted[ready] = True
         earlier: list[pa.RecordBatch] = []
         for segment in sorted(self.told.waiting, key=lambda s: (s.epoch, s.lane)):
-            held = self.hydration.read(segment.block)
+            held = self.layout.read(read_batch(self.storage, segment.block), segment.flow)
             earlier.extend(
                 held.slice(start, end - start)
                 for key_group, start, end in ranges(segment)
@@ -333,7 +364,7 @@ class OperatorLane:
                 load=load,
                 waited=waited.tolist(),
                 consumed=consumed.tolist(),
-                versions=self.hydration.versions,
+                versions={self.state.state: self.hydration.versions},
             )
         )
         return output
@@ -357,17 +388,8 @@ class OperatorLane:
         state: pa.RecordBatch,
         removed: npt.NDArray[np.bool_] | None,
     ) -> None:
-        arrays = [pa.array(groups.hashes), *keys.columns, *state.columns]
-        names = [HASH, *keys.schema.names, *state.schema.names]
-        if removed is not None:
-            arrays.append(pa.array(removed))
-            names.append(REMOVED)
-        self.files.segment(
-            self.operator.name,
-            "changes",
-            pa.RecordBatch.from_arrays(arrays, names),
-            groups.key_groups,
-        )
+        rows = StateRows(hashes=groups.hashes, keys=keys, values=state, removed=removed)
+        self.files.changes(self.state.state, pack_entries(rows), groups.key_groups)
 
     def _load(
         self, groups: Groups, cpu_ms: float, measured_ms: npt.NDArray[np.float64] | None
@@ -390,11 +412,8 @@ class OperatorLane:
     def _snapshot(self, key_group: int) -> None:
         table = self.hydration.table(key_group)
         hashes, keys, values = table.scan()
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array(hashes), *keys.columns, *values.columns],
-            [HASH, *keys.schema.names, *values.schema.names],
-        )
-        self.files.snapshot(self.operator.name, key_group, table.version, batch)
+        batch = pack_entries(StateRows(hashes=hashes, keys=keys, values=values))
+        self.files.snapshot(self.state.state, key_group, table.version, batch)
 
     def _complete(self, key_groups: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """Output of every key of this lane, changed in this epoch or not."""

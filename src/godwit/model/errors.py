@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "CheckpointError",
+    "CheckpointInUseError",
     "CheckpointMismatchError",
     "ConcurrentRunError",
     "CorruptCheckpointError",
@@ -80,6 +81,10 @@ class CheckpointMismatchError(CheckpointError):
 
 class CorruptCheckpointError(CheckpointError):
     """A file of the checkpoint is missing, truncated, or fails its checksum."""
+
+
+class CheckpointInUseError(CheckpointError):
+    """Another query is running on this checkpoint; it goes on, and this one does not start."""
 
 
 class ConcurrentRunError(CheckpointError):

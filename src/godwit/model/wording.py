@@ -1,4 +1,4 @@
-"""Numbers as people read them, in events and on the command line."""
+"""Numbers and names as people read them, in events and on the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["counted", "human_bytes", "key_groups_listed"]
+__all__ = ["counted", "human_bytes", "key_groups_listed", "printable"]
 
 
 def counted(count: int, noun: str) -> str:
@@ -50,3 +50,19 @@ def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
     noun = "key group" if len(key_groups) == 1 else "key groups"
     more = f", … {len(key_groups)} in all" if len(key_groups) > limit else ""
     return f"{noun} {shown}{more}"
+
+
+def printable(text: str) -> str:
+    r"""Write out what a terminal would obey or hide: control characters, changes of direction.
+
+    Line breaks stay.
+
+    Examples
+    --------
+    >>> printable("a\x1b[2Jb\u202ec")
+    'a\\x1b[2Jb\\u202ec'
+    """
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )

@@ -14,6 +14,9 @@ sink          an epoch delivered twice                needs
 `console`     may be printed twice                    ``pip install 'godwit[cli]'``
 `noop`        is nowhere                              nothing
 ============  ======================================  ====================================
+
+A row that a target cannot take refuses its epoch before it is committed, or goes to the sink given
+as ``rejects=``.  The contract of all sinks is in `godwit.sinks.sink`, the first file to read.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from godwit.sinks.foreach_sink import ForeachSink
 from godwit.sinks.memory_sink import MemorySink
 from godwit.sinks.noop_sink import NoopSink
 from godwit.sinks.parquet_sink import ParquetSink, latest_epoch
-from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.partitions import MAX_PARTITIONS
+from godwit.sinks.sink import EpochOutput, Sink, SinkContext, Views
 
 if TYPE_CHECKING:
     import os
@@ -43,6 +47,7 @@ __all__ = [
     "MemorySink",
     "Sink",
     "SinkContext",
+    "Views",
     "console",
     "delta",
     "foreach",
@@ -61,6 +66,8 @@ def parquet(
     compression: str = "zstd",
     keep: int | None = None,
     filesystem: pafs.FileSystem | None = None,
+    max_partitions: int = MAX_PARTITIONS,
+    rejects: Sink | None = None,
 ) -> ParquetSink:
     """Write each epoch to Parquet files under ``<path>/epoch=<n>``; exactly-once.
 
@@ -72,6 +79,8 @@ def parquet(
         compression=compression,
         keep=keep,
         filesystem=filesystem,
+        max_partitions=max_partitions,
+        rejects=rejects,
     )
 
 
@@ -82,6 +91,7 @@ def postgres(
     mode: Literal["append", "upsert"] = "append",
     keys: str | Sequence[str] | None = None,
     create: bool = True,
+    rejects: Sink | None = None,
 ) -> PostgresSink:
     """Write each epoch to a PostgreSQL table in one transaction; exactly-once.
 
@@ -96,7 +106,7 @@ def postgres(
         from godwit.sinks.postgres_sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
     except ImportError as error:
         raise _missing("PostgreSQL", "psycopg", "postgres", error) from error
-    return PostgresSink(dsn, table, mode=mode, keys=keys, create=create)
+    return PostgresSink(dsn, table, mode=mode, keys=keys, create=create, rejects=rejects)
 
 
 def delta(
@@ -106,6 +116,8 @@ def delta(
     keys: str | Sequence[str] | None = None,
     partition_by: str | Sequence[str] = (),
     storage_options: Mapping[str, str] | None = None,
+    max_partitions: int = MAX_PARTITIONS,
+    rejects: Sink | None = None,
 ) -> DeltaSink:
     """Write each epoch to a Delta Lake table in one commit; exactly-once.
 
@@ -121,7 +133,13 @@ def delta(
     except ImportError as error:
         raise _missing("Delta", "deltalake", "delta", error) from error
     return DeltaSink(
-        path, mode=mode, keys=keys, partition_by=partition_by, storage_options=storage_options
+        path,
+        mode=mode,
+        keys=keys,
+        partition_by=partition_by,
+        storage_options=storage_options,
+        max_partitions=max_partitions,
+        rejects=rejects,
     )
 
 

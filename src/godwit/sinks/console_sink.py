@@ -57,11 +57,10 @@ class ConsoleSink(Sink):
         """Print the epoch unless this run has printed it."""
         if output.epoch <= self._printed:
             return
-        schema = self._context.schema
         # Text, here and in the cells: rich would take [brackets] in a str for markup.
         title = Text(f"{self._context.name}, epoch {output.epoch}, {output.num_rows:,} rows")
         table = Table()
-        for field in schema:
+        for field in output.schema:
             table.add_column(
                 Text(field.name), justify="right" if _is_number(field.type) else "left"
             )

@@ -9,6 +9,7 @@ the log, and the loser looks again.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
@@ -16,7 +17,9 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError
 
 from godwit.model.errors import SinkError
+from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
 from godwit.sinks.rows import (
+    checked_rejects,
     column_names,
     fit,
     gather,
@@ -25,10 +28,13 @@ from godwit.sinks.rows import (
     upsert_keys,
     without_replaced_rows,
 )
+from godwit.sinks.secrets import Secrets, shown_uri
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from godwit.dataflow.staging import RowCheck
 
 __all__ = ["DeltaSink"]
 
@@ -58,6 +64,11 @@ class DeltaSink(Sink):
         Partition columns of a table that is created.
     storage_options
         Credentials and settings of the object store.
+    max_partitions
+        The most partitions that one lane may write in an epoch; more refuse it.
+    rejects
+        Sink of the rows that the table cannot take (columns as in
+        `godwit.dataflow.staging.REJECTED`); ``None``: such a row refuses its epoch.
 
     Raises
     ------
@@ -73,6 +84,8 @@ class DeltaSink(Sink):
         keys: str | Sequence[str] | None = None,
         partition_by: str | Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
+        max_partitions: int = MAX_PARTITIONS,
+        rejects: Sink | None = None,
     ) -> None:
         if mode not in {"append", "upsert"}:
             raise SinkError(
@@ -88,6 +101,25 @@ class DeltaSink(Sink):
         self._keys = keys
         self._partition_by = column_names(partition_by)
         self._storage_options = dict(storage_options) if storage_options else None
+        self._secrets = Secrets.of_uri(self._path) | Secrets.of_values(storage_options or {})
+        self._shown_path = shown_uri(self._path)
+        self._max_partitions = max_partitions
+        self._rejects = checked_rejects(rejects)
+
+    def __repr__(self) -> str:
+        return f"gw.sinks.delta({self._shown_path!r}, mode={self._mode!r})"
+
+    @property
+    def rejects(self) -> Sink | None:
+        """Where rows go that the table cannot take."""
+        return self._rejects
+
+    def row_check(self) -> RowCheck:
+        """Return what finds rows that the table cannot take."""
+        fields = self._table.schema().fields
+        never_null = {field.name for field in fields if not field.nullable}
+        partition_by = tuple(self._table.metadata().partition_columns)
+        return file_row_check(self._context, partition_by, self._max_partitions, never_null)
 
     def open(self, context: SinkContext) -> None:
         """Create the table, or check that the rows fit it.
@@ -106,6 +138,12 @@ class DeltaSink(Sink):
                     f"column {key!r} of type {context.schema.field(key).type} cannot be a key",
                     "Identify rows by columns of primitive types (keys=[...]).",
                 )
+            if "`" in key:
+                raise self._error(
+                    f"column {key!r} cannot be a key, since it has a backtick in its name, which "
+                    "deltalake's merge cannot read",
+                    "Rename the column before the sink.",
+                )
         require_columns(context, self._partition_by, "partition_by")
         self._schema = pa.schema(
             [
@@ -123,12 +161,13 @@ class DeltaSink(Sink):
                     storage_options=self._storage_options,
                 )
             self._table = DeltaTable(self._path, storage_options=self._storage_options)
-        except Exception as error:  # the library also raises bare Exceptions
+        except Exception as error:  # noqa: BLE001  the library also raises bare Exceptions
             raise self._error(
-                f"cannot open {self._path}: {_text(error)}",
+                f"cannot open {self._shown_path}: {_text(error)}",
                 "Check the path, the credentials and the types of the columns.",
-            ) from error
+            ) from self._secrets.cause(error)
         self._check_columns()
+        self._check_constraints()
 
     def deliver(self, output: EpochOutput) -> None:
         """Commit the epoch's rows with its number, unless the table has it.
@@ -147,18 +186,19 @@ class DeltaSink(Sink):
                 if self._recorded() >= output.epoch:
                     return
                 self._commit(pa.RecordBatchReader.from_batches(self._schema, rows), output.epoch)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  as above
                 if rows.error is not None:
                     # The library has wrapped what went wrong on our side.
                     raise rows.error from None
                 if isinstance(error, CommitFailedError) and attempt < _ATTEMPTS - 1:
                     continue
                 raise self._error(
-                    f"epoch {output.epoch} cannot be committed to {self._path}: {_text(error)}",
+                    f"epoch {output.epoch} cannot be committed to {self._shown_path}: "
+                    f"{_text(error)}",
                     "It is in the table whole or not at all; mend the cause and start the query "
                     "again.",
                     epoch=output.epoch,
-                ) from error
+                ) from self._secrets.cause(error)
             return
 
     def _recorded(self) -> int:
@@ -207,16 +247,31 @@ class DeltaSink(Sink):
         ]
         if differences:
             raise self._error(
-                f"the table at {self._path} has other columns: {', '.join(differences)}",
+                f"the table at {self._shown_path} has other columns: {', '.join(differences)}",
                 "Use another path, or cast and rename the columns before the sink.",
+            )
+
+    def _check_constraints(self) -> None:
+        """Refuse a table that checks rows: what it refused would have been committed already."""
+        names = [
+            name.removeprefix("delta.constraints.")
+            for name in self._table.metadata().configuration
+            if name.startswith("delta.constraints.")
+        ]
+        names += [f.name for f in self._table.schema().fields if "delta.invariants" in f.metadata]
+        if names:
+            raise self._error(
+                f"the table at {self._shown_path} has constraints ({', '.join(sorted(names))})",
+                "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the "
+                "sink, or write to another table.",
             )
 
     def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
         return SinkError(
-            f"Delta sink {self._context.name!r}: {what}.",
+            f"Delta sink {self._context.name!r}: {self._secrets.hide(what)}.",
             remedy=remedy,
             sink=self._context.name,
-            path=self._path,
+            path=self._shown_path,
             **context,
         )
 
@@ -258,4 +313,12 @@ def _quoted(name: str) -> str:
 
 
 def _text(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    r"""Text of the library's error on one line, without colours: the cause is on the last one.
+
+    Examples
+    --------
+    >>> _text(OSError("Generic error\n  \x1b[31m\u21b3\x1b[0m no such bucket\n"))
+    'Generic error: no such bucket'
+    """
+    lines = re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", str(error)).splitlines()
+    return ": ".join(line.strip() for line in lines if line.strip()) or type(error).__name__

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
+from godwit.sinks.secrets import Secrets, shown_uri
 
 __all__ = ["exists", "open_file_system", "renames_directories"]
 
@@ -27,15 +28,17 @@ def open_file_system(
         return filesystem, path.rstrip("/")
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/", path):
         return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
+    uri = re.sub(r"^s3[an]://", "s3://", path)  # Spark's word for S3 is s3a
     try:
-        # Spark's word for S3 is s3a.
-        found, inner = pafs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", path))
+        found, inner = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
+        secrets = Secrets.of_uri(path) | Secrets.of_uri(uri)
         raise SinkError(
-            f"Cannot open {path}: {error}.",
-            remedy="Give a local path or a URI of pyarrow.fs: file, s3, gs, abfs, hdfs.",
-            path=path,
-        ) from error
+            f"Cannot open {shown_uri(path)}: {secrets.hide(str(error))}.",
+            remedy="Give a local path or a URI of pyarrow.fs: file, s3, gs, abfs, hdfs; in user "
+            "and password, / is written %2F, @ %40 and : %3A.",
+            path=shown_uri(path),
+        ) from secrets.cause(error)
     return found, inner.rstrip("/")
 
 

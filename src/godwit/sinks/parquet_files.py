@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
     import pyarrow.fs as pafs
 
-__all__ = ["NULL_PARTITION", "EpochFiles", "escaped_in_paths", "partition_directories"]
+__all__ = [
+    "NULL_PARTITION",
+    "EpochFiles",
+    "directory_name",
+    "escaped_in_paths",
+    "partition_directories",
+]
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _SPECIAL: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
@@ -125,7 +131,7 @@ def partition_directories(
     names: list[str] = [""]
     for column, values in zip(keys.schema.names, keys.columns, strict=True):
         encoded = values.dictionary_encode(null_encoding="encode")
-        levels = [f"{column}={_escaped(value)}" for value in encoded.dictionary.to_pylist()]
+        levels = [directory_name(column, value) for value in encoded.dictionary.to_pylist()]
         codes = codes * len(levels) + encoded.indices.to_numpy()
         # Renumbered after every column, so that codes stay small however many columns there are.
         used, codes = np.unique(codes, return_inverse=True)
@@ -136,10 +142,12 @@ def partition_directories(
         yield name.removeprefix("/"), positions
 
 
-def _escaped(value: Any) -> str:
+def directory_name(column: str, value: Any) -> str:
+    """Name of the directory for the rows in which `column` has this value."""
     if value is None or value == "":
-        return NULL_PARTITION
-    return escaped_in_paths(str(value).lower() if isinstance(value, bool) else str(value))
+        return f"{column}={NULL_PARTITION}"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{column}={escaped_in_paths(text)}"
 
 
 def escaped_in_paths(text: str) -> str:

@@ -36,11 +36,22 @@ from godwit.model.errors import SinkError
 from godwit.sinks.durability import force_file, force_names, force_tree, local_path
 from godwit.sinks.file_systems import exists, open_file_system, renames_directories
 from godwit.sinks.parquet_files import EpochFiles, escaped_in_paths
-from godwit.sinks.rows import column_names, fit, gather, require_columns, storable_schema
+from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
+from godwit.sinks.rows import (
+    checked_rejects,
+    column_names,
+    fit,
+    gather,
+    require_columns,
+    storable_schema,
+)
+from godwit.sinks.secrets import Secrets, shown_uri
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from godwit.dataflow.staging import RowCheck
 
 __all__ = ["ParquetSink", "latest_epoch"]
 
@@ -72,6 +83,11 @@ class ParquetSink(Sink):
         In complete mode, the number of newest epochs to keep; ``None`` keeps all.
     filesystem
         An open file system that `path` is a plain path of, instead of one found by URI.
+    max_partitions
+        The most partition directories that one lane may fill in an epoch; more refuse it.
+    rejects
+        Sink of the rows that Parquet or a directory's name cannot take (columns as in
+        `godwit.dataflow.staging.REJECTED`); ``None``: such a row refuses its epoch.
 
     Raises
     ------
@@ -87,6 +103,8 @@ class ParquetSink(Sink):
         compression: str = "zstd",
         keep: int | None = None,
         filesystem: pafs.FileSystem | None = None,
+        max_partitions: int = MAX_PARTITIONS,
+        rejects: Sink | None = None,
     ) -> None:
         if compression != "none" and not _is_codec(compression):
             raise SinkError(
@@ -96,10 +114,25 @@ class ParquetSink(Sink):
         if keep is not None and keep < 1:
             raise SinkError(f"keep={keep} would keep no epoch.", remedy="Keep at least one.")
         self._path = os.fspath(path)
+        self._shown_path, self._secrets = shown_uri(self._path), Secrets.of_uri(self._path)
+        self._max_partitions = max_partitions
+        self._rejects = checked_rejects(rejects)
         self._partition_by = column_names(partition_by)
         self._compression = compression
         self._keep = keep
         self._filesystem = filesystem
+
+    def __repr__(self) -> str:
+        return f"gw.sinks.parquet({self._shown_path!r})"
+
+    @property
+    def rejects(self) -> Sink | None:
+        """Where rows go that cannot be written."""
+        return self._rejects
+
+    def row_check(self) -> RowCheck:
+        """Return what finds rows that Parquet or a directory's name cannot take."""
+        return file_row_check(self._context, self._partition_by, self._max_partitions)
 
     def open(self, context: SinkContext) -> None:
         """Check columns and directory, take the directory for this query, sweep what crashes left.
@@ -123,9 +156,9 @@ class ParquetSink(Sink):
                 self._fs.delete_dir(f"{self._root}/_staging")
         except OSError as error:
             raise self._error(
-                f"cannot write to {self._path}: {error}",
+                f"cannot write to {self._shown_path}: {error}",
                 "Check the path, its permissions and the credentials.",
-            ) from error
+            ) from self._secrets.cause(error)
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's directory unless it is there.
@@ -147,10 +180,10 @@ class ParquetSink(Sink):
                 self._forget_old_epochs(self._keep)
         except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise self._error(
-                f"epoch {output.epoch} cannot be written to {self._path}: {error}",
+                f"epoch {output.epoch} cannot be written to {self._shown_path}: {error}",
                 "It counts only if it has its _SUCCESS; mend the cause and start the query again.",
                 epoch=output.epoch,
-            ) from error
+            ) from self._secrets.cause(error)
 
     def _write_and_rename(self, output: EpochOutput, final: str) -> None:
         # Readers pass over a leading "_", also where HDFS puts it if another delivery of this epoch
@@ -259,7 +292,7 @@ class ParquetSink(Sink):
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise self._error(
                 f"Parquet cannot hold these columns: {error}", "Cast the column before the sink."
-            ) from error
+            ) from self._secrets.cause(error)
 
     def _take_directory(self) -> None:
         """Write whose directory this is, or check that it is ours.
@@ -284,7 +317,7 @@ class ParquetSink(Sink):
                 raise self._error(
                     f"{marker} cannot be read: {error}",
                     "Use another path, or remove the directory to write it anew.",
-                ) from error
+                ) from self._secrets.cause(error)
             if found != mine:
                 raise self._refusal(found, mine)
             return
@@ -295,8 +328,8 @@ class ParquetSink(Sink):
         ]
         if strangers:
             raise self._error(
-                f"{self._path} already holds {', '.join(sorted(strangers)[:5])}, which this sink "
-                f"did not write",
+                f"{self._shown_path} already holds {', '.join(sorted(strangers)[:5])}, which this "
+                f"sink did not write",
                 "Give the sink a directory of its own.",
             )
         # Written under another name first: half a marker would belong to nobody.
@@ -313,22 +346,22 @@ class ParquetSink(Sink):
         changed = [field for field in mine if found.get(field) != mine[field]]
         if "query_id" in changed or "sink" in changed:
             return self._error(
-                f"{self._path} belongs to sink {found.get('sink')!r} of query "
+                f"{self._shown_path} belongs to sink {found.get('sink')!r} of query "
                 f"{found.get('query_id')}; this is query {self._context.query_id}",
                 "Use another path, or remove the directory to write it anew.",
             )
         return self._error(
-            f"{', '.join(changed)} changed since {self._path} was begun: "
+            f"{', '.join(changed)} changed since {self._shown_path} was begun: "
             f"{found.get(changed[0])} then, {mine[changed[0]]} now",
             "Use another path, or keep columns and layout as they were.",
         )
 
     def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
         return SinkError(
-            f"Parquet sink {self._context.name!r}: {what}.",
+            f"Parquet sink {self._context.name!r}: {self._secrets.hide(what)}.",
             remedy=remedy,
             sink=self._context.name,
-            path=self._path,
+            path=self._shown_path,
             **context,
         )
 

@@ -17,12 +17,16 @@ from psycopg import sql
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_copy import csv_rows
+from godwit.sinks.postgres_dsn import check_dsn, secrets_of_dsn, shown_dsn
+from godwit.sinks.postgres_refusals import error_text, find_refused, is_about_a_row
 from godwit.sinks.postgres_table import Connection, TargetTable, comma_separated
-from godwit.sinks.rows import fit, gather, storable_schema, upsert_keys
+from godwit.sinks.rows import checked_rejects, fit, gather, storable_schema, upsert_keys
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from godwit.dataflow.staging import RowCheck
 
 __all__ = ["PostgresSink"]
 
@@ -55,6 +59,10 @@ class PostgresSink(Sink):
         may be null: a null is a key like any other (PostgreSQL 15 or newer).
     create
         Whether to create the table if it is absent.
+    rejects
+        Sink of the rows that the table cannot take (columns as in
+        `godwit.dataflow.staging.REJECTED`); ``None``: such a row refuses its epoch, or stops its
+        delivery if only the server can tell.
 
     Raises
     ------
@@ -70,6 +78,7 @@ class PostgresSink(Sink):
         mode: Literal["append", "upsert"] = "append",
         keys: str | Sequence[str] | None = None,
         create: bool = True,
+        rejects: Sink | None = None,
     ) -> None:
         if mode not in {"append", "upsert"}:
             raise SinkError(
@@ -80,7 +89,7 @@ class PostgresSink(Sink):
                 f"PostgreSQL sink on table {table}: keys mean nothing when rows are appended.",
                 remedy='Use mode="upsert", or leave keys out.',
             )
-        if not all(table.split(".")) or table.count(".") > 1:
+        if not all(table.split(".")) or table.count(".") > 1 or "\0" in table:
             raise SinkError(
                 f"PostgreSQL sink: {table!r} does not name a table.",
                 remedy='Give "table" or "schema.table".',
@@ -90,12 +99,26 @@ class PostgresSink(Sink):
                 f"PostgreSQL sink: table {table} has a name that the sink needs for itself.",
                 remedy="Choose another name.",
             )
-        self._dsn = dsn
+        check_dsn(dsn)
+        self._dsn, self._secrets = dsn, secrets_of_dsn(dsn)
+        self._rejects = checked_rejects(rejects)
         self._table = table
         self._mode = mode
         self._keys = keys
         self._create = create
         self._connection: Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"gw.sinks.postgres({shown_dsn(self._dsn)!r}, {self._table!r}, mode={self._mode!r})"
+
+    @property
+    def rejects(self) -> Sink | None:
+        """Where rows go that the table cannot take."""
+        return self._rejects
+
+    def row_check(self) -> RowCheck:
+        """Return what finds rows that no column of the table's types takes."""
+        return self._check
 
     def open(self, context: SinkContext) -> None:
         """Connect; create the table or check that the rows fit it.
@@ -125,12 +148,13 @@ class PostgresSink(Sink):
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
                 self._target.prepare(connection, create=self._create)
                 self._target.prepare_epochs(connection, self._epochs)
+                self._check = self._target.row_check(connection)
         except psycopg.Error as error:
             self.close()
             raise self._error(
-                f"cannot be opened: {_text(error)}",
+                f"cannot be opened: {error_text(error)}",
                 "Check the server, the connection string and the privileges of its user.",
-            ) from error
+            ) from self._secrets.cause(error)
         except SinkError:
             self.close()
             raise
@@ -138,7 +162,8 @@ class PostgresSink(Sink):
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's rows and its number in one transaction, unless it is recorded.
 
-        A connection that breaks is opened anew once.
+        A connection that breaks is opened anew once. Where the server refuses the epoch because of
+        what is in a row, such rows are found and diverted.
 
         Raises
         ------
@@ -148,15 +173,15 @@ class PostgresSink(Sink):
         """
         try:
             try:
-                self._write(self._connect(), output)
+                self._write_or_divert(output)
             except psycopg.OperationalError:
-                self._write(self._connect(), output)
+                self._write_or_divert(output)
         except (psycopg.Error, pa.ArrowException) as error:
             raise self._error(
-                f"epoch {output.epoch} cannot be written: {_text(error)}",
+                f"epoch {output.epoch} cannot be written: {error_text(error)}",
                 "It is in the table whole or not at all; mend the cause and start the query again.",
                 epoch=output.epoch,
-            ) from error
+            ) from self._secrets.cause(error)
 
     def close(self) -> None:
         """Close the connection."""
@@ -183,17 +208,37 @@ class PostgresSink(Sink):
             )
         return self._connection
 
-    def _write(self, connection: Connection, output: EpochOutput) -> None:
+    def _write_or_divert(self, output: EpochOutput) -> None:
+        try:
+            self._write(self._connect(), output)
+        except psycopg.Error as error:
+            if not is_about_a_row(error):
+                raise
+            self._write(self._connect(), output, apart=True)
+
+    def _write(self, connection: Connection, output: EpochOutput, *, apart: bool = False) -> None:
+        """Write an epoch; with `apart`, divert the rows that the server refuses."""
         with connection.transaction():
             if not self._claim(connection, output.epoch):
                 return
             if self._context.complete:
                 # Not TRUNCATE: readers go on seeing the old rows until the commit.
                 connection.execute(sql.SQL("DELETE FROM {}").format(self._target.identifier))
-            if self._target.keys:
-                self._upsert(connection, output)
-            else:
-                self._copy(connection, output, self._target.identifier)
+            if not apart:
+                self._load(connection, self._parts(output))
+                return
+            refused = find_refused(
+                connection, self._parts(output), lambda part: self._load(connection, [part])
+            )
+            if refused is not None:
+                # Before the commit: an epoch that is recorded has all its rows somewhere.
+                output.divert(*refused)
+
+    def _load(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
+        if self._target.keys:
+            self._upsert(connection, parts)
+        else:
+            self._copy(connection, parts, self._target.identifier)
 
     def _claim(self, connection: Connection, epoch: int) -> bool:
         """Record the epoch; return false if it, or a later one, is recorded already.
@@ -202,16 +247,22 @@ class PostgresSink(Sink):
         """
         claimed = connection.execute(
             sql.SQL(
-                "INSERT INTO {} AS e (query_id, sink, epoch) VALUES (%s, %s, %s) "
+                "INSERT INTO {epochs} AS e (query_id, sink, epoch) "
+                "VALUES ({query}, {sink}, {epoch}) "
                 "ON CONFLICT (query_id, sink) DO UPDATE "
                 "SET epoch = excluded.epoch, delivered_at = now() WHERE e.epoch < excluded.epoch "
                 "RETURNING epoch"
-            ).format(self._epochs),
-            [self._context.query_id, self._context.name, epoch],
+            ).format(
+                # Not as parameters: beside any, a % in a name would be taken for one.
+                epochs=self._epochs,
+                query=sql.Literal(self._context.query_id),
+                sink=sql.Literal(self._context.name),
+                epoch=sql.Literal(epoch),
+            )
         ).fetchone()
         return claimed is not None
 
-    def _upsert(self, connection: Connection, output: EpochOutput) -> None:
+    def _upsert(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
         columns = comma_separated(self._schema.names)
         keys = comma_separated(self._target.keys)
         others = [name for name in self._schema.names if name not in self._target.keys]
@@ -232,11 +283,11 @@ class PostgresSink(Sink):
         }
         connection.execute(
             sql.SQL(
-                "CREATE TEMP TABLE {stage} ON COMMIT DROP AS "
+                "CREATE TEMP TABLE {stage} AS "
                 "SELECT 0::bigint AS {row}, {columns} FROM {target} WITH NO DATA"
             ).format(**names)
         )
-        self._copy(connection, output, sql.Identifier(_STAGE), numbered=True)
+        self._copy(connection, parts, sql.Identifier(_STAGE), numbered=True)
         # One statement cannot change a row twice: of rows with the same keys, the last counts.
         # Going in order of keys keeps two queries on one table from locking each other out.
         connection.execute(
@@ -245,11 +296,12 @@ class PostgresSink(Sink):
                 "FROM {stage} ORDER BY {keys}, {row} DESC ON CONFLICT ({keys}) {update}"
             ).format(**names)
         )
+        connection.execute(sql.SQL("DROP TABLE {stage}").format(**names))
 
     def _copy(
         self,
         connection: Connection,
-        output: EpochOutput,
+        parts: Iterable[pa.RecordBatch],
         table: sql.Identifier,
         *,
         numbered: bool = False,
@@ -260,25 +312,23 @@ class PostgresSink(Sink):
         )
         row = 0
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            for part in self._parts(output):
+            for part in parts:
                 numbers = [pa.array(np.arange(row, row + part.num_rows))] if numbered else []
                 copy.write(csv_rows([*numbers, *part.columns]))
                 row += part.num_rows
 
     def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        for batch in gather(fit(output, self._schema, self._context.name), rows=_COPIED_ROWS):
+        rows = fit(output, self._schema, self._context.name, self._target.keys)
+        for batch in gather(rows, rows=_COPIED_ROWS):
             for start in range(0, batch.num_rows, _COPIED_ROWS):
                 yield batch.slice(start, _COPIED_ROWS)
 
     def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
         return SinkError(
-            f"PostgreSQL sink {self._context.name!r} on table {self._table}: {what}.",
+            f"PostgreSQL sink {self._context.name!r} on table {self._table}: "
+            f"{self._secrets.hide(what)}.",
             remedy=remedy,
             sink=self._context.name,
             table=self._table,
             **context,
         )
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

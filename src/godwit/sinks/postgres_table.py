@@ -15,9 +15,21 @@ from psycopg import sql
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_copy import decimal_digits, element_type, postgres_type
+from godwit.sinks.row_checks import (
+    ColumnCheck,
+    KnownYears,
+    NoNanoseconds,
+    NoZeroBytes,
+    OneOf,
+    RowChecks,
+    Rule,
+    UpToCharacters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from godwit.dataflow.staging import RowCheck
 
 __all__ = ["Connection", "TargetTable", "comma_separated"]
 
@@ -129,12 +141,49 @@ class TargetTable:
         row = connection.execute("SELECT current_setting('max_identifier_length')::int").fetchone()
         assert row is not None
         for name in (*self.table.split("."), *self.schema.names):
+            if "\0" in name:
+                raise self._error(
+                    f"or its columns cannot have the name {name!r}, which holds a zero byte",
+                    "Choose another name; columns can be renamed before the sink.",
+                )
             if len(name.encode()) > row[0]:
                 raise self._error(
                     f"or its columns cannot have the name {name!r}, which is longer than the "
                     f"{row[0]} bytes that the server keeps of a name",
                     "Choose a shorter name; columns can be renamed before the sink.",
                 )
+
+    def row_check(self, connection: Connection) -> RowCheck:
+        """Make what finds rows that no column of the table's types takes.
+
+        What else the table asks of rows (the form of an ``inet``, its constraints and triggers)
+        only the server knows.
+        """
+        columns = self._columns(connection)
+        labels: dict[str, tuple[str, ...]] = {
+            name: tuple(found)
+            for name, found in connection.execute(
+                """
+                SELECT a.attname, array_agg(e.enumlabel::text ORDER BY e.enumsortorder)
+                FROM pg_attribute a
+                JOIN pg_type t ON t.oid = a.atttypid
+                JOIN pg_enum e ON e.enumtypid IN (t.oid, t.typbasetype)
+                WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+                GROUP BY a.attname
+                """,
+                [self._name],
+            )
+        }
+        checks = []
+        for field in self.schema:
+            column = columns[field.name]
+            rules: tuple[Rule, ...] = (NoZeroBytes(), KnownYears(), NoNanoseconds())
+            if field.name in labels:
+                rules = (*rules, OneOf(labels[field.name]))
+            if column.type_name.removeprefix("_") in {"varchar", "bpchar"} and column.modifier > 0:
+                rules = (*rules, UpToCharacters(column.modifier - 4))
+            checks.append(ColumnCheck(field.name, rules, nullable=not column.not_null))
+        return RowChecks(tuple(checks))
 
     def _exists(self, connection: Connection) -> bool:
         row = connection.execute(

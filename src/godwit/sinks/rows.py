@@ -18,9 +18,10 @@ from godwit.model.errors import SinkError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from godwit.sinks.sink import EpochOutput, SinkContext
+    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 __all__ = [
+    "checked_rejects",
     "column_names",
     "fit",
     "gather",
@@ -40,6 +41,23 @@ GATHERED_BYTES = 32 * 2**20
 def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Names as a tuple; a lone string is one name, not its letters."""
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def checked_rejects(sink: Sink | None) -> Sink | None:
+    """Return the sink of rejected rows that the user gave, if it can be one.
+
+    Raises
+    ------
+    SinkError
+        If it is no sink, or would reject rows in its turn.
+    """
+    if sink is None or (callable(getattr(sink, "deliver", None)) and sink.rejects is None):
+        return sink
+    what = "has a sink of rejected rows itself" if hasattr(sink, "rejects") else "is no sink"
+    raise SinkError(
+        f"rejects={sink!r} {what}.",
+        remedy='Give a plain sink, such as gw.sinks.parquet("out/rejected").',
+    )
 
 
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -113,20 +131,35 @@ def _field_in_microseconds(field: pa.Field) -> pa.Field:
     return field.with_type(_in_microseconds(field.type))
 
 
-def fit(output: EpochOutput, schema: pa.Schema, sink: str) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of `output`, cast to `schema` without losing anything.
+def fit(
+    output: EpochOutput, schema: pa.Schema, sink: str, needed: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of `output`, cast to `schema` without losing a value.
+
+    Rows of an epoch that an earlier flow staged have that flow's columns. They are brought to
+    today's by name: columns that are gone are left out, new ones are null.
 
     Raises
     ------
     SinkError
-        If a value does not fit (a timestamp with nanoseconds, say).
+        If a value does not fit, or one of the columns `needed` is not among the rows'.
     """
+    missing = [name for name in needed if name not in output.schema.names]
+    if missing:
+        raise SinkError(
+            f"Sink {sink!r}, epoch {output.epoch}: the rows were made by an earlier flow, without "
+            f"column {missing[0]!r}, which now tells rows apart.",
+            remedy="Start the earlier flow once more, which delivers this epoch; then this one.",
+            sink=sink,
+            epoch=output.epoch,
+            columns=missing,
+        )
     for batch in output.batches():
         if batch.schema.equals(schema):
             yield batch
             continue
         try:
-            yield batch.cast(schema)
+            yield _brought_to(schema, batch, output.schema.names)
         except (pa.ArrowInvalid, ValueError) as error:
             raise SinkError(
                 f"Sink {sink!r}, epoch {output.epoch}: the rows do not fit the columns they were "
@@ -135,6 +168,18 @@ def fit(output: EpochOutput, schema: pa.Schema, sink: str) -> Iterator[pa.Record
                 sink=sink,
                 epoch=output.epoch,
             ) from error
+
+
+def _brought_to(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) -> pa.RecordBatch:
+    if batch.schema.names != announced:
+        raise ValueError(f"columns {batch.schema.names} where {announced} were announced")
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def gather(
@@ -211,7 +256,7 @@ def without_replaced_rows(
     key columns are in memory at once.
     """
     key_schema = pa.schema([schema.field(name) for name in keys])
-    key_batches = [batch.select(list(keys)) for batch in fit(output, schema, sink)]
+    key_batches = [batch.select(list(keys)) for batch in fit(output, schema, sink, keys)]
     mask = last_of_each_key(pa.Table.from_batches(key_batches, schema=key_schema))
     del key_batches
     start = 0

@@ -109,7 +109,7 @@ class Background:
         run = self._run
         started = time.perf_counter()
         try:
-            versions, committed = self._warmed(command)
+            versions = self._warmed(command)
         except Exception as error:  # noqa: BLE001  whatever it is, the protocol deals with it
             if not self._stopping.is_set():
                 run.handle(
@@ -132,51 +132,47 @@ class Background:
                 duration_ms=(time.perf_counter() - started) * 1e3,
             )
         )
-        # A key group that has no state at all is as warm as can be: its copy misses nothing.
         run.handle(
             inputs.WarmingFinished(
                 component=command.component,
                 executor=command.executor,
                 attempt=command.attempt,
-                versions={g: max(versions.get(g, -1), committed) for g in command.key_groups},
+                versions=versions,
             )
         )
 
-    def _warmed(self, command: commands.StartWarming) -> tuple[dict[int, int], int]:
-        """Warm the copies; return their versions and the epoch they were brought to."""
+    def _warmed(self, command: commands.StartWarming) -> dict[int, int]:
+        """Warm the copies; return the version that each key group has in all its states."""
         run = self._run
         executor = run.executor(command.executor)
         if executor is None:
             raise MigrationError(f"Executor {command.executor} is gone.")
-        versions: dict[int, int] = {}
-        committed = -1
-        for operator in run.operators_of(command.component):
-            told, committed = run.warming_instruction(
-                operator.name, command.executor, command.key_groups
-            )
+        reached = []
+        for state in run.states_of(command.component):
+            told, committed = run.warming_instruction(state, command.executor, command.key_groups)
             versions = warm_copies(
-                run.errand(operator.name, executor),
+                run.errand(state, executor),
                 command.key_groups,
                 told,
-                schema=operator.schema,
+                layout=run.layout_of(state),
                 storage=run.storage,
                 committed=committed,
                 spark=run.spark.sparkContext,
             )
-            run.saw(command.executor, operator.name, versions)
-        return versions, committed
+            run.saw(command.executor, state, versions)
+            # A key group that has no state at all is as warm as can be: its copy misses nothing.
+            reached.append({g: max(versions.get(g, -1), committed) for g in command.key_groups})
+        return {g: min(versions[g] for versions in reached) for g in command.key_groups}
 
     def _drop(self, command: commands.DropCopies) -> None:
         run = self._run
         executor = run.executor(command.executor)
         if executor is None:
             return
-        for operator in run.operators_of(command.component):
-            run.forget(command.executor, operator.name, command.key_groups)
+        for state in run.states_of(command.component):
+            run.forget(command.executor, state, command.key_groups)
             with suppress(Exception):  # a copy too many costs room, nothing else
-                drop_copies(
-                    run.errand(operator.name, executor), command.key_groups, run.spark.sparkContext
-                )
+                drop_copies(run.errand(state, executor), command.key_groups, run.spark.sparkContext)
 
     # -- chores -------------------------------------------------------------------------------
 

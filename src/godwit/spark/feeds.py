@@ -5,6 +5,8 @@ is one micro-batch of each.  A *feed* is a source after its DataFrame maps; oper
 same feed share its rows.  A feed selects just the columns its operators need (Parquet reads no
 others).  Several feeds are tagged and unioned: columns are numbered slots shared by type, so a
 union is as wide as its widest feed and not as the sum of them.
+
+A feed stays on the driver, since its maps may refer to DataFrames; executors get its inputs.
 """
 
 from __future__ import annotations
@@ -143,16 +145,24 @@ def arrow_schema(dataframe: DataFrame) -> pa.Schema:
 
 
 def read_feeds(
-    feeds: tuple[Feed, ...], table: pa.Table
+    feeds: tuple[tuple[FeedInput, ...], ...], table: pa.Table
 ) -> Iterator[tuple[FeedInput, pa.RecordBatch]]:
-    """Rows of each operator: its input, and its columns under their own names."""
-    for number, feed in enumerate(feeds):
+    """Rows of each operator: its input, and its columns under their own names.
+
+    Parameters
+    ----------
+    feeds
+        Inputs of the operators that read each feed.
+    table
+        Rows as `streaming_dataframe` laid them out.
+    """
+    for number, inputs in enumerate(feeds):
         rows = table
         if len(feeds) > 1:
             rows = table.filter(pc.equal(table[_FEED], number))
         if rows.num_rows == 0:
             continue
         rows = rows.combine_chunks()
-        for given in feed.inputs:
+        for given in inputs:
             columns = [rows[slot].chunk(0) for slot in given.slots]
             yield given, pa.RecordBatch.from_arrays(columns, schema=given.schema)

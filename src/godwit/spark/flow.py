@@ -55,6 +55,31 @@ class Flow(LogicalFlow):
 
     __slots__ = ()
 
+    def _check_source(self, name: str, dataframe: Any) -> None:
+        """Refuse DataFrames that are not classic, of another session, or that need state."""
+        self._check_session(name, dataframe)
+        from godwit.spark.source_plans import check_plan  # noqa: PLC0415  it loads Spark
+
+        check_plan(dataframe, f"Source {name!r}", source=name)
+
+    def _check_session(self, name: str, dataframe: Any) -> None:
+        session = dataframe.sparkSession
+        if not hasattr(session, "_jsparkSession"):
+            raise InvalidFlowError(
+                f"Source {name!r} was given a DataFrame of a Spark Connect session.",
+                remedy="Make it in a classic session (SparkSession.builder.master(...)): placing "
+                "tasks on executors needs the SparkContext.",
+                source=name,
+            )
+        for other, known in self._sources.items():
+            if known.dataframe.sparkSession._jsparkSession != session._jsparkSession:  # noqa: SLF001
+                raise InvalidFlowError(
+                    f"Sources {other!r} and {name!r} come from two Spark sessions.",
+                    remedy="Read all sources of a flow in one session: they run as one query, "
+                    "under the settings of one session.",
+                    source=name,
+                )
+
     @user_call
     def explain(self) -> None:
         """Print how the flow would run.
@@ -85,6 +110,8 @@ class Flow(LogicalFlow):
         inline_bytes: int = 16 * 2**10,
         compression: Literal["lz4", "zstd"] | None = None,
         name: str | None = None,
+        access: Literal["owner", "umask"] = "owner",
+        single_driver: bool = False,
     ) -> Query:
         """Start the flow.
 
@@ -122,6 +149,12 @@ class Flow(LogicalFlow):
             disks are faster without.
         name
             Name of the Spark query; by default the flow's.
+        access
+            Who may read the checkpoint on a local disk: its owner alone (0700, 0600), or whomever
+            the umask lets, as where executors run as another user than the driver.
+        single_driver
+            Vouches that no second driver can ever be started on this checkpoint. Needed only on
+            stores where a file cannot be created only if there is none.
 
         Returns
         -------
@@ -148,6 +181,8 @@ class Flow(LogicalFlow):
             snapshot_growth=snapshot_growth,
             inline_bytes=inline_bytes,
             compression=compression,
+            access=access,
+            single_driver=single_driver,
             name=name,
         )
         from godwit.spark.runtime import start  # noqa: PLC0415  it loads Spark

@@ -11,44 +11,73 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from godwit.lane.messages import OperatorInstruction, Place
-from godwit.migration import EpochPlan
-from godwit.model.assignment import Assignment
+from godwit.lane.messages import OperatorInstruction, Place, StateInstruction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from godwit.migration import EpochPlan
+    from godwit.model.assignment import Assignment
     from godwit.spark.executors import Executor
     from godwit.state.chains import Chains
-    from godwit.state.records import SegmentRef, SnapshotRef
+    from godwit.state.records import SegmentRef, SnapshotRef, StateId
 
-__all__ = ["Copies", "loading_plan", "operator_instruction", "places_of"]
+__all__ = [
+    "Copies",
+    "mask_of",
+    "operator_instruction",
+    "places_of",
+    "state_instruction",
+]
 
 IntArray = npt.NDArray[np.int64]
 
 
 class Copies:
-    """Which version of each key group every executor was last seen to hold (-1: nothing)."""
+    """Which version of each key group of a state every executor was last seen to hold.
+
+    A component's version on an executor is the lowest of its states' (`least`), so that none is
+    thought to be there because another one is.
+    """
 
     def __init__(self, num_key_groups: int) -> None:
         self._num_key_groups = num_key_groups
-        self._held: dict[tuple[str, str], IntArray] = {}
+        self._held: dict[tuple[str, StateId], IntArray] = {}
 
-    def held(self, executor: str, operator: str) -> IntArray:
-        """Shape ``(num_key_groups,)``: versions that `executor` holds of `operator`'s state."""
-        key = (executor, operator)
+    def held(self, executor: str, state: StateId) -> IntArray:
+        """Shape ``(num_key_groups,)``: versions that `executor` holds of a state; -1: nothing."""
+        key = (executor, state)
         if key not in self._held:
             self._held[key] = np.full(self._num_key_groups, -1, np.int64)
         return self._held[key]
 
-    def saw(self, executor: str, operator: str, versions: Mapping[int, int]) -> None:
+    def held_by(self, assignment: Assignment, state: StateId) -> IntArray:
+        """Shape ``(num_key_groups,)``: versions of a state that its key groups' executors hold."""
+        held = np.stack([self.held(name, state) for name in assignment.executors])
+        return held[assignment.executor_of, np.arange(self._num_key_groups)]
+
+    def least(
+        self, executor: str, states: Sequence[StateId], key_groups: Iterable[int], chains: Chains
+    ) -> dict[int, int]:
+        """Give key group → the lowest version that `executor` holds of any of the states.
+
+        A state whose copy misses nothing does not hold the others back, however long ago it was
+        last changed.
+        """
+        chosen = list(key_groups)
+        held = np.stack([self.held(executor, state)[chosen] for state in states])
+        missing = held < np.stack([chains.versions(state)[chosen] for state in states])
+        lowest = np.where(missing, held, held.max(axis=0)).min(axis=0)
+        return dict(zip(chosen, lowest.tolist(), strict=True))
+
+    def saw(self, executor: str, state: StateId, versions: Mapping[int, int]) -> None:
         """Note what an executor reported."""
-        held = self.held(executor, operator)
+        held = self.held(executor, state)
         held[list(versions)] = list(versions.values())
 
-    def dropped(self, executor: str, operator: str, key_groups: Sequence[int]) -> None:
+    def dropped(self, executor: str, state: StateId, key_groups: Sequence[int]) -> None:
         """Note that copies are gone."""
-        self.held(executor, operator)[list(key_groups)] = -1
+        self.held(executor, state)[list(key_groups)] = -1
 
     def lost(self, executor: str) -> None:
         """Note that an executor is gone with everything it held."""
@@ -83,8 +112,7 @@ def operator_instruction(
     plan: EpochPlan,
     places: Sequence[Place],
     chains: Chains,
-    copies: Copies,
-    to_snapshot: Sequence[int],
+    states: Sequence[StateInstruction],
     always_load: bool,
 ) -> OperatorInstruction:
     """Tell the lanes of one operator what they need for the next epoch.
@@ -99,10 +127,8 @@ def operator_instruction(
         Lane tasks of the epoch.
     chains
         What leads to the committed version of every key group.
-    copies
-        What executors hold.
-    to_snapshot
-        Key groups of which a snapshot is due.
+    states
+        What brings its states to that version.
     always_load
         Whether lanes load whatever they lack in place of letting its rows wait. Operators that feed
         others need it: if an executor dies after its lane has sent its output, Spark runs the lane
@@ -116,53 +142,66 @@ def operator_instruction(
     for e, executor in enumerate(assignment.executors):
         for lane in range(assignment.lanes[e]):
             of_lane[e, lane] = index.get((executor, lane), -1)
+    suspended = mask_of(plan.suspended, num_key_groups)
+    waiting: dict[int, SegmentRef] = {}
+    for key_group in plan.consume:
+        waiting.update((id(s), s) for s in chains.waiting(operator, key_group))
+    return OperatorInstruction(
+        places=of_lane[assignment.executor_of, assignment.lane_of],
+        states=tuple(states),
+        suspended=suspended,
+        load=~suspended if always_load else mask_of(plan.load, num_key_groups),
+        waiting=tuple(waiting.values()),
+        resumed=mask_of(plan.consume, num_key_groups),
+    )
 
-    held = np.stack([copies.held(name, operator) for name in assignment.executors])
-    floor = held[assignment.executor_of, np.arange(num_key_groups)]
-    suspended = _mask(plan.suspended, num_key_groups)
-    resumed = _mask(plan.consume, num_key_groups)
 
+def state_instruction(
+    *,
+    state: StateId,
+    recorded_as: StateId,
+    chains: Chains,
+    floor: IntArray,
+    wanted: npt.NDArray[np.bool_],
+    to_snapshot: Sequence[int] = (),
+) -> StateInstruction:
+    """Tell what brings one state to the committed version.
+
+    Parameters
+    ----------
+    state, recorded_as
+        Whose, and its names as of the committed version.
+    chains
+        What leads to the committed version of every key group.
+    floor
+        Shape ``(num_key_groups,)``: version that is held where it is to be brought forward.
+    wanted
+        Shape ``(num_key_groups,)``: key groups that are to be brought forward.
+    to_snapshot
+        Key groups of which a snapshot is due.
+    """
+    floor = floor.copy()
     segments: dict[int, SegmentRef] = {}
     snapshots: dict[int, SnapshotRef] = {}
-    behind = (chains.versions(operator) > floor) & ~suspended
+    behind = (chains.versions(state) > floor) & wanted
     for key_group in np.flatnonzero(behind).tolist():
-        chain = chains.since(operator, key_group, int(floor[key_group]))
+        chain = chains.since(state, key_group, int(floor[key_group]))
         if chain.snapshot is not None:
             snapshots[key_group] = chain.snapshot
             floor[key_group] = -1
         segments.update((id(segment), segment) for segment in chain.segments)
-    waiting: dict[int, SegmentRef] = {}
-    for key_group in plan.consume:
-        waiting.update((id(s), s) for s in chains.since(operator, key_group, 2**62).waiting)
-    return OperatorInstruction(
-        places=of_lane[assignment.executor_of, assignment.lane_of],
+    return StateInstruction(
+        state=state,
+        recorded_as=recorded_as,
         floor=floor,
         segments=tuple(segments.values()),
         snapshots=snapshots,
-        suspended=suspended,
-        load=~suspended if always_load else _mask(plan.load, num_key_groups),
-        waiting=tuple(waiting.values()),
-        resumed=resumed,
         to_snapshot=tuple(to_snapshot),
     )
 
 
-def _mask(key_groups: frozenset[int], size: int) -> npt.NDArray[np.bool_]:
+def mask_of(key_groups: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
+    """Shape ``(size,)``: which key groups are among those."""
     mask = np.zeros(size, np.bool_)
     mask[list(key_groups)] = True
     return mask
-
-
-def loading_plan(num_key_groups: int, executor: str, key_groups: Sequence[int]) -> EpochPlan:
-    """Plan under which `executor` would run just these key groups: to work out what they need."""
-    others = frozenset(range(num_key_groups)) - frozenset(key_groups)
-    zeros = np.zeros(num_key_groups, np.int32)
-    assignment = Assignment(
-        version=0, executors=(executor,), lanes=(1,), executor_of=zeros, lane_of=zeros.copy()
-    )
-    return EpochPlan(
-        assignment=assignment,
-        suspended=others,
-        load=frozenset(key_groups),
-        consume=frozenset(),
-    )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.model.assignment import Assignment
+    from godwit.state.disk import Access
 
 __all__ = ["Options"]
 
@@ -54,6 +55,12 @@ class Options:
         Worth it for object stores; local disks are faster without.
     name
         Name of the Spark query; by default the flow's.
+    access
+        Who may read the checkpoint on a local disk: ``"owner"`` (0700, 0600), or ``"umask"`` for
+        whomever the umask lets, as where executors run as another user than the driver.
+    single_driver
+        Vouches that no second driver can ever be started on this checkpoint. Needed only on stores
+        where a file cannot be created only if there is none.
     """
 
     checkpoint: str
@@ -69,6 +76,8 @@ class Options:
     inline_bytes: int = 16 * 2**10
     compression: Literal["lz4", "zstd"] | None = None
     name: str | None = None
+    access: Access = "owner"
+    single_driver: bool = False
 
     @property
     def loss_policy(self) -> Policy:
@@ -99,6 +108,11 @@ class Options:
             raise InvalidFlowError(
                 "The flow is started without a checkpoint.",
                 remedy='Give a directory, as in flow.start(checkpoint="checkpoints/delays").',
+            )
+        if self.access not in ("owner", "umask"):
+            raise InvalidFlowError(
+                f"The option access of start is {self.access!r}.",
+                remedy='Give "owner" or "umask".',
             )
         if self.compression not in (None, "lz4", "zstd"):
             raise InvalidFlowError(

@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from godwit.spark.gate import EpochGate
     from godwit.spark.run import Run
 
-__all__ = ["Migration", "Query"]
+__all__ = ["Migration", "Query", "end_terminated"]
+
+_open: set[Query] = set()
+"""Queries of this process that hold the lease on a checkpoint."""
+
+
+def end_terminated() -> None:
+    """Let go of what queries hold that have failed while nobody waited for them."""
+    for query in list(_open):
+        if not query.isActive:
+            query._ending.finish()  # noqa: SLF001  of the class below
 
 
 class Query:
@@ -53,6 +63,7 @@ class Query:
         self._ending = Ending(
             gate=gate, spark_query=spark, dispatcher=dispatcher, close=self._close_run
         )
+        _open.add(self)
 
     def __repr__(self) -> str:
         return f"<Query {self._flow_name!r}: {self.status['message']}>"
@@ -178,6 +189,7 @@ class Query:
         )
 
     def _close_run(self) -> None:
+        _open.discard(self)
         failure = self.exception()
         if failure is None:
             told = self._run.event(events.QueryStopped, name=self._flow_name)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.dataflow.naming import did_you_mean, listing
-from godwit.dataflow.state_text import state_as_json
 from godwit.model.errors import CheckpointError
 from godwit.state.blocks import read_batch
 from godwit.state.commit_log import CommitLog
-from godwit.state.hydration import REMOVED
+from godwit.state.entries import ColumnsByName, EntryLayout, Former
+from godwit.state.evolution import StateDescription, described
 from godwit.state.reading import BatchCache, read_chain
+from godwit.state.records import StateId
 from godwit.state.schema import StateSchema
 from godwit.state.storage import CheckpointStorage
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.state.chains import KeyGroupChain
+    from godwit.state.chains import Chains, KeyGroupChain
 
 __all__ = ["read_state"]
 
@@ -68,28 +70,31 @@ def read_state(
     """
     storage = CheckpointStorage.open(checkpoint)
     log = CommitLog.open_read_only(storage)
-    known = list(log.identity.operators)
-    if operator not in known:
-        raise CheckpointError(
-            f"The checkpoint {storage.uri!r} has no operator {operator!r}.",
-            remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
-        )
     if log.latest_epoch < 0:
         raise CheckpointError(
             f"No epoch is committed yet in the checkpoint {storage.uri!r}.",
             remedy="Read its state once the query has processed something.",
         )
     chains = log.chains if epoch is None else log.chains_at(epoch)
-    fingerprint = log.identity.operators[operator]
-    every = (chains.chain(operator, g) for g in range(chains.num_key_groups))
+    version = log.version(chains.flow)
+    found = version.operator(operator)
+    if found is None:
+        known = [*version.operators, *version.kept]
+        raise CheckpointError(
+            f"The checkpoint {storage.uri!r} has no operator {operator!r}.",
+            remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
+        )
+    state = StateId(operator, next(iter(found.states)))
+    every = (chains.chain(state, g) for g in range(chains.num_key_groups))
     held = [chain for chain in every if chain.snapshot is not None or chain.segments]
     if not held:
         raise CheckpointError(
             f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
             remedy="Read it once the operator has seen rows.",
         )
-    schema = _state_schema(storage, held[0], [name for name, _ in fingerprint["keys"]])
-    readable = fingerprint.get("codec") == "msgpack"
+    layout = _layout(log, chains, state, len(found.keys))
+    schema = layout.schema
+    readable = found.states[state.state].codec == "msgpack"
     shown = pa.schema(
         [
             pa.field("key_group", pa.int32()),
@@ -104,7 +109,7 @@ def read_state(
         for batch in batches:
             for chunk in batch.column(0).to_pylist():
                 for chain in pickle.loads(chunk):  # noqa: S301  our own driver's
-                    yield _shown(storage, chain, schema, shown, cache, readable=readable)
+                    yield _shown(storage, chain, layout, shown, cache, readable=readable)
 
     frame = spark.createDataFrame(chunks, "chains binary").repartition(len(chunks))
     return frame.mapInArrow(read, from_arrow_schema(shown))
@@ -114,28 +119,65 @@ def _chunks(held: list[KeyGroupChain]) -> int:
     return min(len(held), _CHUNKS)
 
 
-def _state_schema(storage: CheckpointStorage, chain: KeyGroupChain, keys: list[str]) -> StateSchema:
-    """Columns of the state, as one of its blocks has them."""
-    ref = chain.snapshot.block if chain.snapshot is not None else chain.segments[0].block
-    fields = list(read_batch(storage, ref).schema)[1:]
-    if fields[-1].name == REMOVED:
-        fields.pop()
-    return StateSchema(pa.schema(fields[: len(keys)]), pa.schema(fields[len(keys) :]))
+def _layout(log: CommitLog, chains: Chains, state: StateId, num_keys: int) -> EntryLayout:
+    """How to read a state without the flow: every column that it has had, as it was written.
+
+    Columns that a flow version did not have, or that were let go since, are null there.
+    """
+    written: dict[int, tuple[StateDescription, pa.Schema]] = {}
+    blocks = {segment.flow: segment.block for segment in chains.segments(state)}
+    blocks.update((snapshot.flow, snapshot.block) for snapshot in chains.snapshots(state))
+    for flow, block in blocks.items():
+        versions = log.versions_since(flow)
+        described_as = described(versions, chains.flow, state.operator, state.state, flow)
+        assert described_as is not None, "what has state is described in the version that wrote it"
+        written[flow] = described_as, read_batch(log.storage, block).schema
+    keys: pa.Schema = pa.schema([])
+    fields: dict[str, pa.Field] = {}
+    for flow in sorted(written, reverse=True):
+        described_as, found = written[flow]
+        split = 1 + num_keys
+        keys = pa.schema(list(found)[1:split])
+        for field in list(found)[split : split + len(described_as.columns)]:
+            if field.name in _live(described_as):
+                fields.setdefault(field.name, field)
+    schema = StateSchema(keys, pa.schema(fields.values()))
+    return EntryLayout(
+        name=str(state),
+        schema=schema,
+        former={
+            flow: Former(
+                columns=described_as.columns,
+                upgrade=ColumnsByName(schema=schema.values, live=_live(described_as)),
+            )
+            for flow, (described_as, _) in written.items()
+        },
+    )
+
+
+def _live(description: StateDescription) -> frozenset[str]:
+    """Names of the columns whose results were not let go."""
+    if description.codec != "arrow":
+        return frozenset(name for name, _ in description.columns)
+    return frozenset(name for result in description.type.values() for name in result["state"])
 
 
 def _shown(
     storage: CheckpointStorage,
     chain: KeyGroupChain,
-    schema: StateSchema,
+    layout: EntryLayout,
     shown: pa.Schema,
     cache: BatchCache,
     *,
     readable: bool,
 ) -> pa.RecordBatch:
-    rows = read_chain(storage, chain, schema, cache=cache)
+    rows = read_chain(storage, chain, layout, cache=cache)
     values: list[Any] = rows.values.columns
     if readable:
-        texts = [None if blob is None else state_as_json(blob) for blob in values[0].to_pylist()]
+        texts = [
+            None if blob is None else msgspec.json.encode(msgspec.msgpack.decode(blob)).decode()
+            for blob in values[0].to_pylist()
+        ]
         values = [pa.array(texts, pa.string())]
     key_groups = pa.array([chain.key_group] * len(rows.hashes), pa.int32())
     return pa.RecordBatch.from_arrays([key_groups, *rows.keys.columns, *values], schema=shown)

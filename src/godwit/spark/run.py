@@ -27,13 +27,19 @@ from godwit.model.errors import CheckpointMismatchError
 from godwit.spark.background import Background
 from godwit.spark.executors import Executor, insist_on_placement, live_executors, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
-from godwit.spark.instructions import Copies, loading_plan, operator_instruction, places_of
+from godwit.spark.instructions import (
+    Copies,
+    mask_of,
+    operator_instruction,
+    places_of,
+    state_instruction,
+)
 from godwit.spark.outputs import close_sinks, deliver, open_sinks, staged_sinks
 from godwit.spark.progress import Progress
 from godwit.spark.stages import Program, ShippedProgram, run_stages
-from godwit.spark.takeover import first_assignments, identity_of
+from godwit.spark.takeover import first_assignments, take_up
 from godwit.spark.warming import Errand
-from godwit.state.commit_log import CommitLog
+from godwit.state.lease import acquire_lease
 from godwit.state.records import CommitRecord
 from godwit.state.snapshots import choose_snapshots
 from godwit.state.storage import CheckpointStorage
@@ -41,13 +47,16 @@ from godwit.state.storage import CheckpointStorage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.dataflow.compiled import CompiledFlow
-    from godwit.dataflow.operator import KeyedOperator
+    from godwit.dataflow.compiled import CompiledFlow, Component
+    from godwit.lane.messages import StateInstruction
     from godwit.migration import EndMigration
     from godwit.spark.gate import EpochGate
     from godwit.spark.options import Options
+    from godwit.state.entries import EntryLayout
+    from godwit.state.records import StateId
 
 __all__ = ["Run"]
 
@@ -98,14 +107,20 @@ class Run:
         self.emit = emit
         self._lock = threading.RLock()  # guards the protocol, the chains, and what executors hold
         self._gate = gate
-        self.storage = CheckpointStorage.open(options.checkpoint)
-        run = uuid.uuid4().hex[:12]
-        self.log = CommitLog.create_or_open(
-            self.storage,
-            identity_of(flow, self.storage),
-            run,
-            retain_epochs=options.retain_epochs,
+        self.storage = CheckpointStorage.open(
+            options.checkpoint,
+            access=options.access,
+            single_driver=options.single_driver,
         )
+        run = uuid.uuid4().hex[:12]
+        self._lease = acquire_lease(self.storage, run)
+        try:
+            self.log, self._taken_up = take_up(
+                flow, self.storage, run, retain_epochs=options.retain_epochs
+            )
+        except BaseException:
+            self._lease.release()
+            raise
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self.copies = Copies(flow.num_key_groups)
         self.loads: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
@@ -121,8 +136,9 @@ class Run:
     def open(self) -> None:
         """Open the sinks, wait for executors, take up where the checkpoint left off."""
         open_sinks(self.flow, self.log.identity.query_id, self.spark)
-        lanes = lane_flow(self.flow, staged_sinks(self.flow))
-        program = Program(feeds=self._feeds, lanes=lanes, schema=self._schema)
+        lanes = lane_flow(self.flow, self._taken_up.layouts, staged_sinks(self.flow))
+        feeds = tuple(tuple(feed.inputs) for feed in self._feeds)
+        program = Program(feeds=feeds, lanes=lanes, schema=self._schema)
         self._program = ShippedProgram(program, self.run_id, self.spark.sparkContext)
         context = self.spark.sparkContext
         insist_on_placement(context)
@@ -133,15 +149,17 @@ class Run:
         started = inputs.RunStarted(
             run_id=self.run_id,
             executors={e.name: e.lanes for e in found},
-            assignments=first_assignments(self.flow, recorded, self.options.assignments, found),
+            assignments=first_assignments(
+                self.flow, self._taken_up.renamed(recorded), self.options.assignments, found
+            ),
             committed=committed,
             waiting={
-                c.name: self.log.chains.waiting_key_groups(c.operators[0].name)
+                c.name: sorted(
+                    {g for o in c.operators for g in self.log.chains.waiting_key_groups(o.name)}
+                )
                 for c in self.flow.components
             },
-            state_bytes={
-                c.name: self._state_bytes(c.operators[0].name) for c in self.flow.components
-            },
+            state_bytes={c.name: self._state_bytes(c.states) for c in self.flow.components},
         )
         with self._lock:
             self.protocol = MigrationProtocol(started, self.options.loss_policy)
@@ -154,10 +172,13 @@ class Run:
 
     def close(self) -> None:
         """Stop background work and close the sinks."""
-        self._background.close()
-        close_sinks(self.flow)
-        if self._program is not None:
-            self._program.destroy()
+        try:
+            self._background.close()
+            close_sinks(self.flow)
+            if self._program is not None:
+                self._program.destroy()
+        finally:
+            self._lease.release()
 
     # -- an epoch -----------------------------------------------------------------------------
 
@@ -235,27 +256,30 @@ class Run:
             for component in self.flow.components:
                 plan = plans[component.name]
                 settled = self._settled(component.name, plan)
+                wanted = ~mask_of(plan.suspended, self.flow.num_key_groups)
                 for operator in component.operators:
-                    due = choose_snapshots(
-                        self.log.chains,
-                        operator.name,
-                        settled,
-                        budget_bytes=self.options.snapshot_budget_bytes,
-                        growth=self.options.snapshot_growth,
-                    )
+                    states = [
+                        self._state_instruction(
+                            state,
+                            self.copies.held_by(plan.assignment, state),
+                            wanted,
+                            settled,
+                        )
+                        for state in operator.states
+                    ]
                     told.append(
                         operator_instruction(
                             operator=operator.name,
                             plan=plan,
                             places=places,
                             chains=self.log.chains,
-                            copies=self.copies,
-                            to_snapshot=due,
+                            states=states,
                             always_load=component.level < self.flow.levels or loads,
                         )
                     )
         return EpochInstruction(
             epoch=epoch,
+            flow=self.log.flow,
             run_id=self.run_id,
             places=places,
             operators=tuple(told),
@@ -263,6 +287,28 @@ class Run:
             local_dir=self.options.local_dir,
             inline_bytes=self.options.inline_bytes,
             compression=self.options.compression,
+        )
+
+    def _state_instruction(
+        self,
+        state: StateId,
+        floor: npt.NDArray[np.int64],
+        wanted: npt.NDArray[np.bool_],
+        settled: Sequence[int] = (),
+    ) -> StateInstruction:
+        return state_instruction(
+            state=state,
+            recorded_as=self.log.recorded_as(state),
+            chains=self.log.chains,
+            floor=floor,
+            wanted=wanted,
+            to_snapshot=choose_snapshots(
+                self.log.chains,
+                state,
+                settled,
+                budget_bytes=self.options.snapshot_budget_bytes,
+                growth=self.options.snapshot_growth,
+            ),
         )
 
     def _settled(self, component: str, plan: EpochPlan) -> list[int]:
@@ -286,6 +332,7 @@ class Run:
         return CommitRecord(
             epoch=epoch,
             run_id=self.run_id,
+            plan=self.flow.plan,
             segments=tuple(s for r in ordered for s in r.segments),
             snapshots=tuple(s for r in ordered for s in r.snapshots),
             outputs=tuple(o for r in ordered for o in r.outputs),
@@ -294,23 +341,37 @@ class Run:
         )
 
     def _committed(self, epoch: int, reports: Sequence[LaneReport]) -> None:
-        component = {o.name: c.name for c in self.flow.components for o in c.operators}
+        component = {o.name: c for c in self.flow.components for o in c.operators}
         waited: dict[str, list[int]] = {}
         held: dict[str, dict[str, dict[int, int]]] = {}
         state_bytes: dict[str, dict[int, int]] = {}
+        seen: dict[tuple[Component, str], set[int]] = {}
+        cpu_ms: dict[str, npt.NDArray[np.float64]] = {}
+        touched_of: dict[str, npt.NDArray[np.bool_]] = {}
         with self._lock:
             for report in reports:
                 for done in report.operators:
-                    name = component[done.operator]
+                    of = component[done.operator]
+                    name = of.name
                     waited.setdefault(name, []).extend(done.waited)
-                    self.copies.saw(report.executor, done.operator, done.versions)
-                    held.setdefault(name, {}).setdefault(report.executor, {}).update(done.versions)
+                    for state, versions in done.versions.items():
+                        self.copies.saw(report.executor, state, versions)
+                        seen.setdefault((of, report.executor), set()).update(versions)
                     load = done.load
-                    state_bytes.setdefault(name, {}).update(
-                        zip(load.key_groups, load.state_bytes, strict=True)
-                    )
-                    rows = self.loads.setdefault(name, np.zeros(self.flow.num_key_groups))
-                    rows[load.key_groups] = load.cpu_ms
+                    sizes = state_bytes.setdefault(name, {})
+                    for g, size in zip(load.key_groups, load.state_bytes, strict=True):
+                        sizes[g] = sizes.get(g, 0) + size
+                    spent = cpu_ms.setdefault(name, np.zeros(self.flow.num_key_groups))
+                    touched = touched_of.setdefault(name, np.zeros(len(spent), np.bool_))
+                    spent[load.key_groups] += load.cpu_ms
+                    touched[load.key_groups] = True
+            for (of, executor), key_groups in seen.items():
+                held.setdefault(of.name, {})[executor] = self.copies.least(
+                    executor, of.states, key_groups, self.log.chains
+                )
+            for name, spent in cpu_ms.items():
+                loads = self.loads.setdefault(name, np.zeros(len(spent)))
+                loads[touched_of[name]] = spent[touched_of[name]]
             self.handle(
                 inputs.EpochCommitted(
                     epoch=epoch, waited=waited, held=held, state_bytes=state_bytes
@@ -357,29 +418,33 @@ class Run:
         """Executor of that name, if it is there."""
         return self._executors.get(name)
 
-    def operators_of(self, component: str) -> tuple[KeyedOperator, ...]:
-        """Operators of a component."""
-        return next(c.operators for c in self.flow.components if c.name == component)
+    def states_of(self, component: str) -> tuple[StateId, ...]:
+        """States of a component's operators."""
+        return next(c.states for c in self.flow.components if c.name == component)
 
-    def errand(self, operator: str, executor: Executor) -> Errand:
-        """Where an operator's copies on an executor are."""
+    def layout_of(self, state: StateId) -> EntryLayout:
+        """How a state is read from the checkpoint."""
+        return self._taken_up.layouts[state.operator][0]
+
+    def errand(self, state: StateId, executor: Executor) -> Errand:
+        """Where a state's copies on an executor are."""
         return Errand(
-            operator=operator,
+            state=state,
             executor=executor.name,
             location=executor.location,
             run_id=self.run_id,
             local_dir=self.options.local_dir,
         )
 
-    def saw(self, executor: str, operator: str, versions: Mapping[int, int]) -> None:
+    def saw(self, executor: str, state: StateId, versions: Mapping[int, int]) -> None:
         """Note which versions an executor holds."""
         with self._lock:
-            self.copies.saw(executor, operator, versions)
+            self.copies.saw(executor, state, versions)
 
-    def forget(self, executor: str, operator: str, key_groups: Sequence[int]) -> None:
+    def forget(self, executor: str, state: StateId, key_groups: Sequence[int]) -> None:
         """Note that an executor's copies are about to be dropped."""
         with self._lock:
-            self.copies.dropped(executor, operator, key_groups)
+            self.copies.dropped(executor, state, key_groups)
 
     def outcome(self, migration: str, timeout_s: float | None) -> EndMigration | None:
         """How a migration ended, once it has."""
@@ -400,31 +465,28 @@ class Run:
                 self._background.carry_out(command, before)
 
     def warming_instruction(
-        self, operator: str, executor: str, key_groups: Sequence[int]
-    ) -> tuple[Any, int]:
+        self, state: StateId, executor: str, key_groups: Sequence[int]
+    ) -> tuple[StateInstruction, int]:
         """Find what brings an executor's copies to the committed version, and which that is."""
         with self._lock:
-            plan_like = loading_plan(self.flow.num_key_groups, executor, key_groups)
-            told = operator_instruction(
-                operator=operator,
-                plan=plan_like,
-                places=(),
-                chains=self.log.chains,
-                copies=self.copies,
-                to_snapshot=(),
-                always_load=False,
+            told = self._state_instruction(
+                state,
+                self.copies.held(executor, state),
+                mask_of(key_groups, self.flow.num_key_groups),
             )
             return told, self.log.latest_epoch
 
     def size_bytes(self, component: str, key_groups: Iterable[int]) -> int:
         """Bytes that some key groups of a component take in the checkpoint."""
         with self._lock:
-            sizes = [self._state_bytes(o.name) for o in self.operators_of(component)]
-        return sum(of.get(g, 0) for of in sizes for g in key_groups)
+            sizes = self._state_bytes(self.states_of(component))
+        return sum(sizes.get(g, 0) for g in key_groups)
 
-    def _state_bytes(self, operator: str) -> dict[int, int]:
+    def _state_bytes(self, states: Sequence[StateId]) -> dict[int, int]:
         chains = self.log.chains
-        sizes = chains.snapshot_bytes(operator) + chains.changelog_bytes(operator)
+        sizes = np.sum(
+            [chains.snapshot_bytes(s) + chains.changelog_bytes(s) for s in states], axis=0
+        )
         return {g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()}
 
     def event(self, kind: Any, **values: Any) -> events.Event:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
+from pyspark.errors import IllegalArgumentException
 
 from godwit.dataflow.maps import map_dataframe
+from godwit.dataflow.naming import function_name
 from godwit.model.errors import InvalidFlowError
 from godwit.spark.dispatcher import EventDispatcher
 from godwit.spark.epoch_driver import EpochDriver
 from godwit.spark.executors_python import insist_on_python
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
 from godwit.spark.gate import EpochGate
+from godwit.spark.picklable import check_picklable
 from godwit.spark.progress_log import quick_local_logs, wait_for_sources
-from godwit.spark.query import Query
+from godwit.spark.query import Query, end_terminated
 from godwit.spark.run import Run
+from godwit.spark.source_plans import check_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.dataflow.compiled import CompiledFlow
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["compile_flow", "start"]
 
 _ARROW_ROWS = "200000"
+_QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def compile_flow(flow: LogicalFlow) -> CompiledFlow:
@@ -44,18 +50,29 @@ def compile_flow(flow: LogicalFlow) -> CompiledFlow:
     """
 
     def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
-        return arrow_schema(map_dataframe(source, maps, flow.sources[source]))
+        dataframe = flow.sources[source]
+        for function in maps:
+            dataframe = map_dataframe(source, [function], dataframe)
+            name = function_name(function)
+            where = f"Map {name!r} on source {source!r}"
+            check_plan(dataframe, where, source=source, function=name)
+        return arrow_schema(dataframe)
 
-    return flow.compile(resolve)
+    with _spark_quiet():
+        compiled = flow.compile(resolve)
+    check_picklable(flow)
+    return compiled
 
 
 def start(flow: LogicalFlow, options: Options) -> Query:
     """Start the flow; see `godwit.spark.flow.Flow.start`."""
     compiled = compile_flow(flow)
-    spark = _session(flow)
+    spark = next(iter(flow.sources.values())).sparkSession
+    end_terminated()
     _check_name(spark, options.name or flow.name)
     insist_on_python(spark.sparkContext)
     rows = streaming_dataframe(feeds_of(compiled), flow.sources)
+    _check_interval(rows, options)
     dispatcher, gate = EventDispatcher(flow.name), EpochGate()
     run = Run(compiled, rows, options, spark, emit=dispatcher.emit, gate=gate)
     driver = EpochDriver(run, gate)
@@ -90,16 +107,30 @@ def _start_spark(
     return started
 
 
-def _session(flow: LogicalFlow) -> SparkSession:
-    session = next(iter(flow.sources.values())).sparkSession
-    if not hasattr(session, "_jsparkSession"):
-        raise InvalidFlowError(
-            f"Flow {flow.name!r} reads from a Spark Connect session.",
-            remedy="Start it from a classic session (SparkSession.builder.master(...)): placing "
-            "tasks on executors needs the SparkContext.",
-        )
-    assert isinstance(session, SparkSession)
-    return session
+@contextmanager
+def _spark_quiet() -> Iterator[None]:
+    """Keep PySpark from logging, in a hundred lines, the errors that are told in two."""
+    logs = [logging.getLogger(name) for name in _QUERY_LOGS]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
+    try:
+        yield
+    finally:
+        for log, was in zip(logs, before, strict=True):
+            log.disabled = was
+
+
+def _check_interval(rows: DataFrame, options: Options) -> None:
+    interval = (options.trigger or {}).get("processingTime")
+    if interval is not None:
+        try:
+            rows.writeStream.trigger(processingTime=str(interval))
+        except IllegalArgumentException:
+            raise InvalidFlowError(
+                f"Spark cannot read {interval!r}, the trigger processingTime of start.",
+                remedy='Give an interval such as "500 milliseconds", "1 second" or "2 minutes".',
+            ) from None
 
 
 def _check_name(spark: SparkSession, name: str) -> None:

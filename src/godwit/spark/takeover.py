@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from godwit.dataflow.lineage import flow_version, layouts_of
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
+from godwit.state.commit_log import CommitLog
+from godwit.state.evolution import FlowChanges, changes_to
 from godwit.state.records import IDENTITY, FlowIdentity
 
 if TYPE_CHECKING:
@@ -16,21 +20,68 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.lineage import Layouts
     from godwit.spark.executors import Executor
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["first_assignments", "identity_of", "transplanted"]
+_T = TypeVar("_T")
+
+__all__ = ["TakenUp", "first_assignments", "take_up", "transplanted"]
 
 
-def identity_of(flow: CompiledFlow, storage: CheckpointStorage) -> FlowIdentity:
-    """Identity to open the checkpoint with; a new checkpoint gets an id of its own."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenUp:
+    """How a flow takes up what its checkpoint holds.
+
+    Attributes
+    ----------
+    layouts
+        Operator → how its state, and the rows that wait for it, are read.
+    changes
+        What became of the operators since the last run.
+    """
+
+    layouts: Layouts
+    changes: FlowChanges
+
+    def renamed(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
+        """Give what was recorded by names of the last run, by those of this one."""
+        return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
+
+
+def take_up(
+    flow: CompiledFlow, storage: CheckpointStorage, run_id: str, *, retain_epochs: int
+) -> tuple[CommitLog, TakenUp]:
+    """Open a checkpoint for a flow, or create it.
+
+    Nothing is claimed before the flow is known to fit.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If the checkpoint is of another flow, or this one has changed so that its state does not
+        fit: every difference is listed.
+    """
     new = all(entry.path != IDENTITY for entry in storage.list(""))
-    return FlowIdentity(
+    identity = FlowIdentity(
         name=flow.name,
         num_key_groups=flow.num_key_groups,
-        operators={o.name: dict(o.fingerprint()) for o in flow.operators},
         query_id=uuid.uuid4().hex if new else "",
     )
+    stored = None if new else CommitLog.open_read_only(storage)
+    given = flow_version(flow)
+    before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
+    previous = -1 if stored is None else stored.flow
+    changes = changes_to(given, before, previous=previous, uri=storage.uri)
+    layouts = layouts_of(flow, stored, changes)
+    log = CommitLog.create_or_open(
+        storage,
+        identity,
+        run_id,
+        flow=changes.version,
+        retain_epochs=retain_epochs,
+    )
+    return log, TakenUp(layouts=layouts, changes=changes)
 
 
 def first_assignments(

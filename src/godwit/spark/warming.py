@@ -10,6 +10,8 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from godwit.lane.executor import current_executor, local_store_root
 from godwit.lane.lane import local_store
 from godwit.model.errors import GodwitError, MigrationError
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.lane.messages import OperatorInstruction
-    from godwit.state.schema import StateSchema
+    from godwit.lane.messages import StateInstruction
+    from godwit.state.entries import EntryLayout
+    from godwit.state.records import StateId
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["POOL", "Errand", "drop_copies", "warm_copies"]
@@ -37,15 +40,15 @@ class Errand:
 
     Attributes
     ----------
-    operator
-        Name of the operator.
+    state
+        Whose.
     executor, location
         Name of the executor, and how a task is sent there.
     run_id, local_dir
         Where the run's local stores are.
     """
 
-    operator: str
+    state: StateId
     executor: str
     location: str | None
     run_id: str
@@ -55,9 +58,9 @@ class Errand:
 def warm_copies(
     errand: Errand,
     key_groups: Sequence[int],
-    told: OperatorInstruction,
+    told: StateInstruction,
     *,
-    schema: StateSchema,
+    layout: EntryLayout,
     storage: CheckpointStorage,
     committed: int,
     spark: SparkContext,
@@ -75,15 +78,15 @@ def warm_copies(
         try:
             hydration = Hydration(
                 store=local_store(local_store_root(errand.local_dir, errand.run_id, executor)),
-                operator=errand.operator,
-                schema=schema,
+                state=errand.state,
+                layout=layout,
                 storage=storage,
                 segments=told.segments,
                 snapshots=told.snapshots,
                 floor=told.floor,
-                load=told.load,
+                load=np.ones(len(told.floor), np.bool_),
                 recover=lambda missing: recover_chains(
-                    storage, errand.operator, committed, missing
+                    storage, told.recorded_as, committed, missing
                 ),
             )
             hydration.bring_forward(key_groups)
@@ -97,7 +100,7 @@ def warm_copies(
         raise result
     if executor != errand.executor:
         raise MigrationError(
-            f"Copies of {errand.operator!r} were to be warmed on executor {errand.executor}, but "
+            f"Copies of {str(errand.state)!r} were to be warmed on executor {errand.executor}, but "
             f"Spark ran the job on {executor}.",
             remedy="It is tried again; a larger spark.locality.wait makes Spark wait longer for a "
             "free core.",
@@ -114,7 +117,7 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
         if executor == errand.executor:
             store = local_store(local_store_root(errand.local_dir, errand.run_id, executor))
             for key_group in key_groups:
-                store.drop(errand.operator, key_group)
+                store.drop(str(errand.state), key_group)
         yield pickle.dumps((executor, None))
 
     _run(errand, drop, spark)
@@ -122,7 +125,7 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
 
 def _run(errand: Errand, work: Any, spark: SparkContext) -> tuple[str, Any]:
     spark.setLocalProperty("spark.scheduler.pool", POOL)
-    spark.setJobDescription(f"godwit: copies of {errand.operator} on executor {errand.executor}")
+    spark.setJobDescription(f"godwit: copies of {errand.state} on executor {errand.executor}")
     (reply,) = on_executors([errand.location], work, spark).collect()
     result: tuple[str, Any] = pickle.loads(reply)  # noqa: S301  our own executor's
     return result

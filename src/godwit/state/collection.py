@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from godwit.state.records import (
     BLOCKS,
     COMMITS,
+    FLOWS,
     IDENTITY,
     MANIFESTS,
     commit_path,
+    flow_path,
     manifest_path,
     number_in,
 )
@@ -32,7 +34,7 @@ __all__ = ["collect", "needed_files", "unneeded_files"]
 def collect(log: CommitLog) -> list[str]:
     """Delete every file that no retained epoch needs.
 
-    Reads one manifest and the records after it, and lists four directories: call it every few
+    Reads one manifest and the records after it, and lists five directories: call it every few
     epochs, not in each. It may run beside commits of the same log.
 
     Returns
@@ -51,7 +53,13 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
     """Files that `collect` would delete, ordered by path."""
     latest = log.latest_epoch
     needed = needed_files(log)
-    found = []
+    found = [
+        entry
+        for entry in log.storage.list(FLOWS)
+        if (number := number_in(entry.path)) is not None
+        and number < log.flow
+        and entry.path not in needed
+    ]
     for directory in (BLOCKS, COMMITS, MANIFESTS):
         for entry in log.storage.list(directory):
             epoch = number_in(entry.path, temporary=True)
@@ -77,7 +85,12 @@ def needed_files(log: CommitLog) -> set[str]:
     needed = {IDENTITY}
     needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
     needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
-    needed.update(block.file for block in log.replay(retained.start).blocks())
+    chains = log.replay(retained.start)
+    needed.update(block.file for block in chains.blocks())
     for epoch in retained:
         needed.update(block.file for block in log.load(epoch).blocks())
+    written_under = {chains.flow, *(segment.flow for segment in chains.segments())}
+    written_under.update(snapshot.flow for snapshot in chains.snapshots())
+    # What was written under a version is read through every one that followed.
+    needed.update(map(flow_path, log.versions_since(min(written_under))))
     return needed

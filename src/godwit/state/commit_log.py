@@ -10,6 +10,8 @@ Invariants:
 - a run that no longer owns the checkpoint commits nothing: opening it for writing takes the next
   number of run, and a commit first looks whether that is still the highest.  Where the two cross,
   the exclusive creation of the record decides, and the loser says so;
+- a flow version counts from the first record that names it; one that none names is as if it had
+  never been;
 - opening reads one manifest and the records after it, never the whole history;
 - every epoch from ``retained_from`` of the latest record on can be read.
 """
@@ -28,10 +30,12 @@ from godwit.model.errors import (
     CorruptCheckpointError,
 )
 from godwit.state.chains import Chains
+from godwit.state.evolution import FlowVersion
 from godwit.state.framing import decode_record, encode_commit, encode_record
 from godwit.state.identity import differences
 from godwit.state.records import (
     COMMITS,
+    FLOWS,
     IDENTITY,
     MANIFESTS,
     RUNS,
@@ -39,7 +43,9 @@ from godwit.state.records import (
     FlowIdentity,
     Manifest,
     RunRecord,
+    StateId,
     commit_path,
+    flow_path,
     manifest_path,
     number_in,
     run_path,
@@ -69,7 +75,9 @@ class CommitLog:
     latest
         The latest commit record; ``None`` before the first.
     chains
-        What brings each key group to its version as of `latest`.
+        What brings each key group to its version as of `latest`, by the names of `flow`.
+    flow
+        The flow version that the next record is committed under; -1 if there is none.
     retain_epochs
         How many committed epochs stay readable.
     manifest_interval
@@ -91,6 +99,7 @@ class CommitLog:
         self.manifest_interval = manifest_interval
         self._run = run
         self._records: dict[int, CommitRecord] = {}
+        self._versions: dict[int, FlowVersion] = {}
         self.latest: CommitRecord | None = None
         records = _numbers(storage, COMMITS)
         self._manifests = _numbers(storage, MANIFESTS)
@@ -102,6 +111,7 @@ class CommitLog:
             if self.latest.manifest >= 0 and self.latest.manifest not in self._manifests:
                 load_record(storage, manifest_path(self.latest.manifest), Manifest)
         self.chains = self.replay(latest)
+        self.flow = self.chains.flow
 
     @classmethod
     def create_or_open(
@@ -110,6 +120,7 @@ class CommitLog:
         identity: FlowIdentity,
         run_id: str,
         *,
+        flow: FlowVersion | None = None,
         retain_epochs: int = DEFAULT_RETAIN_EPOCHS,
         manifest_interval: int = DEFAULT_MANIFEST_INTERVAL,
     ) -> CommitLog:
@@ -123,16 +134,18 @@ class CommitLog:
             The flow that is to run.
         run_id
             Unique for this run.
+        flow
+            What the flow is from the next epoch on; ``None`` if that is what it was.
         retain_epochs, manifest_interval
             See the attributes; at least 1.
 
         Raises
         ------
         CheckpointMismatchError
-            If the checkpoint is of another flow, or the flow has changed so that its state does
-            not fit: every difference is listed.
+            If the checkpoint is of another flow: every difference is listed.
         ConcurrentRunError
-            If another run takes it over at the same moment.
+            If another run takes it over at the same moment, or has committed another flow version
+            than the one that `flow` follows.
         CorruptCheckpointError
             If a file that is needed is missing or damaged.
         """
@@ -151,13 +164,16 @@ class CommitLog:
                 differences=found,
             )
         run = _take_over(storage, run_id)
-        return cls(
+        log = cls(
             storage,
             stored,
             run=run,
             retain_epochs=retain_epochs,
             manifest_interval=manifest_interval,
         )
+        if flow is not None or log.latest is None:
+            log._begin(flow or FlowVersion(), run)
+        return log
 
     @classmethod
     def open_read_only(cls, storage: CheckpointStorage) -> CommitLog:
@@ -185,6 +201,58 @@ class CommitLog:
             manifest_interval=DEFAULT_MANIFEST_INTERVAL,
         )
 
+    def _begin(self, version: FlowVersion, run: RunRecord) -> None:
+        """Go on under another flow version, which counts once a record names it."""
+        if version.previous != self.flow:
+            raise ConcurrentRunError(
+                f"While run {run.run_id!r} was starting, another one committed flow version "
+                f"{self.flow} to the checkpoint {self.storage.uri!r}.",
+                remedy="Let only one query run on a checkpoint, and start this one again.",
+                uri=self.storage.uri,
+                run_id=run.run_id,
+            )
+        # Versions of starts that failed before their first epoch keep their numbers.
+        number = max([self.flow, *_numbers(self.storage, FLOWS)]) + 1
+        while True:
+            try:
+                self.storage.create_exclusive(flow_path(number), encode_record(version))
+                break
+            except FileExistsError:  # of another start at this moment
+                number += 1
+        self._versions[number] = version
+        self.chains.become(number, version)
+        self.flow = number
+
+    def version(self, number: int) -> FlowVersion:
+        """Give a flow version that a committed record or reference names.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If its file is missing or damaged.
+        """
+        found = self._versions.get(number)
+        if found is None:
+            found = load_record(self.storage, flow_path(number), FlowVersion)
+            self._versions[number] = found
+        return found
+
+    def versions_since(self, number: int) -> dict[int, FlowVersion]:
+        """Flow versions from the one that counts back to `number`, as far as they go."""
+        found: dict[int, FlowVersion] = {}
+        at = self.flow
+        while at >= max(number, 0):
+            found[at] = self.version(at)
+            at = found[at].previous
+        return found
+
+    def recorded_as(self, state: StateId) -> StateId:
+        """Give the names of a state as of the latest record: a renaming may be yet to commit."""
+        if self.latest is None or self.latest.flow == self.flow:
+            return state
+        before = self.version(self.flow).name_before(state.operator)
+        return state if before is None else StateId(before, state.state)
+
     @property
     def latest_epoch(self) -> int:
         """The latest committed epoch; -1 before the first."""
@@ -202,8 +270,8 @@ class CommitLog:
         Parameters
         ----------
         record
-            Of epoch ``latest_epoch + 1``; ``run_id``, ``retained_from`` and ``manifest`` are set
-            here.
+            Of epoch ``latest_epoch + 1``; ``run_id``, ``flow``, ``retained_from`` and ``manifest``
+            are set here.
 
         Returns
         -------
@@ -226,14 +294,16 @@ class CommitLog:
                 f"The checkpoint {self.storage.uri!r} is open to read only.",
                 remedy="Open it with CommitLog.create_or_open to commit.",
             )
+        record = msgspec.structs.replace(record, run_id=run.run_id, flow=self.flow)
         self.chains.check(record)
         self._check_files(record)
         self._check_ownership(run)
-        if self.latest_epoch - self.manifest_before(self.latest_epoch) >= self.manifest_interval:
+        due = self.latest_epoch - self.manifest_before(self.latest_epoch) >= self.manifest_interval
+        # A manifest goes by the names of its own epoch, and these chains may be one ahead.
+        if due and self.latest is not None and self.latest.flow == self.flow:
             self._write_manifest()
         record = msgspec.structs.replace(
             record,
-            run_id=run.run_id,
             retained_from=max(self.retained_epochs.start, record.epoch - self.retain_epochs + 1),
             manifest=self.manifest_before(self.latest_epoch),
         )
@@ -315,7 +385,10 @@ class CommitLog:
         else:
             chains = Chains(self.identity.num_key_groups)
         for later in range(start + 1, epoch + 1):
-            chains.apply(self.load(later))
+            record = self.load(later)
+            if record.flow != chains.flow:
+                chains.become(record.flow, self.version(record.flow))
+            chains.apply(record)
         return chains
 
     def load(self, epoch: int) -> CommitRecord:

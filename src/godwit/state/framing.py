@@ -13,9 +13,10 @@ from typing import TypeVar
 
 import msgspec
 
-from godwit.model.errors import CorruptCheckpointError
+from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.state.records import (
     ALIGNMENT,
+    FORMAT,
     BlockRef,
     CommitRecord,
     OutputRef,
@@ -29,7 +30,7 @@ __all__ = ["decode_record", "encode_commit", "encode_record", "without_bytes"]
 
 # Magic and format; where the body begins; its length; CRC-32 of all that follows; of all before.
 _HEADER = struct.Struct("<8sQQII")
-_MAGIC = b"GODWIT\x00\x01"
+_MAGIC = b"GODWIT\x00" + bytes([FORMAT])
 
 _T = TypeVar("_T")
 _ENCODER = msgspec.msgpack.Encoder()
@@ -51,11 +52,15 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
     ------
     CorruptCheckpointError
         If a byte is missing, too many or changed, or the record is not a `kind`.
+    CheckpointMismatchError
+        If another version of Godwit wrote it, in another format.
     """
     view = memoryview(data)
     problem = _frame_problem(view)
     if not problem:
-        _, start, length, _, _ = _HEADER.unpack_from(view)
+        magic, start, length, _, _ = _HEADER.unpack_from(view)
+        if magic != _MAGIC:
+            raise _other_format(magic[7], path)
         try:
             return msgspec.msgpack.decode(view[start : start + length], type=kind)
         except msgspec.DecodeError as error:
@@ -68,6 +73,17 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
     )
 
 
+def _other_format(found: int, path: str) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"The file {path!r} has format {found} of a checkpoint, and this version of Godwit reads "
+        f"format {FORMAT}.",
+        remedy="Start with a new checkpoint, and let the sources deliver their rows again; or go "
+        "on with the version of Godwit that wrote this one.",
+        file=path,
+        format=found,
+    )
+
+
 def _frame_problem(view: memoryview) -> str:
     if len(view) < ALIGNMENT:
         return f"it is truncated to {len(view)} bytes"
@@ -76,8 +92,6 @@ def _frame_problem(view: memoryview) -> str:
         return "it does not begin like a record of Godwit"
     if zlib.crc32(view[: _HEADER.size - 4]) != head_checksum:
         return "its header fails its checksum"
-    if magic != _MAGIC:
-        return f"it has format {magic[7]}, which this version of Godwit does not know"
     if start + length != len(view):
         return f"it has {len(view)} bytes instead of {start + length}"
     if zlib.crc32(view[_HEADER.size :]) != checksum:

@@ -11,54 +11,33 @@ from typing import TYPE_CHECKING
 
 from godwit.state.blocks import read_batch
 from godwit.state.commit_log import CommitLog
+from godwit.state.entries import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
-    import pyarrow as pa
 
     from godwit.state.chains import KeyGroupChain
+    from godwit.state.entries import EntryLayout
     from godwit.state.local_store import LocalStore
-    from godwit.state.records import BlockRef, SegmentRef, SnapshotRef
-    from godwit.state.schema import StateSchema
+    from godwit.state.records import SegmentRef, SnapshotRef, StateId
     from godwit.state.storage import CheckpointStorage
     from godwit.state.table import KeyGroupTable
 
-__all__ = ["HASH", "REMOVED", "Hydration", "ranges", "recover_chains", "state_columns"]
-
-
-HASH = "__godwit_hash"
-"""First column of a segment and of a snapshot: the hash of the key."""
-
-REMOVED = "__godwit_removed"
-"""Last column of a segment, if it removes keys."""
-
-
-def state_columns(
-    batch: pa.RecordBatch, schema: StateSchema
-) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch, npt.NDArray[np.bool_] | None]:
-    """Split a segment's or snapshot's batch into hashes, keys, values and what was removed."""
-    first = 1 + len(schema.keys)
-    last = first + len(schema.values)
-    removed = None
-    if batch.num_columns > last:
-        removed = batch.column(last).to_numpy(zero_copy_only=False)
-    keys = batch.select(list(range(1, first)))
-    values = batch.select(list(range(first, last)))
-    return batch.column(0).to_numpy(), keys, values, removed
+__all__ = ["Hydration", "recover_chains"]
 
 
 class Hydration:
-    """The tables of one operator on one executor, brought forward on demand.
+    """The tables of one state on one executor, brought forward on demand.
 
     Parameters
     ----------
     store
         The executor's local store.
-    operator, schema
-        Whose state.
+    state, layout
+        Whose, and how its segments and snapshots are read.
     storage
         The checkpoint.
     segments
@@ -79,8 +58,8 @@ class Hydration:
         self,
         *,
         store: LocalStore,
-        operator: str,
-        schema: StateSchema,
+        state: StateId,
+        layout: EntryLayout,
         storage: CheckpointStorage,
         segments: Sequence[SegmentRef],
         snapshots: Mapping[int, SnapshotRef],
@@ -88,7 +67,7 @@ class Hydration:
         load: npt.NDArray[np.bool_],
         recover: Callable[[Sequence[int]], Mapping[int, KeyGroupChain]],
     ) -> None:
-        self._store, self._operator, self._schema = store, operator, schema
+        self._store, self._state, self._layout = store, str(state), layout
         self._storage, self._recover = storage, recover
         self._segments = sorted(segments, key=lambda s: (s.epoch, s.lane))
         self._snapshots, self._floor, self._load = snapshots, floor, load
@@ -99,10 +78,6 @@ class Hydration:
         """Table of a key group that was brought forward."""
         return self._tables[key_group]
 
-    def read(self, block: BlockRef) -> pa.RecordBatch:
-        """Read a block of the checkpoint as a record batch."""
-        return read_batch(self._storage, block)
-
     def bring_forward(self, key_groups: Iterable[int]) -> frozenset[int]:
         """Bring tables to the committed version; return the key groups left cold.
 
@@ -110,13 +85,15 @@ class Hydration:
         ------
         CorruptCheckpointError
             If a file of the checkpoint is missing or damaged.
+        CheckpointMismatchError
+            If a file has other columns than the flow version that wrote it.
         StorageFullError
             If the local store has no room.
         """
         wanted: dict[int, KeyGroupTable] = {}
         short = []
         for key_group in map(int, key_groups):
-            table = self._store.table(self._operator, key_group, self._schema)
+            table = self._store.table(self._state, key_group, self._layout.schema)
             self._tables[key_group] = table
             if table.version < self._floor[key_group]:
                 short.append(key_group)
@@ -140,44 +117,35 @@ class Hydration:
     def _restore(self, table: KeyGroupTable, snapshot: SnapshotRef) -> None:
         if table.version >= snapshot.version:
             return
-        hashes, keys, values, _ = state_columns(self.read(snapshot.block), self._schema)
-        table.replace(snapshot.version, hashes, keys, values)
+        rows = self._layout.read(read_batch(self._storage, snapshot.block), snapshot.flow)
+        table.replace(snapshot.version, rows.hashes, rows.keys, rows.values)
 
     def _apply(self, segment: SegmentRef, wanted: Mapping[int, KeyGroupTable]) -> None:
-        parts = None
+        rows = None
         for key_group, start, end in ranges(segment):
             table = wanted.get(key_group)
             if table is None or segment.epoch <= table.version:
                 continue
-            if parts is None:  # read it only if somebody needs it
-                parts = state_columns(self.read(segment.block), self._schema)
-            hashes, keys, values, removed = parts
+            if rows is None:  # read it only if somebody needs it
+                rows = self._layout.read(read_batch(self._storage, segment.block), segment.flow)
             table.apply(
                 segment.epoch,
-                hashes[start:end],
-                keys.slice(start, end - start),
-                values.slice(start, end - start),
-                None if removed is None else removed[start:end],
+                rows.hashes[start:end],
+                rows.keys.slice(start, end - start),
+                rows.values.slice(start, end - start),
+                None if rows.removed is None else rows.removed[start:end],
             )
 
 
-def ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
-    """(key group, first row, row after the last) of a segment's key groups."""
-    start = 0
-    for key_group, end in zip(segment.key_groups, segment.row_ends, strict=True):
-        yield key_group, start, end
-        start = end
-
-
 def recover_chains(
-    storage: CheckpointStorage, operator: str, epoch: int, key_groups: Iterable[int]
+    storage: CheckpointStorage, state: StateId, epoch: int, key_groups: Iterable[int]
 ) -> dict[int, KeyGroupChain]:
     """Ask the checkpoint for the whole chains of some key groups, as of a committed epoch.
 
-    This reads a manifest and the records after it: for executors that turn out to hold less than
-    the driver believed, and only for those.
+    `state` goes by its names in that epoch. This reads a manifest and the records after it: for
+    executors that turn out to hold less than the driver believed, and only for those.
     """
     if epoch < 0:
         return {}
     chains = CommitLog.open_read_only(storage).chains_at(epoch)
-    return {key_group: chains.chain(operator, key_group) for key_group in key_groups}
+    return {key_group: chains.chain(state, key_group) for key_group in key_groups}

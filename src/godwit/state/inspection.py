@@ -10,29 +10,32 @@ from godwit.state.commit_log import CommitLog, load_record
 from godwit.state.records import (
     BLOCKS,
     COMMITS,
+    FLOWS,
     IDENTITY,
     MANIFESTS,
     RUNS,
     FlowIdentity,
     RunRecord,
+    StateId,
     number_in,
 )
 
 if TYPE_CHECKING:
-    from godwit.state.chains import Chains
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["CheckpointSummary", "OperatorSummary", "inspect"]
+__all__ = ["CheckpointSummary", "StateSummary", "inspect"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorSummary:
-    """State of one operator, as of the latest epoch.
+class StateSummary:
+    """One state of one operator, as of the latest epoch.
 
     Attributes
     ----------
-    name
-        Of the operator.
+    operator, state
+        Whose.
+    removed
+        Whether the operator is no longer part of the flow.
     key_groups
         Number of key groups that have state.
     snapshot_rows, snapshot_bytes
@@ -42,10 +45,12 @@ class OperatorSummary:
     mean_segments, max_segments
         Length of the chains after their snapshots, over key groups that have state.
     waiting
-        Key groups with rows that wait.
+        Key groups with rows that wait for the operator.
     """
 
-    name: str
+    operator: str
+    state: str
+    removed: bool
     key_groups: int
     snapshot_rows: int
     snapshot_bytes: int
@@ -67,8 +72,8 @@ class CheckpointSummary:
         The run that owns it; empty before the first.
     epochs
         Retained epochs, first and last; ``None`` if none is committed.
-    operators
-        State, by operator.
+    states
+        By operator and state.
     files, file_bytes
         Number and size of all files.
     unneeded_files, unneeded_bytes
@@ -78,7 +83,7 @@ class CheckpointSummary:
     identity: FlowIdentity
     run_id: str
     epochs: tuple[int, int] | None
-    operators: tuple[OperatorSummary, ...]
+    states: tuple[StateSummary, ...]
     files: int
     file_bytes: int
     unneeded_files: int
@@ -100,7 +105,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
     runs = [entry.path for entry in storage.list(RUNS) if number_in(entry.path) is not None]
     files = [
         entry
-        for directory in ("", RUNS, COMMITS, MANIFESTS, BLOCKS)
+        for directory in ("", RUNS, FLOWS, COMMITS, MANIFESTS, BLOCKS)
         for entry in storage.list(directory)
         if entry.path == IDENTITY or number_in(entry.path, temporary=True) is not None
     ]
@@ -109,7 +114,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
         identity=log.identity,
         run_id=load_record(storage, runs[-1], RunRecord).run_id if runs else "",
         epochs=(retained[0], retained[-1]) if retained else None,
-        operators=tuple(_operator_summary(log.chains, name) for name in log.chains.operators),
+        states=tuple(_state_summary(log, state) for state in log.chains.states),
         files=len(files),
         file_bytes=sum(entry.size_bytes for entry in files),
         unneeded_files=len(unneeded),
@@ -117,16 +122,19 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
     )
 
 
-def _operator_summary(chains: Chains, name: str) -> OperatorSummary:
-    has_state = chains.versions(name) >= 0
-    segments = chains.num_segments(name)[has_state]
-    return OperatorSummary(
-        name=name,
+def _state_summary(log: CommitLog, state: StateId) -> StateSummary:
+    chains = log.chains
+    has_state = chains.versions(state) >= 0
+    segments = chains.num_segments(state)[has_state]
+    return StateSummary(
+        operator=state.operator,
+        state=state.state,
+        removed=state.operator in log.version(log.flow).kept,
         key_groups=int(has_state.sum()),
-        snapshot_rows=sum(s.rows for s in chains.snapshots() if s.operator == name),
-        snapshot_bytes=int(chains.snapshot_bytes(name).sum()),
-        changelog_bytes=int(chains.changelog_bytes(name).sum()),
+        snapshot_rows=sum(snapshot.rows for snapshot in chains.snapshots(state)),
+        snapshot_bytes=int(chains.snapshot_bytes(state).sum()),
+        changelog_bytes=int(chains.changelog_bytes(state).sum()),
         mean_segments=float(segments.mean()) if len(segments) else 0.0,
         max_segments=int(segments.max(initial=0)),
-        waiting=tuple(chains.waiting_key_groups(name)),
+        waiting=tuple(chains.waiting_key_groups(state.operator)),
     )

@@ -7,47 +7,23 @@ wins, and a key whose latest entry is a removal is gone.  Keys are compared exac
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from godwit.model.errors import CheckpointMismatchError
 from godwit.state.blocks import read_batch
-from godwit.state.chains import rows_of
+from godwit.state.entries import StateRows
+from godwit.state.state_chains import rows_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from godwit.state.chains import KeyGroupChain
+    from godwit.state.entries import EntryLayout
     from godwit.state.records import BlockRef
     from godwit.state.schema import StateSchema
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["BatchCache", "StateRows", "read_chain", "split_state"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StateRows:
-    """Entries of state, one a key unless said otherwise.
-
-    Attributes
-    ----------
-    hashes
-        Shape ``(n,)``, int64: the key's hash.
-    keys
-        n rows of key columns.
-    values
-        n rows of state columns.
-    removed
-        Shape ``(n,)``: entries that say that the key is gone; ``None`` where there are none.
-    """
-
-    hashes: npt.NDArray[np.int64]
-    keys: pa.RecordBatch
-    values: pa.RecordBatch
-    removed: npt.NDArray[np.bool_] | None = None
+__all__ = ["BatchCache", "read_chain"]
 
 
 class BatchCache:
@@ -90,47 +66,10 @@ class BatchCache:
         return batch
 
 
-def split_state(
-    batch: pa.RecordBatch, schema: StateSchema, *, first: int = 0, end: int | None = None
-) -> StateRows:
-    """Take rows ``first:end`` of a segment's or snapshot's batch apart, without copying.
-
-    Columns are told by position (the hash, keys, values, whether removed), so that a user's column
-    may have any name.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If the columns are not those of `schema`.
-    """
-    fields = [*schema.keys, *schema.values]
-    columns = batch.columns
-    types = [column.type for column in columns[1 : len(fields) + 1]]
-    names = batch.schema.names[1 : len(fields) + 1]
-    if types != [f.type for f in fields] or names != [f.name for f in fields]:
-        raise CheckpointMismatchError(
-            f"State was written with columns {dict(zip(names, types, strict=True))} but is read "
-            f"with { ({f.name: f.type for f in fields}) }.",
-            remedy="Read it with the flow that wrote it.",
-        )
-    length = (batch.num_rows if end is None else end) - first
-    columns = [column.slice(first, length) for column in columns]
-    split, last = len(schema.keys) + 1, len(fields) + 1
-    removed = None
-    if len(columns) > last:
-        removed = columns[last].to_numpy(zero_copy_only=False)
-    return StateRows(
-        hashes=columns[0].to_numpy(),
-        keys=pa.RecordBatch.from_arrays(columns[1:split], schema=schema.keys),
-        values=pa.RecordBatch.from_arrays(columns[split:last], schema=schema.values),
-        removed=removed,
-    )
-
-
 def read_chain(
     storage: CheckpointStorage,
     chain: KeyGroupChain,
-    schema: StateSchema,
+    layout: EntryLayout,
     *,
     cache: BatchCache | None = None,
 ) -> StateRows:
@@ -142,8 +81,8 @@ def read_chain(
         The checkpoint.
     chain
         From `Chains.chain`, so that it starts from nothing.
-    schema
-        Of the operator.
+    layout
+        Of the state.
     cache
         To share between the key groups of an operator.
 
@@ -152,18 +91,19 @@ def read_chain(
     CorruptCheckpointError
         If a file is missing or damaged.
     CheckpointMismatchError
-        If the state was written with other columns.
+        If a file has other columns than the flow version that wrote it.
     """
     cache = BatchCache(storage) if cache is None else cache
     parts = []
     if chain.snapshot is not None:
-        parts.append(split_state(cache.read(chain.snapshot.block), schema))
+        parts.append(layout.read(cache.read(chain.snapshot.block), chain.snapshot.flow))
     for segment in chain.segments:
         first, end = rows_of(segment, chain.key_group)
-        parts.append(split_state(cache.read(segment.block), schema, first=first, end=end))
+        batch = cache.read(segment.block)
+        parts.append(layout.read(batch, segment.flow, first=first, end=end))
     if len(parts) == 1 and parts[0].removed is None:
         return parts[0]
-    return _latest(parts, schema)
+    return _latest(parts, layout.schema)
 
 
 def _latest(parts: list[StateRows], schema: StateSchema) -> StateRows:

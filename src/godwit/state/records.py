@@ -3,6 +3,7 @@
 The checkpoint is a directory of files that are written once and never changed::
 
     identity.rec                            whose checkpoint this is
+    flows/<number>.rec                      what the flow's operators were, from some epoch on
     runs/<number>.rec                       who opened it to write; the last one owns it
     commits/<epoch>.rec                     the one record that makes an epoch's files count
     manifests/<epoch>.rec                   all chains as of that epoch, so that few records do
@@ -14,6 +15,11 @@ in the record's file like any other block, so nothing downstream knows the diffe
 
 Invariant: the record of epoch *e* names only block files whose names carry *e* or a later epoch.
 So a file of a committed epoch that no record names will never be named, and may be collected.
+
+A *flow version* says what the operators' states and the sinks' rows look like.  It counts from the
+first commit record that names it, so a start that fails before its first epoch claims nothing.
+Every reference carries the version that it was written under, and the operator's name at that time:
+bytes are read as what they were written, whatever the flow has become.
 """
 
 from __future__ import annotations
@@ -27,9 +33,12 @@ __all__ = [
     "ALIGNMENT",
     "BLOCKS",
     "COMMITS",
+    "FLOWS",
+    "FORMAT",
     "IDENTITY",
     "MANIFESTS",
     "RUNS",
+    "BatchRef",
     "BlockRef",
     "CommitRecord",
     "FlowIdentity",
@@ -39,14 +48,22 @@ __all__ = [
     "RunRecord",
     "SegmentRef",
     "SnapshotRef",
+    "StateId",
+    "StateManifest",
+    "WaitingManifest",
     "commit_path",
+    "flow_path",
     "manifest_path",
     "number_in",
     "padded",
     "run_path",
 ]
 
+FORMAT: Final = 2
+"""Version of all this; another one is refused by name."""
+
 IDENTITY: Final = "identity.rec"
+FLOWS: Final = "flows"
 RUNS: Final = "runs"
 COMMITS: Final = "commits"
 MANIFESTS: Final = "manifests"
@@ -81,13 +98,50 @@ class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data: bytes = b""
 
 
+class StateId(msgspec.Struct, frozen=True, order=True):
+    """One state of one operator: what has chains, copies and versions of its own.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator.
+    state
+        Name of the state, unique within the operator; made of lower-case letters and ``_``.
+    """
+
+    operator: str
+    state: str
+
+    def __str__(self) -> str:
+        return f"{self.operator}/{self.state}"
+
+
+class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The micro-batch of Spark that an epoch covers.
+
+    Attributes
+    ----------
+    number
+        Its number in Spark's progress log.
+    digest
+        Of its offsets: two micro-batches of one number and digest hold the same rows.
+    """
+
+    number: int
+    digest: str
+
+
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """What one lane wrote for one operator in one epoch.
 
     Attributes
     ----------
     operator
-        Name of the operator.
+        Name of the operator in that epoch; it may have been renamed since.
+    state
+        Name of the state that it changes. Empty for rows that wait: they are the operator's.
+    flow
+        The flow version it was written under.
     epoch
         The epoch that wrote it.
     lane
@@ -104,6 +158,8 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     operator: str
+    state: str
+    flow: int
     epoch: int
     lane: int
     kind: Literal["changes", "waiting"]
@@ -111,14 +167,21 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     key_groups: tuple[int, ...]
     row_ends: tuple[int, ...]
 
+    @property
+    def id(self) -> StateId:
+        """Whose state it changed, by the names of its epoch."""
+        return StateId(self.operator, self.state)
+
 
 class SnapshotRef(msgspec.Struct, frozen=True, kw_only=True):
     """The whole state of one key group.
 
     Attributes
     ----------
-    operator, key_group
-        Whose state.
+    operator, state, key_group
+        Whose state, by the names at that time.
+    flow
+        The flow version it was written under.
     version
         Changes of every epoch up to and including this one are in it.
     rows
@@ -128,10 +191,17 @@ class SnapshotRef(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     operator: str
+    state: str
+    flow: int
     key_group: int
     version: int
     rows: int
     block: BlockRef
+
+    @property
+    def id(self) -> StateId:
+        """Whose state it is, by the names of its epoch."""
+        return StateId(self.operator, self.state)
 
 
 class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +211,8 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     sink
         Name of the sink.
+    flow
+        The flow version it was written under.
     lane
         Flat number of the lane that wrote it.
     rows
@@ -153,6 +225,7 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     sink: str
+    flow: int
     lane: int
     rows: int
     block: BlockRef
@@ -168,6 +241,12 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         Epochs are committed in order, without gaps, from 0.
     run_id
         The run that committed it.
+    flow
+        The flow version it ran under. Set by the commit log.
+    plan
+        Version of the physical plan it ran under: which operators make a component.
+    batch
+        The micro-batch that it covers; ``None`` for an epoch without input.
     segments, snapshots, outputs
         The files that count.
     consumed
@@ -177,8 +256,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         Component → its assignment in this epoch, as plain values.
     watermarks
         Source → watermark, as the epoch leaves it.
-    metrics
-        Plain values for people and the controller.
+    expired
+        State, as text → everything before this moment of event time is gone from it.
     retained_from
         The earliest epoch whose state can still be read once this record is there. Set by the
         commit log.
@@ -188,13 +267,16 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int
     run_id: str
+    flow: int = 0
+    plan: int = 0
+    batch: BatchRef | None = None
     segments: tuple[SegmentRef, ...] = ()
     snapshots: tuple[SnapshotRef, ...] = ()
     outputs: tuple[OutputRef, ...] = ()
     consumed: dict[str, list[int]] = msgspec.field(default_factory=dict)
     assignments: dict[str, Any] = msgspec.field(default_factory=dict)
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
-    metrics: dict[str, Any] = msgspec.field(default_factory=dict)
+    expired: dict[str, int] = msgspec.field(default_factory=dict)
     retained_from: int = 0
     manifest: int = -1
 
@@ -208,23 +290,23 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose checkpoint this is; state fits only the flow that wrote it.
+    """Whose checkpoint this is. Never changes once an epoch is committed.
 
     Attributes
     ----------
+    format
+        Version of the checkpoint's format.
     name
         Name of the flow.
     num_key_groups
         Fixed at first launch.
-    operators
-        Operator → its fingerprint: everything that must be the same for old state to fit.
     query_id
-        Id of Spark's query, whose progress belongs to this checkpoint; empty if not known.
+        Id of the query, the same over restarts; empty if not known.
     """
 
+    format: int = FORMAT
     name: str
     num_key_groups: int
-    operators: dict[str, dict[str, Any]]
     query_id: str = ""
 
 
@@ -236,12 +318,50 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyGroupEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How far one key group of one operator is; see `godwit.state.chains` for the words."""
+    """How far one key group of one state is; see `godwit.state.chains` for the words."""
 
     key_group: int
     version: int
     base: int
-    consumed: int
+
+
+class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The chains of one state.
+
+    Attributes
+    ----------
+    state
+        Whose, by its names as of the manifest's epoch.
+    segments
+        Segments that some chain needs, in the order they were committed, without inline bytes.
+    snapshots
+        The latest snapshot of each key group that has one.
+    entries
+        Key groups that have anything.
+    """
+
+    state: StateId
+    segments: tuple[SegmentRef, ...]
+    snapshots: tuple[SnapshotRef, ...]
+    entries: tuple[KeyGroupEntry, ...]
+
+
+class WaitingManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows that wait for one operator.
+
+    Attributes
+    ----------
+    operator
+        Whose, by its name as of the manifest's epoch.
+    segments
+        In the order they were committed, without inline bytes.
+    consumed
+        Key group → the last epoch by which all earlier waiting rows had been processed.
+    """
+
+    operator: str
+    segments: tuple[SegmentRef, ...]
+    consumed: dict[int, int]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,21 +371,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     epoch
         The epoch whose record is the last one that is in.
+    flow
+        The flow version of that epoch.
     num_key_groups
         As in the identity.
-    segments
-        Segments that some chain needs, in the order they were committed, without inline bytes.
-    snapshots
-        The latest snapshot of each key group that has one.
-    entries
-        Operator → entries of its key groups that have anything.
+    states, waiting
+        In order of states, and of operators.
     """
 
     epoch: int
+    flow: int
     num_key_groups: int
-    segments: tuple[SegmentRef, ...]
-    snapshots: tuple[SnapshotRef, ...]
-    entries: dict[str, list[KeyGroupEntry]]
+    states: tuple[StateManifest, ...]
+    waiting: tuple[WaitingManifest, ...]
 
 
 def commit_path(epoch: int) -> str:
@@ -278,19 +396,24 @@ def manifest_path(epoch: int) -> str:
     return f"{MANIFESTS}/{epoch:012d}.rec"
 
 
+def flow_path(number: int) -> str:
+    """Path of the record of flow version `number`."""
+    return f"{FLOWS}/{number:012d}.rec"
+
+
 def run_path(number: int) -> str:
     """Path of the record of run `number`."""
     return f"{RUNS}/{number:012d}.rec"
 
 
 _NUMBERED = re.compile(
-    rf"(?:{RUNS}|{COMMITS}|{MANIFESTS})/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
+    rf"(?:{RUNS}|{FLOWS}|{COMMITS}|{MANIFESTS})/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
     rf"|{BLOCKS}/(\d{{12}})-[\w.+-]+\.blk"
 )
 
 
 def number_in(path: str, *, temporary: bool = False) -> int | None:
-    """Epoch (or number of the run) in the name of a file, or None if the name is not one of ours.
+    """Give the number (of epoch, run or flow version) in a file's name; None if it is not ours.
 
     Parameters
     ----------

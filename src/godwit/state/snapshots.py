@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.state.chains import Chains
+    from godwit.state.records import StateId
 
 __all__ = ["DEFAULT_SEGMENT_OVERHEAD_BYTES", "choose_snapshots"]
 
@@ -32,7 +33,7 @@ DEFAULT_MIN_CHANGELOG_BYTES: Final = 64 * 1024
 
 def choose_snapshots(
     chains: Chains,
-    operator: str,
+    state: StateId,
     key_groups: Sequence[int] | npt.NDArray[np.integer],
     *,
     budget_bytes: int,
@@ -40,14 +41,14 @@ def choose_snapshots(
     segment_overhead_bytes: int = DEFAULT_SEGMENT_OVERHEAD_BYTES,
     min_changelog_bytes: int = DEFAULT_MIN_CHANGELOG_BYTES,
 ) -> list[int]:
-    """Choose key groups of one operator to write a snapshot of in the next epoch.
+    """Choose key groups of one state to write a snapshot of in the next epoch.
 
     Parameters
     ----------
     chains
         As of the latest committed epoch.
-    operator
-        Name of the operator.
+    state
+        Whose key groups.
     key_groups
         Candidates, for example those whose state is at hand and that are not migrating (a copy
         that is being warmed would have to start again from the snapshot).
@@ -70,11 +71,9 @@ def choose_snapshots(
     candidates = np.unique(np.asarray(key_groups, np.int64))
     if budget_bytes <= 0 or not len(candidates):
         return []
-    changelog_bytes = chains.changelog_bytes(operator)[candidates]
-    snapshot_bytes = chains.snapshot_bytes(operator)[candidates]
-    read_bytes = (
-        changelog_bytes + segment_overhead_bytes * chains.num_segments(operator)[candidates]
-    )
+    changelog_bytes = chains.changelog_bytes(state)[candidates]
+    snapshot_bytes = chains.snapshot_bytes(state)[candidates]
+    read_bytes = changelog_bytes + segment_overhead_bytes * chains.num_segments(state)[candidates]
     ratio = read_bytes / np.maximum(snapshot_bytes, 1)
     due = (read_bytes >= min_changelog_bytes) & (ratio >= growth)
     order = np.flatnonzero(due)[np.argsort(-ratio[due], kind="stable")]

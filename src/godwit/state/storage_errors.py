@@ -26,13 +26,15 @@ _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkp
 
 @contextmanager
 def translated(uri: str, path: str, doing: str) -> Iterator[None]:
-    """Turn what a file system raises into errors that say what to do; let FileExistsError pass.
+    """Turn what a file system raises into errors that say what to do.
 
-    `doing` is ``"reading"``, ``"writing"``, ``"listing"`` or ``"deleting"``.
+    What says that somebody else was first passes: `FileExistsError` and `BlockingIOError`.
+
+    `doing` is ``"reading"``, ``"writing"``, ``"listing"``, ``"locking"`` or ``"deleting"``.
     """
     try:
         yield
-    except FileExistsError:
+    except (FileExistsError, BlockingIOError):
         raise
     except (OSError, pa.ArrowException) as error:
         raise _translation(error, uri, path, doing) from error

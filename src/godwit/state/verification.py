@@ -20,8 +20,10 @@ from godwit.model.key_groups import key_groups_of
 from godwit.state.blocks import read_batch, read_block
 from godwit.state.chains import Chains
 from godwit.state.commit_log import load_record
+from godwit.state.evolution import FlowVersion
 from godwit.state.records import (
     COMMITS,
+    FLOWS,
     IDENTITY,
     MANIFESTS,
     RUNS,
@@ -33,7 +35,9 @@ from godwit.state.records import (
     RunRecord,
     SegmentRef,
     SnapshotRef,
+    StateId,
     commit_path,
+    flow_path,
     manifest_path,
     number_in,
 )
@@ -113,6 +117,7 @@ class _Verification:
         self.findings: set[Finding] = set()
         self.records = self.checked_bytes = 0
         self.num_key_groups: int | None = None
+        self.flows: dict[int, FlowVersion | None] = {}
         self.checked: dict[BlockRef, pa.Schema | None] = {}
 
     def run(self) -> VerificationReport:
@@ -120,6 +125,7 @@ class _Verification:
         self.num_key_groups = None if identity is None else identity.num_key_groups
         for _, path in self.numbered(RUNS):
             self.load(path, RunRecord)
+        self.flows = {n: self.load(path, FlowVersion) for n, path in self.numbered(FLOWS)}
         commits = {n: self.load(path, CommitRecord) for n, path in self.numbered(COMMITS)}
         manifests = {n: self.load(path, Manifest) for n, path in self.numbered(MANIFESTS)}
         for loaded in (commits, manifests):
@@ -183,6 +189,7 @@ class _Verification:
             if epoch in manifests and epoch >= anchor:
                 chains = self.check_manifest(chains, manifests[epoch])
             if epoch == floor and chains is not None:
+                self.check_flows(chains)
                 self.check_segments(chains.segments())
                 self.check_snapshots(chains.snapshots())
             if epoch >= floor and record is not None:
@@ -206,7 +213,7 @@ class _Verification:
         return anchor
 
     def advance(self, chains: Chains | None, record: CommitRecord | None) -> Chains | None:
-        if chains is None or record is None:
+        if chains is None or record is None or not self.under_its_flow(chains, record):
             return None
         problems = list(chains.problems(record))
         for problem in problems:
@@ -215,6 +222,33 @@ class _Verification:
             return None
         chains.apply(record)
         return chains
+
+    def check_flows(self, chains: Chains) -> None:
+        """Check that every flow version is there through which something is read."""
+        written_under = {chains.flow, *(segment.flow for segment in chains.segments())}
+        written_under.update(snapshot.flow for snapshot in chains.snapshots())
+        number = chains.flow
+        while number >= min(written_under):
+            version = self.flows.get(number)
+            if version is None:
+                self.find_flow(number)
+                return
+            number = version.previous
+
+    def find_flow(self, number: int) -> None:
+        if number not in self.flows:  # otherwise what is wrong with it was found
+            problem = "The flow version is missing, though state was written under it."
+            self.find(flow_path(number), problem, _RESTORE)
+
+    def under_its_flow(self, chains: Chains, record: CommitRecord) -> bool:
+        """Bring chains to the flow version of a record; whether that is known."""
+        if record.flow != chains.flow:
+            version = self.flows.get(record.flow)
+            if version is None:
+                self.find_flow(record.flow)
+                return False
+            chains.become(record.flow, version)
+        return True
 
     def check_manifest(self, chains: Chains | None, manifest: Manifest | None) -> Chains | None:
         """Compare a manifest with the records; where they are unknown, go on from it."""
@@ -265,7 +299,7 @@ class _Verification:
                 continue
             ends = (0, *segment.row_ends)
             where = (
-                f"The {segment.kind} segment of {segment.operator!r}, epoch {segment.epoch}, lane "
+                f"The {segment.kind} segment of '{segment.id}', epoch {segment.epoch}, lane "
                 f"{segment.lane}, at {segment.block.offset}"
             )
             if ends[-1] != batch.num_rows:
@@ -281,7 +315,7 @@ class _Verification:
             if batch is None:
                 continue
             where = (
-                f"The snapshot of key group {snapshot.key_group} of {snapshot.operator!r} at "
+                f"The snapshot of key group {snapshot.key_group} of '{snapshot.id}' at "
                 f"{snapshot.block.offset}"
             )
             if snapshot.rows != batch.num_rows:
@@ -334,24 +368,24 @@ class _Verification:
             )
 
     def check_columns(self, chains: Chains) -> None:
-        """Find operators whose snapshots and segments do not have the same columns."""
-        blocks = [(s.operator, s.block) for s in chains.segments() if s.kind == "changes"]
-        blocks += [(s.operator, s.block) for s in chains.snapshots()]
-        narrowest: dict[str, pa.Schema] = {}
-        for operator, ref in blocks:
+        """Find state whose blocks do not have the columns of others of their flow version."""
+        blocks = [((s.id, s.flow), s.block) for s in chains.segments() if s.kind == "changes"]
+        blocks += [((s.id, s.flow), s.block) for s in chains.snapshots()]
+        narrowest: dict[tuple[StateId, int], pa.Schema] = {}
+        for whose, ref in blocks:
             schema = self.checked.get(ref)
             if schema is None:
                 continue
-            other = narrowest.setdefault(operator, schema)
+            other = narrowest.setdefault(whose, schema)
             if len(schema) < len(other):
                 schema, other = other, schema
-                narrowest[operator] = other
+                narrowest[whose] = other
             # A segment that removes keys has one more column, which says which.
             further = [field.type for field in schema][len(other) :]
             if list(schema)[: len(other)] != list(other) or further not in ([], [pa.bool_()]):
                 self.find(
                     ref.file,
-                    f"State of {operator!r} at {ref.offset} has other columns than elsewhere: "
+                    f"State of '{whose[0]}' at {ref.offset} has other columns than elsewhere: "
                     f"{schema.names} and {other.names}, or their types differ.",
                     _REPORT,
                 )

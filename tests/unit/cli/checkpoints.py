@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -29,8 +29,10 @@ def write_checkpoint(
 ) -> CheckpointStorage:
     """Write one of so many epochs that retains three, each with one segment of `ROWS`."""
     storage = CheckpointStorage.open(path)
-    identity = FlowIdentity(name=name, num_key_groups=4, operators={"op": {}})
-    interval = {} if manifest_interval is None else {"manifest_interval": manifest_interval}
+    identity = FlowIdentity(name=name, num_key_groups=4)
+    interval: dict[str, Any] = {}
+    if manifest_interval is not None:
+        interval["manifest_interval"] = manifest_interval
     log = CommitLog.create_or_open(storage, identity, "some-run", retain_epochs=3, **interval)
     for epoch in range(epochs):
         with BlockWriter(
@@ -40,6 +42,8 @@ def write_checkpoint(
             (block,) = writer.close()
         segment = SegmentRef(
             operator="op",
+            state="state",
+            flow=0,
             epoch=epoch,
             lane=0,
             kind="changes",

@@ -7,6 +7,8 @@ import pytest
 from tests.unit.cli.checkpoints import write_checkpoint
 
 from godwit.cli.main import main
+from godwit.state.lease import acquire_lease
+from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +37,7 @@ def test_inspect_says_whose_it_is_and_what_state_it_holds(
     assert "last run some-run" in told
     assert "retained epochs 0 to 1" in told
     (state,) = [line for line in told if line.startswith("op ")]
-    assert state.startswith("op 2 0 0 B ")
+    assert state.startswith("op state 2 0 0 B ")
     assert state.endswith(" 2.0 2 0")
 
 
@@ -46,7 +48,7 @@ def test_inspect_as_json_has_the_same_figures(
     values = json.loads(capsys.readouterr().out)
     assert (values["flow"], values["num_key_groups"]) == ("[bold]flow", 4)
     assert values["epochs"] == [0, 1]
-    (operator,) = values["operators"]
+    (operator,) = values["states"]
     assert (operator["key_groups"], operator["max_segments"]) == (2, 2)
 
 
@@ -85,3 +87,27 @@ def test_a_directory_that_is_no_checkpoint_is_status_two(
         assert captured.out == ""
         assert captured.err.startswith(f"godwit checkpoint: '{path}' is not a checkpoint")
     assert not missing.exists()
+
+
+@pytest.mark.parametrize("action", ["inspect", "verify"])
+def test_a_name_cannot_give_orders_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    hostile = "\x1b[2Jflow\x07\x9b31m\u202egpj"
+    write_checkpoint(tmp_path / "ck", name=hostile, epochs=2)
+    for name in ("ck", "nowhere\x1b[2J"):
+        main(["checkpoint", action, str(tmp_path / name)])
+        said = capsys.readouterr()
+        assert all(char.isprintable() or char == "\n" for char in said.out + said.err)
+
+
+def test_unlock_says_who_holds_it_and_takes_it_only_by_force(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lease = acquire_lease(CheckpointStorage.open(checkpoint), "the-run")
+    assert main(["checkpoint", "unlock", str(checkpoint)]) == 1
+    assert "held by run 'the-run' (process" in capsys.readouterr().out
+    assert main(["checkpoint", "unlock", str(checkpoint), "--force"]) == 0
+    assert main(["checkpoint", "unlock", str(checkpoint)]) == 0
+    assert "no query holds it" in capsys.readouterr().out
+    lease.release()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from godwit.dataflow.frames import user_call, user_traceback
+from godwit.dataflow.frames import user_call
 from godwit.dataflow.maps import map_dataframe
 from godwit.model.errors import InvalidFlowError
 
@@ -59,13 +59,3 @@ def test_what_caused_an_error_begins_with_the_users_function(flights: Any) -> No
         apply("flights", [broken], flights)
     assert isinstance(caught.value.__cause__, KeyError)
     assert files(caught.value.__cause__) == [Path(__file__).name]
-
-
-def test_the_text_of_a_traceback_begins_with_the_users_function(flights: Any) -> None:
-    with pytest.raises(InvalidFlowError) as caught:
-        map_dataframe("flights", [broken], flights)
-    assert caught.value.__cause__ is not None
-    lines = user_traceback(caught.value.__cause__).splitlines()
-    assert lines[0].startswith("Traceback")
-    assert Path(__file__).name in lines[1]
-    assert lines[-1] == "KeyError: 'gone'"

@@ -15,7 +15,13 @@ import pytest
 from tests.oracles.lane import Lane, grouped
 
 from godwit.dataflow.process import KeyRows, ProcessOperator, State
-from godwit.model.errors import InvalidFlowError, StateEncodingError, UserFunctionError
+from godwit.model.errors import (
+    CheckpointMismatchError,
+    InvalidFlowError,
+    StateEncodingError,
+    UserFunctionError,
+)
+from godwit.state.evolution import StateDescription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,30 +188,6 @@ def test_state_that_cannot_be_changed_in_place_is_held_by_a_state() -> None:
     assert held(lane, int) == {"a": 3, "b": 1}
 
 
-@pytest.mark.parametrize("state_type", [list, set, dict])
-def test_rows_cut_into_epochs_are_seen_once_as_in_one_epoch(state_type: Any) -> None:
-    """A tuple that came back as a list would never be found among what was seen."""
-
-    def remember_pairs(key: tuple[str], rows: KeyRows, seen: Any) -> Iterator[tuple[str, int]]:
-        for row in rows:
-            pair = (row.price, row.size)
-            if pair not in seen:
-                if isinstance(seen, list):
-                    seen.append(pair)
-                elif isinstance(seen, set):
-                    seen.add(pair)
-                else:
-                    seen[pair] = len(seen)
-                yield key[0], len(seen)
-
-    rows = [("a", 1.0, 1), ("a", 2.0, 1), ("a", 1.0, 2)]
-    whole = Lane(operator(remember_pairs, state_type)).epoch(batch(*rows * 4)).output
-    lane = Lane(operator(remember_pairs, state_type))
-    cut = [lane.epoch(batch(*rows)).output for _ in range(4)]
-    assert pa.concat_batches(cut).to_pylist() == whole.to_pylist()
-    assert whole.num_rows == 3
-
-
 def test_dropped_state_is_removed_and_the_key_is_new_again() -> None:
     def until_two(key: tuple[str], rows: KeyRows, book: Book) -> list[tuple[str, int]]:
         book.rows += len(rows)
@@ -242,15 +224,14 @@ def test_an_operator_can_be_pickled() -> None:
     assert Lane(copy).epoch(batch(("a", 1.0, 1))).output["n"].to_pylist() == [1]
 
 
-def test_the_fingerprint_holds_keys_codec_and_kind_of_state() -> None:
-    assert operator().fingerprint() == {
-        "operator": "process",
-        "keys": [["symbol", "string"]],
-        "codec": "msgpack",
-        "state": "class",
-    }
-    assert operator(state_type=dict).fingerprint() != operator().fingerprint()
-    assert operator(codec="pickle").fingerprint() != operator().fingerprint()
+def test_the_description_holds_codec_and_shape_of_the_state() -> None:
+    assert operator().describe_state() == StateDescription(
+        columns=(("state", "large_binary"),), codec="msgpack", type="StructType"
+    )
+    assert operator().upgrade_from(operator().describe_state()) is None
+    for other in (operator(state_type=dict), operator(codec="pickle")):
+        with pytest.raises(CheckpointMismatchError, match="'market' in the checkpoint does not"):
+            operator().upgrade_from(other.describe_state())
 
 
 def test_it_cannot_be_merged() -> None:
@@ -377,7 +358,7 @@ def test_state_that_cannot_be_written_names_operator_key_and_type() -> None:
     assert "Operator 'market' cannot write its state of key ('b',), of type Book" in str(
         caught.value
     )
-    assert ".rows is 'three', declared as int" in caught.value.message
+    assert "Expected `int`, got `str`" in caught.value.message
     assert caught.value.context["key"] == ("b",)
 
 

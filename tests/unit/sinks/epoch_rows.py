@@ -49,6 +49,7 @@ class EpochRows:
     batch_rows: int = 2
     on_batch: Callable[[int], None] = lambda _: None
     spark: SparkSession | None = None
+    announced: pa.Schema | None = None
     written: Sequence[WrittenFile] = ()
     on_divert: Callable[[pa.RecordBatch, Rejections], None] = refuse
 
@@ -58,7 +59,7 @@ class EpochRows:
 
     @property
     def schema(self) -> pa.Schema:
-        return self.table.schema
+        return self.announced or self.table.schema
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for index, batch in enumerate(self.table.to_batches(max_chunksize=self.batch_rows)):

@@ -313,3 +313,52 @@ def test_options_that_are_never_right_are_refused_at_once(
 
     with pytest.raises(SinkError, match=message):
         DeltaSink("out", **options)
+
+
+def test_a_key_that_the_merge_cannot_read_is_refused_at_open(tmp_path: Path) -> None:
+    schema = pa.schema([("pla`ne", pa.string()), ("total", pa.int64())])
+    ctx = context(schema=schema, keys=("pla`ne",))
+    with pytest.raises(SinkError, match="backtick"):
+        opened(tmp_path, ctx, mode="upsert")
+    sink = opened(tmp_path, ctx)
+    sink.deliver(EpochRows(epoch=0, table=pa.table([["a"], [1]], schema=schema)))
+    assert deltalake.DeltaTable(tmp_path).count() == 1
+
+
+def test_a_table_with_constraints_is_refused_at_open(tmp_path: Path) -> None:
+    opened(tmp_path)
+    deltalake.DeltaTable(tmp_path).alter.add_constraint({"positive": "total > 0"})
+    with pytest.raises(SinkError, match=r"has constraints \(positive\)"):
+        opened(tmp_path)
+
+
+def test_rows_that_the_table_cannot_take_are_found_before_they_are_committed(
+    tmp_path: Path,
+) -> None:
+    schema = pa.schema([("plane", pa.string()), ("day", pa.date32())])
+    deltalake.DeltaTable.create(
+        tmp_path,
+        schema=pa.schema([pa.field("plane", pa.string()), pa.field("day", pa.date32(), False)]),
+        partition_by=["plane"],
+    )
+    sink = opened(tmp_path, context(schema=schema))
+    rows = pa.record_batch(
+        {"plane": ["a", "b" * 300, "c", "d"], "day": pa.array([0, 0, 10**7, None], pa.date32())}
+    )
+    found = sink.row_check()(rows)
+    assert found is not None
+    assert found.rows.tolist() == [1, 2, 3]
+
+
+def test_secrets_in_options_and_uris_are_not_shown(tmp_path: Path) -> None:
+    from godwit.sinks.delta_sink import DeltaSink
+
+    options = {"aws_secret_access_key": "hunter2", "conditional_put": "hunter2"}
+    for path in ("abfss://container:hunter2@account/x", f"{tmp_path}/hunter2"):
+        sink = DeltaSink(path, storage_options=options)
+        assert "container:hunter2" not in repr(sink)
+        (tmp_path / "hunter2").write_text("no directory")
+        with pytest.raises(SinkError) as caught:
+            sink.open(context())
+        assert "hunter2@" not in f"{caught.value!r} {vars(caught.value)}"
+        assert caught.value.__cause__ is None

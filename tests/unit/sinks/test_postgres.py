@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +19,7 @@ from godwit.sinks.postgres_sink import PostgresSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from godwit.dataflow.staging import Rejections
     from godwit.sinks.sink import SinkContext
 
 pytestmark = pytest.mark.postgres
@@ -383,9 +385,9 @@ def test_queries_that_upsert_the_same_keys_at_once_do_not_lock_each_other_out(
 # --- errors ---------------------------------------------------------------------------------
 
 
-def test_a_value_that_the_server_refuses_is_an_error_that_names_the_epoch(postgres: str) -> None:
+def test_a_value_that_the_server_refuses_is_an_error_that_names_the_row(postgres: str) -> None:
     with opened(postgres) as sink:
-        with pytest.raises(SinkError, match=r"epoch 3 cannot be written: .*0x00"):
+        with pytest.raises(SinkError, match=r"N.x00.*the server says: .*0x00"):
             sink.deliver(rows(3, ("N\0", 1)))
         sink.deliver(rows(4, ("N1", 1)))
     assert table(postgres) == [("N1", 1)]
@@ -432,3 +434,90 @@ def test_options_that_are_never_right_are_refused_at_once(
 ) -> None:
     with pytest.raises(SinkError, match=message):
         PostgresSink("", **arguments)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_names_may_hold_any_character(postgres: str, mode: str) -> None:
+    name = '100%s {of} "it"'
+    query(postgres, f'CREATE SCHEMA "{name.replace(chr(34), chr(34) * 2)}"')
+    schema = pa.schema([("pla%ne", pa.string()), ("to {tal} %(x)s", pa.int64())])
+    ctx = context(schema=schema, keys=("pla%ne",))
+    epoch = EpochRows(epoch=0, table=pa.table([["a"], [1]], schema=schema))
+    with opened(postgres, ctx, f"{name}.50% `t`", mode=mode) as sink:
+        sink.deliver(epoch)
+        sink.deliver(epoch)
+    quoted = name.replace('"', '""')
+    assert query(postgres, f'SELECT * FROM "{quoted}"."50% `t`"') == [("a", 1)]
+    query(postgres, f'DROP SCHEMA "{quoted}" CASCADE')
+
+
+@pytest.mark.parametrize("name", ["t\0", "a\0.t"])
+def test_a_name_with_a_zero_byte_names_no_table(name: str) -> None:
+    with pytest.raises(SinkError, match="does not name a table"):
+        PostgresSink("", name)
+
+
+def test_rows_that_no_column_takes_are_found_before_they_are_committed(postgres: str) -> None:
+    query(postgres, "CREATE TYPE size AS ENUM ('small', 'large')")
+    query(
+        postgres,
+        "CREATE TABLE target (plane varchar(3) NOT NULL, size size, day date, note jsonb)",
+    )
+    schema = pa.schema(
+        [
+            ("plane", pa.string()),
+            ("size", pa.string()),
+            ("day", pa.date32()),
+            ("note", pa.list_(pa.struct([("text", pa.string())]))),
+        ]
+    )
+    table = pa.table(
+        {
+            "plane": ["N1", None, "N123", "N2", "N3", "N4"],
+            "size": ["small", "small", "large", "huge", None, None],
+            "day": pa.array([0, 0, 0, 0, 10**7, 0], pa.date32()),
+            "note": [[], [], [], [], [], [{"text": "\0"}]],
+        },
+        schema=schema,
+    )
+    with opened(postgres, context(schema=schema)) as sink:
+        found = sink.row_check()(table.combine_chunks().to_batches()[0])
+        sink.deliver(EpochRows(epoch=0, table=table.slice(0, 1)))
+    assert found is not None
+    assert found.rows.tolist() == [1, 2, 3, 4, 5]
+    columns = [reason.split("'")[1] for reason in found.reasons]
+    assert columns == ["plane", "plane", "size", "day", "note"]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_that_only_the_server_refuses_are_diverted_and_the_others_written(
+    postgres: str, mode: str
+) -> None:
+    query(
+        postgres,
+        "CREATE TABLE target (plane text UNIQUE NOT NULL, total bigint CHECK (total < 100))",
+    )
+    diverted: list[tuple[dict[str, Any], str]] = []
+
+    def divert(found: pa.RecordBatch, rejections: Rejections) -> None:
+        diverted.extend(zip(found.to_pylist(), rejections.reasons, strict=True))
+
+    epoch = rows(0, *((f"N{n}", 500 if n in {3, 7} else n) for n in range(10)))
+    with opened(postgres, mode=mode) as sink:
+        sink.deliver(replace(epoch, on_divert=divert))
+        sink.deliver(epoch)
+    assert [total for _, total in table(postgres)] == [0, 1, 2, 4, 5, 6, 8, 9]
+    assert [row["plane"] for row, _ in diverted] == ["N3", "N7"]
+    assert all("violates check constraint" in reason for _, reason in diverted)
+
+
+def test_a_row_that_nobody_takes_leaves_nothing_of_its_epoch(postgres: str) -> None:
+    query(postgres, "CREATE TABLE target (plane text, total bigint CHECK (total < 100))")
+    with opened(postgres) as sink:
+        for _ in range(2):
+            with pytest.raises(SinkError, match=r"'N2'.*violates check constraint"):
+                sink.deliver(rows(0, ("N1", 1), ("N2", 200)))
+            assert table(postgres) == []
+        query(postgres, "ALTER TABLE target DROP CONSTRAINT target_total_check")
+        sink.deliver(rows(0, ("N1", 1), ("N2", 200)))
+    assert table(postgres) == [("N1", 1), ("N2", 200)]

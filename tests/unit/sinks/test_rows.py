@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,9 @@ import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
 
 from godwit.model.errors import SinkError
+from godwit.sinks.parquet_sink import ParquetSink
 from godwit.sinks.rows import (
+    checked_rejects,
     column_names,
     fit,
     gather,
@@ -90,7 +92,7 @@ def test_rows_that_fit_pass_untouched() -> None:
 )
 def test_rows_that_do_not_fit_are_an_error(table: pa.Table) -> None:
     with pytest.raises(SinkError, match="epoch 5: the rows do not fit"):
-        list(fit(EpochRows(epoch=5, table=table), SCHEMA, "by_plane"))
+        list(fit(EpochRows(epoch=5, table=table, announced=SCHEMA), SCHEMA, "by_plane"))
 
 
 def test_small_batches_are_joined_and_empty_ones_dropped() -> None:
@@ -125,3 +127,26 @@ def test_rows_that_a_later_batch_replaces_are_left_out() -> None:
     output = rows(0, ("N1", 1), ("N2", 2), ("N1", 3), (None, 4), ("N3", 5), (None, 6))
     kept = pa.Table.from_batches(without_replaced_rows(output, SCHEMA, ["plane"], "by_plane"))
     assert kept.column("total").to_pylist() == [2, 3, 5, 6]
+
+
+def test_rows_of_an_earlier_flow_are_brought_to_todays_columns_by_name() -> None:
+    earlier = EpochRows(epoch=3, table=pa.table({"gone": [1.5], "total": [7], "plane": ["N1"]}))
+    today = pa.schema([("plane", pa.string()), ("total", pa.int64()), ("new", pa.date32())])
+    (batch,) = fit(earlier, today, "out")
+    assert batch.to_pylist() == [{"plane": "N1", "total": 7, "new": None}]
+
+
+def test_rows_of_an_earlier_flow_need_the_columns_that_tell_them_apart() -> None:
+    earlier = EpochRows(epoch=3, table=pa.table({"total": [7]}))
+    with pytest.raises(SinkError, match="by an earlier flow, without column 'plane'") as caught:
+        list(fit(earlier, SCHEMA, "out", ["plane"]))
+    assert "Start the earlier flow once more" in caught.value.remedy
+
+
+def test_a_sink_of_rejected_rows_rejects_none_itself() -> None:
+    plain = ParquetSink("rejected")
+    assert checked_rejects(plain) is plain
+    with pytest.raises(SinkError, match="has a sink of rejected rows itself"):
+        checked_rejects(ParquetSink("out", rejects=plain))
+    with pytest.raises(SinkError, match="is no sink"):
+        checked_rejects(cast("Any", "out/rejected"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +66,19 @@ def test_a_mistake_is_shown_with_the_users_line_and_one_of_ours(flights: Any) ->
         stream.key_by("tailnum").compute()
     files = [Path(str(entry.path)).name for entry in caught.traceback]
     assert files == [Path(__file__).name, "frames.py"]
+
+
+def test_the_sources_of_a_flow_are_of_one_session(flights: Any, orders: Any) -> None:
+    flow = gw.Flow("delays")
+    flow.source("flights", flights)
+    flow.source("orders", orders)
+    stranger = replace(orders, sparkSession=type(orders.sparkSession)())
+    with pytest.raises(InvalidFlowError, match="'flights' and 'more' come from two Spark sessions"):
+        flow.source("more", stranger)
+    assert list(flow.sources) == ["flights", "orders"]
+
+
+def test_a_source_of_spark_connect_is_refused_where_it_is_given(flights: Any) -> None:
+    connect = replace(flights, sparkSession=object())
+    with pytest.raises(InvalidFlowError, match=r"'flights' was .* Spark Connect session"):
+        gw.Flow("delays").source("flights", connect)

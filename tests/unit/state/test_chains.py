@@ -4,9 +4,20 @@ import msgspec
 import pytest
 
 from godwit.model.errors import CheckpointError
-from godwit.state.chains import Chains, rows_of
+from godwit.state.chains import Chains
+from godwit.state.evolution import FlowVersion
 from godwit.state.framing import decode_record, encode_record
-from godwit.state.records import BlockRef, CommitRecord, Manifest, SegmentRef, SnapshotRef
+from godwit.state.records import (
+    BlockRef,
+    CommitRecord,
+    Manifest,
+    SegmentRef,
+    SnapshotRef,
+    StateId,
+)
+from godwit.state.state_chains import rows_of
+
+STATE = StateId("op", "state")
 
 
 def block(length: int = 100, data: bytes = b"") -> BlockRef:
@@ -18,6 +29,8 @@ def segment(
 ) -> SegmentRef:
     return SegmentRef(
         operator="op",
+        state="state" if kind == "changes" else "",
+        flow=0,
         epoch=epoch,
         lane=lane,
         kind=kind,  # type: ignore[arg-type]  # one of the two, chosen by the tests below
@@ -29,7 +42,13 @@ def segment(
 
 def snapshot(key_group: int, version: int, length: int = 500) -> SnapshotRef:
     return SnapshotRef(
-        operator="op", key_group=key_group, version=version, rows=1, block=block(length)
+        operator="op",
+        state="state",
+        flow=0,
+        key_group=key_group,
+        version=version,
+        rows=1,
+        block=block(length),
     )
 
 
@@ -50,6 +69,7 @@ def record(
 
 def chains_after(*records: CommitRecord) -> Chains:
     chains = Chains(4)
+    chains.become(0, FlowVersion())
     for each in records:
         chains.check(each)
         chains.apply(each)
@@ -63,6 +83,8 @@ def epochs(segments: tuple[SegmentRef, ...]) -> list[int]:
 def test_rows_of_a_key_group_lie_between_two_ends() -> None:
     three = SegmentRef(
         operator="op",
+        state="state",
+        flow=0,
         epoch=0,
         lane=0,
         kind="changes",
@@ -74,30 +96,30 @@ def test_rows_of_a_key_group_lie_between_two_ends() -> None:
 
 
 def test_a_key_group_that_nobody_wrote_has_an_empty_chain() -> None:
-    chain = chains_after(record(0)).chain("op", 2)
-    assert (chain.snapshot, chain.segments, chain.waiting, chain.version) == (None, (), (), -1)
+    chain = chains_after(record(0)).chain(STATE, 2)
+    assert (chain.snapshot, chain.segments, chain.version) == (None, (), -1)
 
 
 def test_asking_for_an_operator_does_not_make_it_exist() -> None:
     chains = Chains(4)
-    chains.chain("typo", 0)
-    chains.versions("typo")
+    chains.chain(StateId("typo", "state"), 0)
+    chains.versions(StateId("typo", "state"))
     assert chains.operators == ()
 
 
 def test_the_version_is_the_last_epoch_with_changes() -> None:
     chains = chains_after(record(0, segment(0, 1)), record(1, segment(1, 1, 2)), record(2))
     assert chains.epoch == 2
-    assert chains.versions("op").tolist() == [-1, 1, 1, -1]
-    assert epochs(chains.chain("op", 1).segments) == [0, 1]
-    assert epochs(chains.chain("op", 2).segments) == [1]
+    assert chains.versions(STATE).tolist() == [-1, 1, 1, -1]
+    assert epochs(chains.chain(STATE, 1).segments) == [0, 1]
+    assert epochs(chains.chain(STATE, 2).segments) == [1]
 
 
 def test_since_gives_only_what_is_missing() -> None:
     chains = chains_after(*(record(e, segment(e, 1)) for e in range(4)))
-    assert epochs(chains.since("op", 1, 1).segments) == [2, 3]
-    assert epochs(chains.since("op", 1, 3).segments) == []
-    assert epochs(chains.since("op", 1, -1).segments) == [0, 1, 2, 3]
+    assert epochs(chains.since(STATE, 1, 1).segments) == [2, 3]
+    assert epochs(chains.since(STATE, 1, 3).segments) == []
+    assert epochs(chains.since(STATE, 1, -1).segments) == [0, 1, 2, 3]
 
 
 def test_a_snapshot_takes_the_place_of_the_segments_it_covers() -> None:
@@ -106,11 +128,11 @@ def test_a_snapshot_takes_the_place_of_the_segments_it_covers() -> None:
         record(1, segment(1, 1, 2)),
         record(2, segment(2, 1, 2), snapshots=(snapshot(1, 1),)),
     )
-    chain = chains.chain("op", 1)
+    chain = chains.chain(STATE, 1)
     assert chain.snapshot == snapshot(1, 1)
     assert epochs(chain.segments) == [2]
     assert chain.version == 2
-    assert epochs(chains.chain("op", 2).segments) == [0, 1, 2]
+    assert epochs(chains.chain(STATE, 2).segments) == [0, 1, 2]
 
 
 def test_a_table_that_is_not_behind_the_snapshot_does_not_start_again_from_it() -> None:
@@ -120,9 +142,9 @@ def test_a_table_that_is_not_behind_the_snapshot_does_not_start_again_from_it() 
         record(2, segment(2, 1), snapshots=(snapshot(1, 1),)),
     )
     # Nothing changed in epoch 1: a table at version 0 holds all that the snapshot does.
-    assert chains.since("op", 1, 0).snapshot is None
-    assert epochs(chains.since("op", 1, 0).segments) == [2]
-    assert chains.since("op", 1, -1).snapshot is not None
+    assert chains.since(STATE, 1, 0).snapshot is None
+    assert epochs(chains.since(STATE, 1, 0).segments) == [2]
+    assert chains.since(STATE, 1, -1).snapshot is not None
 
 
 def test_a_snapshot_written_in_the_background_keeps_the_segments_after_it() -> None:
@@ -130,9 +152,9 @@ def test_a_snapshot_written_in_the_background_keeps_the_segments_after_it() -> N
         *(record(e, segment(e, 1)) for e in range(3)),
         record(3, segment(3, 1), snapshots=(snapshot(1, 1),)),
     )
-    assert epochs(chains.chain("op", 1).segments) == [2, 3]
-    assert chains.since("op", 1, 1).snapshot is None
-    assert chains.since("op", 1, 0).snapshot is not None
+    assert epochs(chains.chain(STATE, 1).segments) == [2, 3]
+    assert chains.since(STATE, 1, 1).snapshot is None
+    assert chains.since(STATE, 1, 0).snapshot is not None
 
 
 def test_an_older_snapshot_does_not_replace_a_newer_one() -> None:
@@ -142,13 +164,13 @@ def test_an_older_snapshot_does_not_replace_a_newer_one() -> None:
         record(2, snapshots=(snapshot(1, 1),)),
         record(3, snapshots=(snapshot(1, 0),)),
     )
-    assert chains.chain("op", 1).snapshot == snapshot(1, 1)
+    assert chains.chain(STATE, 1).snapshot == snapshot(1, 1)
 
 
 def test_a_snapshot_of_state_that_no_epoch_wrote_is_needed_by_everybody() -> None:
     chains = chains_after(record(0), record(1, snapshots=(snapshot(1, 0),)))
-    assert chains.since("op", 1, -1).snapshot == snapshot(1, 0)
-    assert chains.chain("op", 1).version == 0
+    assert chains.since(STATE, 1, -1).snapshot == snapshot(1, 0)
+    assert chains.chain(STATE, 1).version == 0
 
 
 def test_rows_wait_until_they_are_consumed_and_postpone_the_version() -> None:
@@ -157,15 +179,15 @@ def test_rows_wait_until_they_are_consumed_and_postpone_the_version() -> None:
         record(1, segment(1, 1, kind="waiting")),
         record(2, segment(2, 1, kind="waiting")),
     )
-    assert chains.chain("op", 1).version == 0
-    assert epochs(chains.chain("op", 1).waiting) == [1, 2]
+    assert chains.chain(STATE, 1).version == 0
+    assert epochs(chains.waiting("op", 1)) == [1, 2]
     assert chains.waiting_key_groups("op") == [1]
     later = record(3, segment(3, 1), consumed=(1,))
     chains.check(later)
     chains.apply(later)
-    assert chains.chain("op", 1).waiting == ()
-    assert chains.chain("op", 1).version == 3
-    assert epochs(chains.chain("op", 1).segments) == [0, 3]
+    assert chains.waiting("op", 1) == ()
+    assert chains.chain(STATE, 1).version == 3
+    assert epochs(chains.chain(STATE, 1).segments) == [0, 3]
 
 
 def test_bytes_are_shared_out_by_rows() -> None:
@@ -173,9 +195,9 @@ def test_bytes_are_shared_out_by_rows() -> None:
         record(0, segment(0, 0, 1, 2, 3)),
         record(1, segment(1, 1), snapshots=(snapshot(2, 0, length=70),)),
     )
-    assert chains.changelog_bytes("op").tolist() == [25, 125, 0, 25]
-    assert chains.snapshot_bytes("op").tolist() == [0, 0, 70, 0]
-    assert chains.num_segments("op").tolist() == [1, 2, 0, 1]
+    assert chains.changelog_bytes(STATE).tolist() == [25, 125, 0, 25]
+    assert chains.snapshot_bytes(STATE).tolist() == [0, 0, 70, 0]
+    assert chains.num_segments(STATE).tolist() == [1, 2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +210,12 @@ def test_bytes_are_shared_out_by_rows() -> None:
         (record(1, segment(1, 1), segment(1, 1, lane=1)), "two segments change key group 1"),
         (record(1, segment(1, 3)), "rows of epoch 0 wait"),
         (record(1, consumed=(4,)), "key group 4 of 'op' does not exist"),
-        (record(1, snapshots=(snapshot(9, 0),)), "key group 9 of 'op' does not exist"),
+        (record(1, snapshots=(snapshot(9, 0),)), "key group 9 of 'op/state' does not exist"),
+        (msgspec.structs.replace(record(1), flow=1), "of flow version 1 but"),
+        (
+            record(1, msgspec.structs.replace(segment(1, 0), flow=3)),
+            "written under flow version 3, not 0",
+        ),
         (record(1, snapshots=(snapshot(1, 2),)), "has version 2"),
         (
             record(1, msgspec.structs.replace(segment(1, 0, 1), row_ends=(2, 1))),
@@ -217,10 +244,12 @@ def test_a_manifest_holds_everything() -> None:
     assert restored.manifest() == chains.manifest()
     for key_group in range(4):
         for version in range(-1, 5):
-            expected = chains.since("op", key_group, version)
-            assert restored.since("op", key_group, version) == expected
+            expected = chains.since(STATE, key_group, version)
+            assert restored.since(STATE, key_group, version) == expected
     for figures in ("versions", "snapshot_bytes", "changelog_bytes", "num_segments"):
-        assert getattr(restored, figures)("op").tolist() == getattr(chains, figures)("op").tolist()
+        assert (
+            getattr(restored, figures)(STATE).tolist() == getattr(chains, figures)(STATE).tolist()
+        )
 
 
 def test_a_segment_is_in_a_manifest_once_and_not_at_all_when_nobody_needs_it() -> None:
@@ -229,7 +258,7 @@ def test_a_segment_is_in_a_manifest_once_and_not_at_all_when_nobody_needs_it() -
         record(1, segment(1, 0, 1)),
         record(2, snapshots=(snapshot(0, 0), snapshot(1, 0))),
     )
-    assert epochs(chains.manifest().segments) == [1]
+    assert epochs(chains.manifest().states[0].segments) == [1]
 
 
 def test_inline_bytes_of_old_epochs_are_forgotten_and_the_rest_kept() -> None:
@@ -237,6 +266,33 @@ def test_inline_bytes_of_old_epochs_are_forgotten_and_the_rest_kept() -> None:
         record(0, segment(0, 0, 1, data=b"old")), record(1, segment(1, 0, data=b"new"))
     )
     chains.forget_inline_bytes(before=1)
-    old, new = chains.chain("op", 0).segments
+    old, new = chains.chain(STATE, 0).segments
     assert (old.block.data, new.block.data) == (b"", b"new")
-    assert chains.chain("op", 1).segments[0] is old
+    assert chains.chain(STATE, 1).segments[0] is old
+
+
+def test_states_of_one_operator_have_chains_of_their_own() -> None:
+    panes = msgspec.structs.replace(segment(0, 1), state="panes")
+    chains = chains_after(record(0, segment(0, 1), panes), record(1, segment(1, 1)))
+    assert chains.versions(STATE).tolist() == [-1, 1, -1, -1]
+    assert chains.versions(StateId("op", "panes")).tolist() == [-1, 0, -1, -1]
+    assert chains.states == (StateId("op", "panes"), STATE)
+
+
+def test_a_flow_version_renames_and_drops_state_and_waiting_rows_at_once() -> None:
+    def of(operator: str, written: SegmentRef) -> SegmentRef:
+        return msgspec.structs.replace(written, operator=operator)
+
+    chains = chains_after(
+        record(0, of("a", segment(0, 1)), of("b", segment(0, 2)), of("c", segment(0, 3))),
+        record(1, of("a", segment(1, 0, kind="waiting")), of("c", segment(1, 0, kind="waiting"))),
+    )
+    chains.become(1, FlowVersion(previous=0, renamed={"a": "b", "b": "a"}, dropped=("c",)))
+    assert chains.states == (StateId("a", "state"), StateId("b", "state"))
+    assert chains.versions(StateId("b", "state")).tolist() == [-1, 0, -1, -1]
+    assert chains.versions(StateId("a", "state")).tolist() == [-1, -1, 0, -1]
+    assert (chains.waiting_key_groups("b"), chains.waiting_key_groups("c")) == ([0], [])
+    restored = Chains.restore(decode_record(encode_record(chains.manifest()), Manifest, path="x"))
+    assert restored.manifest() == chains.manifest()
+    # What was written keeps the name that it was written under.
+    assert restored.segments(StateId("b", "state"))[0].operator == "a"

@@ -23,7 +23,7 @@ from godwit.state.verification import verify
 if TYPE_CHECKING:
     from pathlib import Path
 
-IDENTITY = FlowIdentity(name="flow", num_key_groups=2, operators={})
+IDENTITY = FlowIdentity(name="flow", num_key_groups=2)
 
 
 @pytest.fixture
@@ -43,6 +43,8 @@ def write(log: CommitLog, epoch: int, name: str, inline: bool = False) -> BlockR
 def segment(epoch: int, block: BlockRef) -> SegmentRef:
     return SegmentRef(
         operator="op",
+        state="state",
+        flow=0,
         epoch=epoch,
         lane=0,
         kind="changes",
@@ -76,6 +78,8 @@ def snapshot(log: CommitLog) -> SnapshotRef:
     epoch = log.latest_epoch + 1
     return SnapshotRef(
         operator="op",
+        state="state",
+        flow=0,
         key_group=1,
         version=epoch - 1,
         rows=1,
@@ -139,7 +143,7 @@ def test_files_that_are_not_ours_are_left_alone(log: CommitLog, tmp_path: Path) 
 
 def test_staged_output_is_kept_as_long_as_its_epoch(log: CommitLog) -> None:
     commit(log)
-    output = OutputRef(sink="s", lane=0, rows=1, block=write(log, 1, "output"))
+    output = OutputRef(sink="s", flow=0, lane=0, rows=1, block=write(log, 1, "output"))
     commit(log, outputs=(output,))
     commit(log)
     assert output.block.file not in collect(log)

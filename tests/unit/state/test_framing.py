@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from godwit.model.errors import CorruptCheckpointError
+from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.state.framing import decode_record, encode_commit, encode_record
 from godwit.state.records import ALIGNMENT, BlockRef, CommitRecord, OutputRef, RunRecord
 
@@ -40,13 +40,15 @@ def test_another_kind_of_record_is_not_taken_for_this_one() -> None:
         decode_record(encode_record(RUN), CommitRecord, path="x")
 
 
-def test_a_later_format_is_told_from_damage() -> None:
+@pytest.mark.parametrize("other", [1, 3])
+def test_another_format_is_refused_by_name_and_told_from_damage(other: int) -> None:
     data = bytearray(encode_record(RUN))
-    data[7] += 1
+    data[7] = other
     header = struct.calcsize("<8sQQI")
     data[header : header + 4] = struct.pack("<I", zlib.crc32(data[:header]))
-    with pytest.raises(CorruptCheckpointError, match="format 2"):
+    with pytest.raises(CheckpointMismatchError, match=f"format {other}.*reads format 2") as raised:
         decode_record(bytes(data), RunRecord, path="x")
+    assert "Start with a new checkpoint" in raised.value.remedy
 
 
 def test_inline_blocks_get_an_aligned_address_in_the_records_own_file() -> None:
@@ -54,6 +56,7 @@ def test_inline_blocks_get_an_aligned_address_in_the_records_own_file() -> None:
     outputs = tuple(
         OutputRef(
             sink="s",
+            flow=0,
             lane=i,
             rows=0,
             block=BlockRef(file="", offset=0, length=len(data), checksum=0, data=data),
@@ -73,6 +76,6 @@ def test_inline_blocks_get_an_aligned_address_in_the_records_own_file() -> None:
 
 def test_a_block_that_has_a_file_keeps_it() -> None:
     block = BlockRef(file="blocks/000000000007-a-b.blk", offset=64, length=5, checksum=1)
-    output = OutputRef(sink="s", lane=0, rows=0, block=block)
+    output = OutputRef(sink="s", flow=0, lane=0, rows=0, block=block)
     _, settled = encode_commit(CommitRecord(epoch=7, run_id="r", outputs=(output,)))
     assert settled.outputs == (output,)

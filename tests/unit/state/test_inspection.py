@@ -14,7 +14,7 @@ from godwit.state.storage import CheckpointStorage
 if TYPE_CHECKING:
     from pathlib import Path
 
-IDENTITY = FlowIdentity(name="flow", num_key_groups=4, operators={"op": {}})
+IDENTITY = FlowIdentity(name="flow", num_key_groups=4)
 
 
 def test_a_summary_says_what_there_is(tmp_path: Path) -> None:
@@ -27,6 +27,8 @@ def test_a_summary_says_what_there_is(tmp_path: Path) -> None:
             changes, whole = writer.close()
         segment = SegmentRef(
             operator="op",
+            state="" if epoch == 3 else "state",
+            flow=0,
             epoch=epoch,
             lane=0,
             kind="waiting" if epoch == 3 else "changes",
@@ -34,7 +36,9 @@ def test_a_summary_says_what_there_is(tmp_path: Path) -> None:
             key_groups=(0, 2),
             row_ends=(1, 2),
         )
-        snapshot = SnapshotRef(operator="op", key_group=2, version=1, rows=9, block=whole)
+        snapshot = SnapshotRef(
+            operator="op", state="state", flow=0, key_group=2, version=1, rows=9, block=whole
+        )
         log.commit(
             CommitRecord(
                 epoch=epoch,
@@ -49,8 +53,9 @@ def test_a_summary_says_what_there_is(tmp_path: Path) -> None:
     summary = inspect(storage)
     assert (summary.identity, summary.run_id) == (IDENTITY, "some run")
     assert summary.epochs == (2, 3)
-    (operator,) = summary.operators
-    assert (operator.name, operator.key_groups, operator.waiting) == ("op", 2, (0, 2))
+    (operator,) = summary.states
+    assert (operator.operator, operator.state) == ("op", "state")
+    assert (operator.removed, operator.key_groups, operator.waiting) == (False, 2, (0, 2))
     assert (operator.snapshot_rows, operator.snapshot_bytes) == (9, 70)
     assert operator.changelog_bytes == 3 * 60 + 60
     assert (operator.mean_segments, operator.max_segments) == (2.0, 3)
@@ -64,7 +69,7 @@ def test_a_checkpoint_without_epochs_is_summed_up_too(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
     CommitLog.create_or_open(storage, IDENTITY, "r")
     summary = inspect(storage)
-    assert (summary.epochs, summary.operators, summary.files) == (None, (), 2)
+    assert (summary.epochs, summary.states, summary.files) == (None, (), 3)
 
 
 def test_there_must_be_a_checkpoint(tmp_path: Path) -> None:

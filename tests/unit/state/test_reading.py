@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from godwit.model.errors import CheckpointMismatchError
 from godwit.state.blocks import BlockWriter, encode_batch
 from godwit.state.chains import KeyGroupChain
-from godwit.state.reading import BatchCache, StateRows, read_chain, split_state
-from godwit.state.records import BlockRef, SegmentRef, SnapshotRef
+from godwit.state.entries import EntryLayout, StateRows
+from godwit.state.local_storage import LocalStorage
+from godwit.state.reading import BatchCache, read_chain
+from godwit.state.records import BlockRef, SegmentRef, SnapshotRef, StateId
 from godwit.state.schema import StateSchema
-from godwit.state.storage import CheckpointStorage, LocalStorage
+from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +25,7 @@ SCHEMA = StateSchema(
     pa.schema([("hash", pa.string()), ("row", pa.float64())]),
     pa.schema([("removed", pa.int64()), ("k0", pa.string())]),
 )
+LAYOUT = EntryLayout(name="op/state", schema=SCHEMA)
 
 Entry = tuple[int, Any, Any, Any, Any, bool]
 
@@ -55,6 +57,8 @@ def segment(storage: CheckpointStorage, epoch: int, *parts: list[Entry]) -> Segm
     entries = [entry for part in parts for entry in part]
     return SegmentRef(
         operator="op",
+        state="state",
+        flow=0,
         epoch=epoch,
         lane=0,
         kind="changes",
@@ -68,11 +72,10 @@ def chain(
     *segments: SegmentRef, key_group: int = 0, snapshot: SnapshotRef | None = None
 ) -> KeyGroupChain:
     return KeyGroupChain(
-        operator="op",
+        state=StateId("op", "state"),
         key_group=key_group,
         snapshot=snapshot,
         segments=segments,
-        waiting=(),
         version=len(segments),
     )
 
@@ -88,6 +91,8 @@ def test_the_latest_entry_of_a_key_wins_and_removed_keys_are_gone(
 ) -> None:
     snapshot = SnapshotRef(
         operator="op",
+        state="state",
+        flow=0,
         key_group=0,
         version=0,
         rows=3,
@@ -103,35 +108,35 @@ def test_the_latest_entry_of_a_key_wins_and_removed_keys_are_gone(
     second = segment(
         storage, 2, [(5, "c", 2.0, 31, None, False), (1, "b", 1.0, 21, "again", False)]
     )
-    assert rows(read_chain(storage, chain(first, second, snapshot=snapshot), SCHEMA)) == [
+    assert rows(read_chain(storage, chain(first, second, snapshot=snapshot), LAYOUT)) == [
         (1, "a", 1.0, 10, "x"),
         (5, "c", 2.0, 31, None),
         (1, "b", 1.0, 21, "again"),
     ]
-    assert len(rows(read_chain(storage, chain(first, snapshot=snapshot), SCHEMA))) == 2
+    assert len(rows(read_chain(storage, chain(first, snapshot=snapshot), LAYOUT))) == 2
 
 
 def test_only_the_key_groups_own_rows_are_read(storage: CheckpointStorage) -> None:
     shared = segment(storage, 1, [(0, "a", 0.0, 1, "", False)], [], [(2, "b", 0.0, 2, "", False)])
-    assert rows(read_chain(storage, chain(shared, key_group=2), SCHEMA)) == [(2, "b", 0.0, 2, "")]
-    assert rows(read_chain(storage, chain(shared, key_group=1), SCHEMA)) == []
+    assert rows(read_chain(storage, chain(shared, key_group=2), LAYOUT)) == [(2, "b", 0.0, 2, "")]
+    assert rows(read_chain(storage, chain(shared, key_group=1), LAYOUT)) == []
 
 
 def test_keys_are_compared_by_bits_and_null_is_a_key(storage: CheckpointStorage) -> None:
     keys = [("a", 0.0), ("a", -0.0), ("a", math.nan), (None, None), ("a", None), (None, 0.0)]
     written = segment(storage, 1, [(0, *key, i, "", False) for i, key in enumerate(keys)])
     again = segment(storage, 2, [(0, *key, i + 100, "", False) for i, key in enumerate(keys)])
-    found = read_chain(storage, chain(written, again), SCHEMA)
+    found = read_chain(storage, chain(written, again), LAYOUT)
     assert found.values.column(0).to_pylist() == [100, 101, 102, 103, 104, 105]
 
 
 def test_keys_that_share_a_hash_are_two_keys(storage: CheckpointStorage) -> None:
     both = segment(storage, 1, [(7, "a", 0.0, 1, "", False), (7, "b", 0.0, 2, "", False)])
-    assert len(rows(read_chain(storage, chain(both, both), SCHEMA))) == 2
+    assert len(rows(read_chain(storage, chain(both, both), LAYOUT))) == 2
 
 
 def test_no_segments_are_no_rows_of_the_right_types(storage: CheckpointStorage) -> None:
-    empty = read_chain(storage, chain(), SCHEMA)
+    empty = read_chain(storage, chain(), LAYOUT)
     assert (empty.keys.schema, empty.values.schema) == (SCHEMA.keys, SCHEMA.values)
     assert (len(empty.hashes), empty.keys.num_rows, empty.values.num_rows) == (0, 0, 0)
 
@@ -160,6 +165,8 @@ def test_every_type_of_key_is_told_apart(
     )
     written = SegmentRef(
         operator="op",
+        state="state",
+        flow=0,
         epoch=0,
         lane=0,
         kind="changes",
@@ -167,17 +174,9 @@ def test_every_type_of_key_is_told_apart(
         key_groups=(0,),
         row_ends=(5,),
     )
-    found = read_chain(storage, chain(written, written), schema)
+    found = read_chain(storage, chain(written, written), EntryLayout(name="op", schema=schema))
     assert found.keys.column(0).to_pylist() == [other, value, None]
     assert found.values.column(0).to_pylist() == [1, 3, 4]
-
-
-def test_state_of_another_schema_is_refused() -> None:
-    other = StateSchema(SCHEMA.keys, pa.schema([("removed", pa.float64()), ("k0", pa.string())]))
-    with pytest.raises(CheckpointMismatchError, match="but is read with"):
-        split_state(batch([]), other)
-    with pytest.raises(CheckpointMismatchError, match="but is read with"):
-        split_state(pa.record_batch({"hash": [1]}), SCHEMA)
 
 
 def test_a_segment_that_key_groups_share_is_read_once(
@@ -194,7 +193,7 @@ def test_a_segment_that_key_groups_share_is_read_once(
     monkeypatch.setattr(LocalStorage, "read", spy)
     cache = BatchCache(storage)
     for g in range(3):
-        found = read_chain(storage, chain(shared, key_group=g), SCHEMA, cache=cache)
+        found = read_chain(storage, chain(shared, key_group=g), LAYOUT, cache=cache)
         assert found.values.column(0).to_pylist() == [g]
     assert len(reads) == 1
 

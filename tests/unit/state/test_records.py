@@ -52,6 +52,8 @@ def test_references_survive_pickling_on_their_way_to_an_executor() -> None:
     block = BlockRef(file="", offset=0, length=1, checksum=2, data=b"x")
     segment = SegmentRef(
         operator="a",
+        state="state",
+        flow=0,
         epoch=1,
         lane=0,
         kind="changes",

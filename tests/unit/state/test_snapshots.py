@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from godwit.state.chains import Chains
-from godwit.state.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef
+from godwit.state.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
 from godwit.state.snapshots import choose_snapshots
 
 NUM_KEY_GROUPS = 8
+STATE = StateId("op", "state")
 
 
 def block(length: int) -> BlockRef:
@@ -17,6 +18,8 @@ def block(length: int) -> BlockRef:
 def segment(epoch: int, key_group: int, length: int) -> SegmentRef:
     return SegmentRef(
         operator="op",
+        state="state",
+        flow=0,
         epoch=epoch,
         lane=0,
         kind="changes",
@@ -28,7 +31,13 @@ def segment(epoch: int, key_group: int, length: int) -> SegmentRef:
 
 def snapshot(key_group: int, version: int, length: int) -> SnapshotRef:
     return SnapshotRef(
-        operator="op", key_group=key_group, version=version, rows=1, block=block(length)
+        operator="op",
+        state="state",
+        flow=0,
+        key_group=key_group,
+        version=version,
+        rows=1,
+        block=block(length),
     )
 
 
@@ -54,7 +63,7 @@ def chains_of(sizes: dict[int, tuple[int, int]]) -> Chains:
 def choose(chains: Chains, *, budget_bytes: int = 10**9, growth: float = 1.0) -> list[int]:
     return choose_snapshots(
         chains,
-        "op",
+        STATE,
         range(NUM_KEY_GROUPS),
         budget_bytes=budget_bytes,
         growth=growth,
@@ -93,13 +102,13 @@ def test_only_candidates_are_chosen() -> None:
     chains = chains_of(dict.fromkeys(range(6), (100, 200)))
     for candidates in ([4, 2], np.array([2, 4, 4], np.int32)):
         assert choose_snapshots(
-            chains, "op", candidates, budget_bytes=10**9, min_changelog_bytes=0
+            chains, STATE, candidates, budget_bytes=10**9, min_changelog_bytes=0
         ) == [2, 4]
-    assert choose_snapshots(chains, "op", [], budget_bytes=10**9) == []
+    assert choose_snapshots(chains, STATE, [], budget_bytes=10**9) == []
 
 
 def test_an_operator_without_state_has_nothing_to_choose() -> None:
-    assert choose_snapshots(Chains(4), "none", range(4), budget_bytes=10**9) == []
+    assert choose_snapshots(Chains(4), STATE, range(4), budget_bytes=10**9) == []
 
 
 @pytest.mark.parametrize("changed_bytes", [100, 5_000])
@@ -113,7 +122,7 @@ def test_what_is_rewritten_is_a_constant_factor_of_what_was_changed(
     chains.apply(CommitRecord(epoch=0, run_id="r", segments=(first,)))
     rewritten = longest = 0
     for epoch in range(1, epochs):
-        due = choose_snapshots(chains, "op", [0], budget_bytes=1, segment_overhead_bytes=overhead)
+        due = choose_snapshots(chains, STATE, [0], budget_bytes=1, segment_overhead_bytes=overhead)
         snapshots = (snapshot(0, epoch - 1, state_bytes),) if due else ()
         rewritten += len(snapshots) * state_bytes
         record = CommitRecord(
@@ -123,7 +132,7 @@ def test_what_is_rewritten_is_a_constant_factor_of_what_was_changed(
             snapshots=snapshots,
         )
         chains.apply(record)
-        longest = max(longest, int(chains.num_segments("op")[0]))
+        longest = max(longest, int(chains.num_segments(STATE)[0]))
     # One snapshot of the state as it came is beside the point.
     assert rewritten - state_bytes <= epochs * (changed_bytes + overhead)
     assert longest <= max(state_bytes, 64 * 1024) / (changed_bytes + overhead) + 2

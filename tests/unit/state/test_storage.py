@@ -11,7 +11,9 @@ import pytest
 
 from godwit.model.errors import CheckpointError, CorruptCheckpointError, StorageFullError
 from godwit.state.disk import PosixDisk
-from godwit.state.storage import CheckpointStorage, LocalStorage, RemoteStorage
+from godwit.state.local_storage import LocalStorage
+from godwit.state.remote_storage import RemoteStorage
+from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 def mock_storage(*, renames: bool) -> RemoteStorage:
     filesystem, root = pyarrow.fs.FileSystem.from_uri("mock:///bucket/ck")
-    return RemoteStorage(filesystem, root, uri="mock:///bucket/ck", renames=renames)
+    return RemoteStorage(
+        filesystem, root, uri="mock:///bucket/ck", renames=renames, single_driver=True
+    )
 
 
 @pytest.fixture(params=["local", "object store", "hdfs"])
@@ -201,15 +205,6 @@ def test_any_other_failure_names_the_file(tmp_path: Path, call: str) -> None:
         storage.create_exclusive("x", b"1")
 
 
-def test_files_are_exclusive_also_without_hard_links(tmp_path: Path) -> None:
-    storage = LocalStorage(tmp_path, disk=FailingDisk("link", errno.EPERM))
-    storage.create_exclusive("x", b"first")
-    with pytest.raises(FileExistsError):
-        storage.create_exclusive("x", b"second")
-    assert [entry.path for entry in storage.list("")] == ["x"]
-    assert storage.read("x").to_pybytes() == b"first"
-
-
 class ShortWrites(PosixDisk):
     def write(self, descriptor: int, data: memoryview) -> int:
         return super().write(descriptor, data[:3])
@@ -239,14 +234,28 @@ def test_a_file_is_durable_before_it_has_its_name_and_its_name_before_the_call_r
     assert disk.calls == ["create", "write", "sync", "close", "link", "unlink", "sync_directory"]
 
 
-def test_an_object_store_notices_a_writer_that_came_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = mock_storage(renames=False)
-    put = RemoteStorage._put
+def test_what_is_written_is_for_its_owner_unless_asked_otherwise(tmp_path: Path) -> None:
+    old = os.umask(0o022)
+    try:
+        for access, modes in (("owner", (0o700, 0o600)), ("umask", (0o755, 0o644))):
+            root = tmp_path / access
+            storage = CheckpointStorage.open(root, access=access)  # type: ignore[arg-type]
+            storage.create_exclusive("runs/1", b"1")
+            with storage.open_output("blocks/1.blk") as output:
+                output.write(b"1")
+            found = {path: path.stat().st_mode & 0o777 for path in root.rglob("*")}
+            assert found[root / "runs"] == found[root / "blocks"] == modes[0]
+            assert found[root / "runs/1"] == found[root / "blocks/1.blk"] == modes[1]
+            assert root.stat().st_mode & 0o777 == modes[0]
+    finally:
+        os.umask(old)
 
-    def put_and_be_overwritten(self: RemoteStorage, path: str, data: bytes) -> None:
-        put(self, path, data)
-        put(self, path, b"the other's")
 
-    monkeypatch.setattr(RemoteStorage, "_put", put_and_be_overwritten)
-    with pytest.raises(FileExistsError):
-        storage.create_exclusive("runs/1", b"ours")
+def test_a_symbolic_link_is_no_file_of_a_checkpoint(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path / "ck")
+    storage.write_atomic("x", b"1")
+    (tmp_path / "secret").write_bytes(b"not ours")
+    (tmp_path / "ck" / "y").symlink_to(tmp_path / "secret")
+    assert [entry.path for entry in storage.list("")] == ["x"]
+    with pytest.raises(CorruptCheckpointError, match="no plain file"):
+        storage.read("y")

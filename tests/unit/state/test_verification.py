@@ -26,7 +26,7 @@ from godwit.state.verification import verify
 if TYPE_CHECKING:
     from pathlib import Path
 
-IDENTITY = FlowIdentity(name="flow", num_key_groups=4, operators={})
+IDENTITY = FlowIdentity(name="flow", num_key_groups=4)
 ROWS = pa.record_batch({"hash": pa.array([1, 5, 2], pa.int64()), "k": ["a", "b", "c"]})
 
 
@@ -47,6 +47,8 @@ def write(log: CommitLog, batch: pa.RecordBatch | bytes = ROWS) -> BlockRef:
 def segment(log: CommitLog, batch: pa.RecordBatch | bytes = ROWS) -> SegmentRef:
     return SegmentRef(
         operator="op",
+        state="state",
+        flow=0,
         epoch=log.latest_epoch + 1,
         lane=0,
         kind="changes",
@@ -100,7 +102,9 @@ def test_rows_that_nobody_is_told_about_are_found(log: CommitLog) -> None:
 
 def test_a_snapshot_with_rows_of_another_key_group_or_too_few_is_found(log: CommitLog) -> None:
     commit(log, segment(log))
-    snapshot = SnapshotRef(operator="op", key_group=1, version=0, rows=7, block=write(log))
+    snapshot = SnapshotRef(
+        operator="op", state="state", flow=0, key_group=1, version=0, rows=7, block=write(log)
+    )
     commit(log, snapshots=(snapshot,))
     few, wrong = sorted(problems(log))
     assert "has 1 rows in the wrong key group" in few + wrong
@@ -108,7 +112,7 @@ def test_a_snapshot_with_rows_of_another_key_group_or_too_few_is_found(log: Comm
 
 
 def test_output_with_another_number_of_rows_is_found(log: CommitLog) -> None:
-    commit(log, outputs=(OutputRef(sink="s", lane=0, rows=2, block=write(log)),))
+    commit(log, outputs=(OutputRef(sink="s", flow=0, lane=0, rows=2, block=write(log)),))
     (problem,) = problems(log)
     assert "The output for 's' at 0 has 3 rows, not 2" in problem
 
@@ -145,7 +149,9 @@ def test_a_manifest_that_contradicts_the_records_is_found(log: CommitLog, tmp_pa
     for _ in range(6):
         commit(log, segment(log))
     manifest = load_record(log.storage, manifest_path(3), Manifest)
-    wrong = msgspec.structs.replace(manifest, segments=manifest.segments[:-1])
+    (of_state,) = manifest.states
+    fewer = msgspec.structs.replace(of_state, segments=of_state.segments[:-1])
+    wrong = msgspec.structs.replace(manifest, states=(fewer,))
     (tmp_path / manifest_path(3)).write_bytes(encode_record(wrong))
     # Retained from here on, epochs start from the manifest before that one.
     (tmp_path / commit_path(5)).write_bytes(

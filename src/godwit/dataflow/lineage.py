@@ -1,0 +1,197 @@
+"""How the operators of a flow read what earlier versions of them wrote.
+
+Problem: a checkpoint's segments, snapshots and waiting rows were written under several flow
+versions, and lanes read all of them as state and rows of today.
+
+Each operator says for itself how its state is brought forward (`KeyedOperator.upgrade_from`).  Rows
+that wait for an operator that aggregates are partial states, and are brought forward in the same
+way; those of any other operator are its input rows, and are matched by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from godwit.model.errors import CheckpointMismatchError
+from godwit.state.entries import ColumnsByName, EntryLayout, Former, WaitingLayout
+from godwit.state.evolution import (
+    Columns,
+    FlowVersion,
+    OperatorVersion,
+    SinkVersion,
+    columns_of,
+    described,
+)
+from godwit.state.records import StateId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.operator import KeyedOperator
+    from godwit.state.commit_log import CommitLog
+    from godwit.state.evolution import FlowChanges, StateUpgrade
+    from godwit.state.records import SegmentRef
+
+    Layouts: TypeAlias = Mapping[str, tuple[EntryLayout, WaitingLayout]]
+
+__all__ = ["Layouts", "flow_version", "layouts_of"]
+
+
+def flow_version(flow: CompiledFlow) -> FlowVersion:
+    """Describe a flow as its checkpoint keeps it."""
+    return FlowVersion(
+        operators={operator.name: _operator_version(operator) for operator in flow.operators},
+        sinks={
+            output.name: SinkVersion(
+                columns=columns_of(output.schema),
+                keys=output.keys,
+                complete=flow.operator(output.operator).complete,
+            )
+            for output in flow.outputs
+        },
+        sources=flow.sources,
+    )
+
+
+def _operator_version(operator: KeyedOperator) -> OperatorVersion:
+    description = operator.describe_state()
+    return OperatorVersion(
+        kind=operator.kind,
+        keys=columns_of(operator.schema.keys),
+        states={state.state: description for state in operator.states},
+        waiting=columns_of(operator.waiting),
+    )
+
+
+def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:
+    """Give operator → how its state, and the rows that wait for it, are read.
+
+    Parameters
+    ----------
+    flow
+        The flow that is to run.
+    stored
+        What its checkpoint holds; ``None`` if it is new.
+    changes
+        What became of the operators since.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If state or waiting rows in the checkpoint do not fit.
+    """
+    before = {new: old for old, new in changes.renamed.items()}
+    return {
+        operator.name: (
+            _state_layout(operator, before.get(operator.name, operator.name), log),
+            _waiting_layout(operator, before.get(operator.name, operator.name), log),
+        )
+        for operator in flow.operators
+        for log in [None if operator.name in changes.added else stored]
+    }
+
+
+def _state_layout(operator: KeyedOperator, before: str, log: CommitLog | None) -> EntryLayout:
+    (state,) = operator.states
+    former: dict[int, Former] = {}
+    if log is not None:
+        stored = StateId(before, state.state)
+        former = _former(operator, stored, log, log.chains.flows_of(stored))
+    return EntryLayout(name=str(state), schema=operator.schema, former=former)
+
+
+def _former(
+    operator: KeyedOperator, stored: StateId, log: CommitLog, flows: Iterable[int]
+) -> dict[int, Former]:
+    found = {}
+    versions = log.versions_since(min(flows, default=log.flow))
+    for flow in sorted(flows):
+        description = described(versions, log.flow, stored.operator, stored.state, flow)
+        if description is None:
+            raise CheckpointMismatchError(
+                f"State of '{stored}' was written under flow version {flow}, which does not have "
+                "it.",
+                remedy="Run `godwit checkpoint verify` on the checkpoint.",
+                state=str(stored),
+                flow=flow,
+            )
+        upgrade = operator.upgrade_from(description)
+        if upgrade is not None or description.columns != columns_of(operator.schema.values):
+            found[flow] = Former(columns=description.columns, upgrade=upgrade)
+    return found
+
+
+def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None) -> WaitingLayout:
+    former: dict[int, Former] = {}
+    waiting = () if log is None else log.chains.waiting_segments(before)
+    if log is not None and waiting:
+        flows = {segment.flow for segment in waiting}
+        if operator.mergeable:
+            (state,) = operator.states
+            states = _former(operator, StateId(before, state.state), log, flows)
+            keys = len(operator.schema.keys)
+            former = {
+                flow: Former(
+                    columns=(*columns_of(operator.schema.keys), *of_state.columns),
+                    upgrade=None
+                    if of_state.upgrade is None
+                    else _BehindKeys(keys=keys, schema=operator.waiting, upgrade=of_state.upgrade),
+                )
+                for flow, of_state in states.items()
+            }
+        else:
+            former = _former_rows(operator, waiting, log)
+    return WaitingLayout(operator=operator.name, schema=operator.waiting, former=former)
+
+
+def _former_rows(
+    operator: KeyedOperator, waiting: Iterable[SegmentRef], log: CommitLog
+) -> dict[int, Former]:
+    found = {}
+    today = columns_of(operator.waiting)
+    for segment in waiting:
+        version = log.version(segment.flow).operator(segment.operator)
+        columns = today if version is None else version.waiting
+        if columns == today or segment.flow in found:
+            continue
+        _insist_on_rows(operator, columns)
+        found[segment.flow] = Former(
+            columns=columns, upgrade=ColumnsByName(schema=operator.waiting)
+        )
+    return found
+
+
+def _insist_on_rows(operator: KeyedOperator, written: Columns) -> None:
+    types = dict(written)
+    wrong = [
+        f"column {name!r} was {types[name]} and is {dtype}"
+        for name, dtype in columns_of(operator.waiting)
+        if types.get(name, dtype) != dtype
+    ]
+    if wrong:
+        raise CheckpointMismatchError(
+            f"Rows that wait for operator {operator.name!r} in the checkpoint do not fit: "
+            f"{'; '.join(wrong)}.",
+            remedy="Start the flow as it was until nothing waits, and change the column then.",
+            operator=operator.name,
+            differences=wrong,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BehindKeys:
+    """A `StateUpgrade` of the columns that come after the key columns."""
+
+    keys: int
+    schema: pa.Schema
+    upgrade: StateUpgrade
+
+    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        names = values.schema.names
+        states = self.upgrade(values.select(list(range(self.keys, len(names)))))
+        columns = [*values.columns[: self.keys], *states.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)

@@ -1,0 +1,266 @@
+"""Rows that a target can never take, found in whole columns before their epoch is committed.
+
+A check is made of rules, each about the values of one column.  A value inside a list, a map or a
+struct counts for its row.  Whatever a rule does not say is for the target to refuse, which is then
+found while the epoch is delivered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.dataflow.staging import Rejections
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+__all__ = [
+    "ColumnCheck",
+    "KnownYears",
+    "NoNanoseconds",
+    "NoZeroBytes",
+    "NotNull",
+    "OneOf",
+    "RowChecks",
+    "Rule",
+    "UpToCharacters",
+    "within_years",
+]
+
+_FIRST_DAY: Final = -719_162  # 0001-01-01
+_LAST_DAY: Final = 2_932_896  # 9999-12-31
+_DAMAGED: Final = "is no value of its type (text that is not UTF-8, a number that is too large)"
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class Rule(Protocol):
+    """What a target asks of the values of a column; picklable."""
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with a value that will not do, as in "holds a zero byte"."""
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark the values that will not do; ``None`` if the rule is not about such values."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoZeroBytes:
+    """Text without the character zero."""
+
+    reason: str = "holds a zero byte, which the target's text cannot"
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark texts with a zero byte."""
+        return pc.match_substring(values, "\0") if _is_text(values.type) else None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownYears:
+    """Dates and times of the years 1 to 9999, which every engine reads alike."""
+
+    reason: str = "is of a year that is not one of 1 to 9999"
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark dates and times of other years."""
+        dtype = values.type
+        if not (pa.types.is_date(dtype) or pa.types.is_timestamp(dtype)):
+            return None
+        bounds = within_years(dtype)
+        if bounds is None:
+            return None
+        first, last = bounds
+        numbers = values.cast(pa.int32() if dtype == pa.date32() else pa.int64())
+        return pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+
+
+@dataclass(frozen=True, slots=True)
+class NoNanoseconds:
+    """Times that microseconds express."""
+
+    reason: str = "has a fraction of a microsecond, which the target would drop"
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark times with a fraction of a microsecond."""
+        if not (pa.types.is_timestamp(values.type) and values.type.unit == "ns"):
+            return None
+        numbers = values.cast(pa.int64())
+        return pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class UpToCharacters:
+    """Text of a bounded length."""
+
+    limit: int
+
+    @property
+    def reason(self) -> str:
+        """What is wrong."""
+        return f"has more than the {self.limit} characters that the target's column holds"
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark texts that are too long."""
+        if not _is_text(values.type):
+            return None
+        return pc.greater(pc.utf8_length(values), self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of some texts."""
+
+    texts: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        """What is wrong."""
+        shown = ", ".join(map(repr, self.texts[:5]))
+        return f"is none of the target's {len(self.texts)} values ({shown}, ...)"
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark other texts."""
+        if not _is_text(values.type):
+            return None
+        known = pc.is_in(values, value_set=pa.array(self.texts, values.type))
+        return pc.and_(pc.invert(known), values.is_valid())
+
+
+@dataclass(frozen=True, slots=True)
+class NotNull:
+    """A value."""
+
+    reason: str = "is null, which the target's column cannot be"
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark nulls."""
+        return values.is_null()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCheck:
+    """The rules for one column.
+
+    Attributes
+    ----------
+    column
+        Name of the column.
+    rules
+        About each value in it, however deep.
+    nullable
+        Whether the column itself may be null.
+    """
+
+    column: str
+    rules: tuple[Rule, ...]
+    nullable: bool = True
+
+    def find(self, values: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], str]]:
+        """Yield positions of values that will not do, and why."""
+        rows = np.arange(len(values))
+        damaged = _damaged(values)
+        if len(damaged):
+            yield damaged, _DAMAGED
+            rows = np.setdiff1d(rows, damaged)
+            values = values.take(pa.array(rows))
+        if not self.nullable and values.null_count:
+            yield rows[_true(NotNull().bad(values))], NotNull().reason
+        for leaf, parents in _leaves(values):
+            for rule in self.rules:
+                bad = rule.bad(leaf)
+                if bad is not None and pc.any(bad).as_py():
+                    found = _true(bad)
+                    at = found if parents is None else np.unique(parents[found])
+                    yield rows[at], rule.reason
+
+
+@dataclass(frozen=True, slots=True)
+class RowChecks:
+    """The rules for all columns of a sink (see `godwit.dataflow.staging.RowCheck`)."""
+
+    columns: tuple[ColumnCheck, ...]
+
+    def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
+        """Find the rows that break a rule; the first rule that a row breaks is its reason."""
+        reasons: dict[int, str] = {}
+        for check in self.columns:
+            for positions, reason in check.find(rows.column(check.column)):
+                for position in positions.tolist():
+                    reasons.setdefault(position, f"column {check.column!r} {reason}")
+        if not reasons:
+            return None
+        ordered = sorted(reasons)
+        return Rejections(
+            rows=np.array(ordered, np.int64), reasons=[reasons[position] for position in ordered]
+        )
+
+
+def within_years(dtype: pa.DataType) -> tuple[int, int] | None:
+    """First and last number of a date or timestamp type in the years 1 to 9999.
+
+    ``None`` if the type holds no others.
+    """
+    if dtype == pa.date32():
+        return _FIRST_DAY, _LAST_DAY
+    if dtype == pa.date64():
+        return _FIRST_DAY * 86_400_000, _LAST_DAY * 86_400_000 + 86_399_999
+    if dtype.unit == "ns":
+        return None
+    per_second = _PER_SECOND[dtype.unit]
+    return _FIRST_DAY * 86_400 * per_second, (_LAST_DAY + 1) * 86_400 * per_second - 1
+
+
+def _damaged(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Positions of values that are not what their type says, found by halving."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        if len(values) == 1:
+            return np.zeros(1, np.int64)
+        half = len(values) // 2
+        return np.concatenate([_damaged(values[:half]), _damaged(values[half:]) + half])
+    return np.zeros(0, np.int64)
+
+
+def _leaves(
+    values: pa.Array, parents: npt.NDArray[np.int64] | None = None
+) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64] | None]]:
+    """Yield the arrays of plain values in an array, with the row that each value belongs to."""
+    dtype = values.type
+    if pa.types.is_dictionary(dtype):
+        yield from _leaves(values.dictionary_decode(), parents)
+    elif pa.types.is_struct(dtype):
+        for child in values.flatten():
+            yield from _leaves(child, parents)
+    elif _is_list(dtype):
+        if pa.types.is_map(dtype):
+            values = values.cast(pa.list_(pa.struct([dtype.key_field, dtype.item_field])))
+        lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+        rows = np.arange(len(values)) if parents is None else parents
+        yield from _leaves(values.flatten(), np.repeat(rows, lengths))
+    else:
+        yield values, parents
+
+
+def _true(mask: Any) -> npt.NDArray[np.int64]:
+    return np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(dtype)
+        or pa.types.is_large_list(dtype)
+        or pa.types.is_fixed_size_list(dtype)
+        or pa.types.is_map(dtype)
+    )

@@ -1,0 +1,201 @@
+"""What a source, and the maps on it, may ask of Spark: the rows of one epoch, and no state.
+
+A flow's sources run as one streaming query whose epochs Godwit commits.  An operation that Spark
+would give state of its own (or would refuse at the start, long after the line that wrote it) is
+found in the analysed logical plan, where Spark says of every node whether its rows stream.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["check_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """Operations that a flow does not take, and what to do instead.
+
+    Attributes
+    ----------
+    nodes
+        Classes of Spark's logical plan.
+    does
+        What the DataFrame does that it should not.
+    but
+        Why not.
+    remedy
+        What to do.
+    """
+
+    nodes: frozenset[str]
+    does: str
+    but: str
+    remedy: str
+
+
+_OWN_STATE = "Spark would keep that state by itself, over all epochs, where it cannot move"
+_ONE_EPOCH = "it would see the rows of one epoch only"
+_PROCESS = "Use key_by(...).process(...), whose function gets the rows of a key and its state."
+
+_REFUSALS = (
+    _Refusal(
+        nodes=frozenset({"Aggregate", "AggregateInPandas"}),
+        does="aggregates (groupBy, agg, cube, pivot)",
+        but=_OWN_STATE,
+        remedy="Use key_by(...).compute(...), which aggregates all rows of a key so far.",
+    ),
+    _Refusal(
+        nodes=frozenset({"Deduplicate", "DeduplicateWithinWatermark", "Distinct"}),
+        does="removes duplicates (distinct, dropDuplicates, SELECT DISTINCT)",
+        but=_OWN_STATE,
+        remedy="Use key_by(...) with the columns that tell rows apart, and a process(...) that "
+        "emits the first row of a key and notes in its state that it has.",
+    ),
+    _Refusal(
+        nodes=frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"}),
+        does="counts rows (limit, offset)",
+        but="Spark would count them over all epochs: later rows would be left out for ever",
+        remedy="Take it out; what an epoch reads is bounded by options of the source, such as "
+        "maxFilesPerTrigger or maxOffsetsPerTrigger.",
+    ),
+    _Refusal(
+        nodes=frozenset({"Sort"}),
+        does="sorts (orderBy, sortWithinPartitions)",
+        but="a stream has no end to sort up to",
+        remedy="Take it out; where order matters within a key, sort its rows in process(...).",
+    ),
+    _Refusal(
+        nodes=frozenset({"Window"}),
+        does="uses window functions (over(...))",
+        but=_ONE_EPOCH,
+        remedy=_PROCESS,
+    ),
+    _Refusal(
+        nodes=frozenset(
+            {
+                "FlatMapGroupsWithState",
+                "FlatMapGroupsInPandasWithState",
+                "TransformWithState",
+                "TransformWithStateInPySpark",
+            }
+        ),
+        does="keeps state per group (applyInPandasWithState, transformWithState)",
+        but=_OWN_STATE,
+        remedy=_PROCESS,
+    ),
+    _Refusal(
+        nodes=frozenset(
+            {
+                "CoGroup",
+                "FlatMapCoGroupsInArrow",
+                "FlatMapCoGroupsInPandas",
+                "FlatMapGroupsInArrow",
+                "FlatMapGroupsInPandas",
+                "MapGroups",
+            }
+        ),
+        does="works on groups of rows (applyInPandas, applyInArrow)",
+        but=_ONE_EPOCH,
+        remedy=_PROCESS,
+    ),
+    _Refusal(
+        nodes=frozenset({"Except", "Intersect"}),
+        does="compares its rows with others (intersect, exceptAll, subtract)",
+        but="Spark does that to tables only",
+        remedy='Join with the table: how="left_semi" keeps the rows that it has, how="left_anti" '
+        "the others.",
+    ),
+    _Refusal(
+        nodes=frozenset({"EventTimeWatermark"}),
+        does="sets a watermark (withWatermark)",
+        but="nothing in a flow would follow it, so no row would ever be late",
+        remedy="Take withWatermark out.",
+    ),
+)
+
+_JOINS = frozenset({"AsOfJoin", "Join"})
+_TWO_STREAMS = _Refusal(
+    nodes=_JOINS,
+    does="joins two streams",
+    but=_OWN_STATE,
+    remedy="Give both the same columns and union them, key_by(...) the column they are joined on, "
+    "and match their rows in process(...). Joins with tables that do not stream are fine.",
+)
+
+
+def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
+    """Refuse a streaming DataFrame that needs more than the rows of one epoch.
+
+    Parameters
+    ----------
+    dataframe
+        The DataFrame of a source, or what a map made of it.
+    where
+        Whose DataFrame it is, such as ``"Source 'flights'"``.
+    **context
+        Facts for the error.
+
+    Raises
+    ------
+    InvalidFlowError
+        Says what it does that a flow cannot take, why, and what to do instead.
+    """
+    plan = _analysed(dataframe)
+    for node in _nodes(plan):
+        if not node.isStreaming():
+            continue
+        kind = node.getClass().getSimpleName()
+        if kind in _JOINS:
+            refusal = _TWO_STREAMS if all(c.isStreaming() for c in _children(node)) else None
+        else:
+            refusal = next((refusal for refusal in _REFUSALS if kind in refusal.nodes), None)
+        if refusal is not None:
+            raise InvalidFlowError(
+                f"{where} {refusal.does}, but {refusal.but}.", remedy=refusal.remedy, **context
+            )
+    try:
+        _check_for_streaming(dataframe, plan)
+    except AnalysisException as error:
+        told = re.sub(r"^\[[^]]*\] | SQLSTATE: \w+$|[.;]+$", "", str(error).splitlines()[0])
+        raise InvalidFlowError(
+            f"{where} does what Spark cannot do with a stream: {told}.",
+            remedy="Take it out, or do it to a table before it is joined.",
+            **context,
+        ) from None
+
+
+def _analysed(dataframe: Any) -> Any:
+    return dataframe._jdf.queryExecution().analyzed()  # noqa: SLF001  what is not in PySpark
+
+
+def _check_for_streaming(dataframe: Any, plan: Any) -> None:
+    """Let Spark check what it would check at the start of the query."""
+    jvm = dataframe.sparkSession._jvm  # noqa: SLF001  what is not in PySpark
+    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    checker.checkForStreaming(plan, append)
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(_children(node))
+
+
+def _children(node: Any) -> list[Any]:
+    children = node.children()
+    return [children.apply(i) for i in range(children.size())]

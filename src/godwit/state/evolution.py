@@ -1,0 +1,353 @@
+"""What a flow's state looked like when it was written, and how a changed flow takes it up.
+
+Problem: programs change between runs.  What is in the checkpoint was written by operators that may
+since have been renamed, removed, or given other results, and has to be read as what it was written.
+
+A `FlowVersion` describes every operator's states and every sink's rows.  Versions form a line
+(``previous``), and each reference in the checkpoint names the version that it was written under.
+So bytes are opened under the description of that version, their columns compared by name and type,
+and then brought to today's by a `StateUpgrade`.
+
+Invariant: a part of the state that some version did not have is gone, even if a later version has
+one of the same name again (`described`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from godwit.model.errors import CheckpointMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+
+__all__ = [
+    "Columns",
+    "FlowChanges",
+    "FlowVersion",
+    "OperatorVersion",
+    "SinkVersion",
+    "StateDescription",
+    "StateUpgrade",
+    "changes_to",
+    "columns_of",
+    "described",
+    "differences",
+    "plain",
+]
+
+Columns: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and Arrow types (as text) of columns, in the order they are written in."""
+
+
+class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What one state of one operator looks like.
+
+    Attributes
+    ----------
+    columns
+        State columns, without the key columns.
+    codec
+        ``"arrow"``: the columns are the state; ``"msgpack"`` or ``"pickle"``: one binary column
+        holds Python values.
+    type
+        Plain values. Of aggregates: result → ``state``, the names of its columns, and
+        ``aggregate``, what the aggregate says of itself. Of Python values: what their type looks
+        like.
+    """
+
+    columns: Columns
+    codec: Literal["arrow", "msgpack", "pickle"]
+    type: Any = None
+
+
+class StateUpgrade(Protocol):
+    """Brings state columns as they were written to what they are today. Picklable."""
+
+    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Give as many rows, in the same order."""
+
+
+class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator in one flow version.
+
+    Attributes
+    ----------
+    kind
+        ``"compute"`` or ``"process"``.
+    keys
+        Key columns, in the order they are hashed.
+    states
+        State's name → what it looks like.
+    waiting
+        Columns of the rows that wait for it: key columns, then the others.
+    formerly
+        Name that the program says it had before; empty if it says none.
+    """
+
+    kind: str
+    keys: Columns
+    states: dict[str, StateDescription]
+    waiting: Columns = ()
+    formerly: str = ""
+
+
+class SinkVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rows of one sink look like in one flow version.
+
+    Attributes
+    ----------
+    columns
+        Columns of the staged rows.
+    keys
+        Names of those that tell rows apart; empty if none do.
+    complete
+        Whether every epoch delivers all rows there are.
+    """
+
+    columns: Columns
+    keys: tuple[str, ...] = ()
+    complete: bool = False
+
+
+class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """What a flow's operators and sinks are from some epoch on.
+
+    Attributes
+    ----------
+    previous
+        The version that it follows; -1 for the first.
+    operators, sinks
+        By name.
+    kept
+        Operators that were removed from the flow, but whose state is carried on, as they last
+        were.
+    sources
+        Names of the sources, in the order in which Spark numbers them.
+    renamed
+        Name in the previous version → name in this one; all at once.
+    dropped
+        Operators of the previous version whose state is gone.
+    """
+
+    previous: int = -1
+    operators: dict[str, OperatorVersion] = msgspec.field(default_factory=dict)
+    kept: dict[str, OperatorVersion] = msgspec.field(default_factory=dict)
+    sinks: dict[str, SinkVersion] = msgspec.field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    renamed: dict[str, str] = msgspec.field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+    def operator(self, name: str) -> OperatorVersion | None:
+        """Operator of that name that has state, in the flow or kept."""
+        return self.operators.get(name) or self.kept.get(name)
+
+    def name_before(self, operator: str) -> str | None:
+        """Name of an operator in the previous version; ``None`` if it was not there."""
+        for old, new in self.renamed.items():
+            if new == operator:
+                return old
+        return None if operator in self.renamed or operator in self.dropped else operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowChanges:
+    """What became of a flow's operators from one version to the next.
+
+    Attributes
+    ----------
+    version
+        The version to write; ``None`` if nothing changed.
+    renamed
+        Old name → new name.
+    added
+        Operators that start without state.
+    returned
+        Operators that were removed, and find the state that they left.
+    removed
+        Operators that are gone from the flow, and whose state is kept.
+    """
+
+    version: FlowVersion | None
+    renamed: Mapping[str, str]
+    added: tuple[str, ...]
+    returned: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def changes_to(
+    given: FlowVersion, stored: FlowVersion | None, *, previous: int, uri: str
+) -> FlowChanges:
+    """Find what a program changed.
+
+    Parameters
+    ----------
+    given
+        The flow of the program.
+    stored
+        The version that counts in the checkpoint; ``None`` before the first epoch.
+    previous
+        Its number.
+    uri
+        The checkpoint, for messages.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If an operator cannot take up its state whatever it holds: it has other key columns, is of
+        another kind, or says that it had a name that does not fit.
+    """
+    if stored is None:
+        return FlowChanges(
+            version=given, renamed={}, added=tuple(given.operators), returned=(), removed=()
+        )
+    problems: list[str] = []
+    renamed = _renamed(given, stored, problems)
+    origin = {new: old for old, new in renamed.items()}
+    added, returned = [], []
+    for name, operator in given.operators.items():
+        old = origin.get(name, name)
+        before = None if old == name and name in renamed else stored.operator(old)
+        if before is None:
+            added.append(name)
+            continue
+        if old not in stored.operators:
+            returned.append(name)
+        where = f"operator {name!r}: "
+        problems += differences(f"{where}kind", before.kind, operator.kind)
+        problems += differences(f"{where}keys", before.keys, operator.keys)
+    if problems:
+        raise CheckpointMismatchError(
+            f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}.",
+            remedy="Give a changed operator a name of its own, under which it starts empty, or "
+            "undo the change.",
+            uri=uri,
+            differences=problems,
+        )
+    taken = {origin.get(name, name) for name in given.operators} - set(added)
+    carried = {**stored.operators, **stored.kept}
+    kept = {name: carried[name] for name in sorted(carried.keys() - taken)}
+    version = msgspec.structs.replace(given, previous=previous, kept=kept, renamed=renamed)
+    same = not renamed and msgspec.structs.replace(
+        stored, previous=previous, renamed={}, dropped=()
+    ) == _read_back(version)
+    return FlowChanges(
+        version=None if same else version,
+        renamed=renamed,
+        added=tuple(added),
+        returned=tuple(returned),
+        removed=tuple(name for name in kept if name in stored.operators),
+    )
+
+
+def _read_back(version: FlowVersion) -> FlowVersion:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
+
+
+def _renamed(given: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
+    """Old name → new name, for the renamings that are yet to be done."""
+    wanted = {name: o.formerly for name, o in given.operators.items() if o.formerly}
+    renamed: dict[str, str] = {}
+    for new, old in wanted.items():
+        known = stored.operators.get(new)
+        if known is not None and known.formerly == old:
+            continue  # done by an earlier run
+        if stored.operator(old) is None:
+            if stored.operator(new) is None:
+                names = ", ".join(
+                    repr(name) for name in sorted({**stored.operators, **stored.kept})
+                )
+                problems.append(
+                    f"operator {new!r} says that it was {old!r}, but the checkpoint's operators "
+                    f"are {names}"
+                )
+            continue
+        if stored.operator(new) is not None and new not in wanted.values():
+            problems.append(
+                f"operator {new!r} says that it was {old!r}, but the checkpoint has state of both"
+            )
+            continue
+        renamed[old] = new
+    return renamed
+
+
+def columns_of(schema: Iterable[pa.Field]) -> Columns:
+    """Describe columns."""
+    return tuple((field.name, str(field.type)) for field in schema)
+
+
+def plain(value: Any) -> Any:
+    """Give `value` as it comes back from a record: tuples as lists."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+
+
+def described(
+    versions: Mapping[int, FlowVersion], latest: int, operator: str, state: str, flow: int
+) -> StateDescription | None:
+    """Find what an operator's state looked like under an earlier flow version.
+
+    Parameters
+    ----------
+    versions
+        Every version from `flow` to `latest`, by number.
+    latest
+        The version in which the operator has the name `operator`.
+    operator, state
+        Whose state.
+    flow
+        The version that wrote it.
+
+    Returns
+    -------
+    StateDescription or None
+        As written, but `type` holds only those results of an aggregating operator that every later
+        version has too: others were let go. ``None`` if the operator was not there.
+    """
+    line: list[StateDescription] = []
+    number, name = latest, operator
+    while number >= flow:
+        version = versions[number]
+        found = version.operator(name)
+        if found is None or state not in found.states:
+            return None
+        line.append(found.states[state])
+        if number == flow:
+            break
+        before = version.name_before(name)
+        if before is None:
+            return None
+        number, name = version.previous, before
+    else:
+        return None
+    written = line[-1]
+    if written.codec != "arrow" or not isinstance(written.type, dict):
+        return written
+    stayed = [later.type for later in line[:-1] if isinstance(later.type, dict)]
+    kept = {k: v for k, v in written.type.items() if all(k in later for later in stayed)}
+    return msgspec.structs.replace(written, type=kept)
+
+
+def differences(where: str, old: Any, new: Any) -> Iterator[str]:
+    """Say in what way two plain values differ, field by field."""
+    yield from _differences(where, (), plain(old), plain(new))
+
+
+def _differences(where: str, path: tuple[str, ...], old: Any, new: Any) -> Iterator[str]:
+    name = ".".join(path)
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        if old != new:
+            yield f"{where}{name} was {old!r} and is {new!r}"
+        return
+    for field in sorted({*old, *new}, key=str):
+        here = (*path, str(field))
+        if field not in new:
+            yield f"{where}{'.'.join(here)} was {old[field]!r} and is gone"
+        elif field not in old:
+            yield f"{where}{'.'.join(here)} is new, as {new[field]!r}"
+        else:
+            yield from _differences(where, here, old[field], new[field])

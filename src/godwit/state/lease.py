@@ -1,0 +1,248 @@
+"""The lease on a checkpoint: a second query is refused, and the first goes on undisturbed.
+
+Correctness does not rest on it (the commit log's exclusive files decide what counts); it keeps a
+mistake from costing the query that runs.
+
+Where the checkpoint lies on a file system with locks, the lease is a lock that the kernel lets go
+of with the process, so what a crashed driver held can be taken at once.  Elsewhere it is a numbered
+record, created exclusively and renewed by a beat that its owner counts.  Whoever wants the
+checkpoint watches the record by a clock of its own: it is dead once it has stood still for
+`EXPIRY_S`, and is succeeded by the next number, which again only one can create.  Clocks of two
+machines are never compared.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from godwit.model.errors import CheckpointInUseError, GodwitError
+from godwit.state.framing import decode_record, encode_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.state.storage import CheckpointStorage, StorageLock
+
+__all__ = [
+    "EXPIRY_S",
+    "RENEWAL_S",
+    "CheckpointLease",
+    "LeaseOwner",
+    "acquire_lease",
+    "break_lease",
+    "lease_owner",
+]
+
+EXPIRY_S: Final = 30.0
+"""A lease by heartbeat is dead once it has not been renewed for this long."""
+
+RENEWAL_S: Final = 5.0
+_WATCH_S: Final = 1.0
+_LOCK: Final = "lock"
+_LEASES: Final = "leases"
+_NUMBERED = re.compile(rf"{_LEASES}/(\d{{12}})\.rec")
+
+
+class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a lease.
+
+    Attributes
+    ----------
+    run_id
+        Of the run.
+    host, pid
+        Where its driver is.
+    since
+        When it began, in ISO 8601 by its own clock.
+    """
+
+    run_id: str
+    host: str
+    pid: int
+    since: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} (process {self.pid} on {self.host!r}, since {self.since})"
+
+
+class _Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lease by heartbeat says; only its owner rewrites it."""
+
+    owner: LeaseOwner
+    beat: int
+    released: bool = False
+
+
+class CheckpointLease(Protocol):
+    """A lease that is held until `release` or the death of the process."""
+
+    owner: LeaseOwner
+
+    def release(self) -> None:
+        """Let the next one have the checkpoint at once; again does nothing."""
+
+
+def acquire_lease(
+    storage: CheckpointStorage, run_id: str, *, pause: Callable[[float], None] = time.sleep
+) -> CheckpointLease:
+    """Take the lease on a checkpoint that a query is to run on.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint; its directory is created if there is none.
+    run_id
+        Unique for this run.
+    pause
+        Waits so many seconds; called only where the lease is a heartbeat that may be dead.
+
+    Raises
+    ------
+    CheckpointInUseError
+        If another query, of this process or any other, holds it.
+    CheckpointError
+        If two drivers cannot be told apart on this storage.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    owner = LeaseOwner(run_id=run_id, host=socket.gethostname(), pid=os.getpid(), since=now)
+    try:
+        lock = storage.lock(_LOCK, msgspec.json.encode(owner))
+    except BlockingIOError as error:
+        raise _in_use(storage, lease_owner(storage)) from error
+    if lock is not None:
+        return _LockLease(owner, lock)
+    number, found = _latest(storage)
+    if found is not None and not found.released:
+        _watch(storage, number, found, pause)
+    try:
+        lease = _HeartbeatLease(storage, number + 1, owner)
+    except FileExistsError as error:
+        raise _in_use(storage, lease_owner(storage)) from error
+    for earlier in _numbers(storage):
+        if earlier < number:
+            storage.delete(_path(earlier))
+    return lease
+
+
+def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
+    """Say who holds the lease (or, of a heartbeat, who did last), if that can be told."""
+    with suppress(GodwitError, msgspec.DecodeError):
+        if any(entry.path == _LOCK for entry in storage.list("")):
+            try:
+                lock = storage.lock(_LOCK, b"")
+            except BlockingIOError:
+                return msgspec.json.decode(memoryview(storage.read(_LOCK)), type=LeaseOwner)
+            if lock is not None:
+                lock.release()
+                return None
+        _, found = _latest(storage)
+        return None if found is None or found.released else found.owner
+    return None
+
+
+def break_lease(storage: CheckpointStorage) -> None:
+    """Take the lease from whoever has it; for owners that are surely dead.
+
+    One that is alive after all commits nothing more once another run has begun.
+    """
+    storage.delete(_LOCK)
+    number, found = _latest(storage)
+    if found is not None and not found.released:
+        released = msgspec.structs.replace(found, released=True)
+        with suppress(FileExistsError):  # somebody else has just succeeded it
+            storage.create_exclusive(_path(number + 1), encode_record(released))
+
+
+def _watch(
+    storage: CheckpointStorage, number: int, found: _Beat, pause: Callable[[float], None]
+) -> None:
+    """Wait until a heartbeat is surely dead; raise as soon as it proves to be alive."""
+    for _ in range(round(EXPIRY_S / _WATCH_S)):
+        pause(_WATCH_S)
+        latest, seen = _latest(storage)
+        if latest != number:
+            raise _in_use(storage, None if seen is None else seen.owner)
+        if seen is not None and seen.released:
+            return
+        if seen is None or seen.beat != found.beat:
+            raise _in_use(storage, found.owner)
+
+
+def _in_use(storage: CheckpointStorage, owner: LeaseOwner | None) -> CheckpointInUseError:
+    return CheckpointInUseError(
+        f"The checkpoint {storage.uri!r} is in use by {owner or 'another query'}.",
+        remedy="Stop that query first, or start this one with a checkpoint of its own. If its "
+        f"process is surely dead, run: godwit checkpoint unlock {storage.uri} --force",
+        uri=storage.uri,
+        owner=None if owner is None else msgspec.to_builtins(owner),
+    )
+
+
+class _LockLease:
+    def __init__(self, owner: LeaseOwner, lock: StorageLock) -> None:
+        self.owner = owner
+        self._lock = lock
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class _HeartbeatLease:
+    def __init__(self, storage: CheckpointStorage, number: int, owner: LeaseOwner) -> None:
+        self.owner = owner
+        self._storage, self._number = storage, number
+        self._beat = 0
+        self._released = threading.Event()
+        storage.create_exclusive(_path(number), self._record())
+        self._thread = threading.Thread(
+            target=self._renew, name="godwit-checkpoint-lease", daemon=True
+        )
+        self._thread.start()
+
+    def release(self) -> None:
+        if self._released.is_set():
+            return
+        self._released.set()
+        self._thread.join()
+        self._write()
+
+    def _renew(self) -> None:
+        while not self._released.wait(RENEWAL_S):
+            self._beat += 1
+            self._write()
+
+    def _write(self) -> None:
+        # A store that is away for a moment is tried again at the next beat.
+        with suppress(GodwitError):
+            self._storage.write_atomic(_path(self._number), self._record())
+
+    def _record(self) -> bytes:
+        released = self._released.is_set()
+        return encode_record(_Beat(owner=self.owner, beat=self._beat, released=released))
+
+
+def _latest(storage: CheckpointStorage) -> tuple[int, _Beat | None]:
+    """Give number and record of the last lease; ``(-1, None)`` if there never was one."""
+    number = max(_numbers(storage), default=-1)
+    if number < 0:
+        return -1, None
+    path = _path(number)
+    return number, decode_record(memoryview(storage.read(path)), _Beat, path=path)
+
+
+def _numbers(storage: CheckpointStorage) -> list[int]:
+    matches = (_NUMBERED.fullmatch(entry.path) for entry in storage.list(_LEASES))
+    return sorted(int(match[1]) for match in matches if match is not None)
+
+
+def _path(number: int) -> str:
+    return f"{_LEASES}/{number:012d}.rec"

@@ -1,0 +1,76 @@
+"""A second query on a checkpoint that is in use is refused, and the first goes on."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.spark.streams import Inbox, drain, rows_of
+
+import godwit as gw
+from godwit.model.errors import CheckpointInUseError, GodwitError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from godwit.sinks.memory_sink import MemorySink
+
+pytestmark = pytest.mark.spark
+
+
+def totals(inbox: Inbox, sink: MemorySink) -> gw.Flow:
+    flow = gw.Flow("query", num_key_groups=8)
+    stream = flow.source("rows", inbox.stream()).key_by("k").compute(name="t", total=gw.sum("v"))
+    flow.sink("out", stream, sink)
+    return flow
+
+
+@pytest.fixture
+def inbox(spark: SparkSession, tmp_path: Path) -> Inbox:
+    return Inbox(spark=spark, directory=tmp_path / "in", columns="k string, v long")
+
+
+def test_a_second_query_of_the_same_session_is_refused_by_name_and_the_first_goes_on(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    sink = gw.sinks.memory()
+    first = totals(inbox, sink).start(checkpoint=tmp_path / "ck", name="first")
+    inbox.put([("a", 1)])
+    first.processAllAvailable()
+    run = re.escape(first.runId.partition("-")[2])
+    with pytest.raises(CheckpointInUseError, match=rf"in use by run '{run}' \(process \d+"):
+        totals(inbox, gw.sinks.memory()).start(checkpoint=tmp_path / "ck", name="second")
+    inbox.put([("a", 10)])
+    first.processAllAvailable()
+    assert first.isActive
+    first.stop()
+    assert rows_of(sink.table()) == [("a", 11)]
+
+    inbox.put([("a", 100)])
+    drain(totals(inbox, sink), tmp_path / "ck")
+    assert rows_of(sink.table()) == [("a", 111)]
+
+
+def test_a_start_that_fails_and_a_query_that_failed_let_go_of_the_checkpoint(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    inbox.put([("a", 1)])
+    failing = totals(inbox, gw.sinks.memory())
+    with pytest.raises(GodwitError):
+        failing.start(checkpoint=tmp_path / "ck", executors=100, executors_timeout_s=0)
+
+    def refuse(_rows: object, _epoch: int) -> None:
+        raise ZeroDivisionError
+
+    flow = gw.Flow("query", num_key_groups=8)
+    stream = flow.source("rows", inbox.stream()).key_by("k").compute(name="t", total=gw.sum("v"))
+    flow.sink("out", stream, gw.sinks.foreach(refuse))
+    failed = flow.start(checkpoint=tmp_path / "ck", trigger={"availableNow": True})
+    while failed.isActive:  # nobody waits for it, so nobody hears of the failure
+        pass
+    sink = gw.sinks.memory()
+    drain(totals(inbox, sink), tmp_path / "ck")
+    assert rows_of(sink.table()) == [("a", 1)]

@@ -1,0 +1,93 @@
+"""Connection strings: those that cannot be meant so are refused, and none is ever repeated."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+from tests.unit.sinks.epoch_rows import context
+
+from godwit.model.errors import SinkError
+from godwit.sinks.postgres_sink import PostgresSink
+
+MALFORMED: list[Any] = [
+    "postgresql://me:hunter2@ss@host/db",
+    "postgresql://me:12/hunter2@host/db",
+    "postgresql://me:hunter2/x@host/db",
+    "postgresql://me:hun/hunter2@host:5432/db",
+    "postgresql://me:hunter2 x@host/db",
+    "postgresql://me:hunter2%@host/db",
+    "postgresql://me:hunter2%00@host/db",
+    "postgresql://me:hunter2@[host/db",
+    "postgresql://me:hunter2@host:port/db",
+    "postgresql://host/db?passwd=hunter2",
+    "postgresql://host/db?hunter2",
+    "postgresql://me:\ud800hunter2@host/db",
+    "postgres//me:hunter2@host/db",
+    "postgresql:/me:hunter2@host/db",
+    "mysql://me:hunter2@host/db",
+    "host=h password=my hunter2",
+    "host=h password='hunter2",
+    "host=h pass=hunter2",
+    "host=h password=x\\ y hunter2",
+    "host=h\0password=hunter2",
+    "host=postgresql://me:hunter2@host/db",
+    "dbname=postgresql://me:hunter2@host/db",
+    "hunter2",
+    {"host": "h", "pass": "hunter2"},
+    {"host": "postgresql://me:hunter2@h/db"},
+    {"host": "h", "port": "hunter2"},
+    {"host": "h", "password": "hunter2\0"},
+]
+UNREACHABLE: list[Any] = [
+    "postgresql://me:hunter2@127.0.0.1:1/db",
+    "postgresql://me:hunter2%40x@127.0.0.1:1/db",
+    "postgresql://127.0.0.1:1/db?user=me&password=hunter2",
+    "host=127.0.0.1 port=1 user=me password=hunter2",
+    "host=127.0.0.1 port=1 user=me password='hunter2 x'",
+    "host=127.0.0.1 port=1 user=me:hunter2",
+    {"host": "127.0.0.1", "port": 1, "password": "hunter2", "autocommit": True},
+]
+
+
+@pytest.mark.parametrize("dsn", MALFORMED)
+def test_what_cannot_be_meant_so_is_refused_before_anything_connects(dsn: Any) -> None:
+    with pytest.raises(SinkError, match="connection string cannot be used") as caught:
+        PostgresSink(dsn, "t")
+    error = caught.value
+    lines = [line for line in traceback.format_exception(error) if "PostgresSink(dsn" not in line]
+    assert "hunter2" not in f"{error!r} {vars(error)} {''.join(lines)}"
+    assert "%40 for @" in error.remedy
+
+
+@pytest.mark.parametrize("dsn", UNREACHABLE)
+def test_a_server_that_cannot_be_reached_is_reported_without_the_password(dsn: Any) -> None:
+    sink = PostgresSink(dsn, "t")
+    assert "hunter2" not in repr(sink)
+    with pytest.raises(SinkError, match=r"cannot be opened: .*127\.0\.0\.1") as caught:
+        sink.open(context())
+    error = caught.value
+    assert "hunter2" not in f"{error!r} {vars(error)} {''.join(traceback.format_exception(error))}"
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "",
+        "postgresql:///db?host=/tmp&user=me",
+        "postgresql://me@a:1,b:2/db",
+        "postgresql://me:p%40ss%2F@host/d%40b",
+        "host=h user=me password='it\\'s' options=-csearch_path=x",
+        {"host": "h", "dbname": "a@b", "row_factory": None},
+    ],
+)
+def test_what_can_be_meant_so_is_taken(dsn: Any) -> None:
+    PostgresSink(dsn, "t")
+
+
+def test_a_sink_shows_where_it_writes() -> None:
+    sink = PostgresSink("postgresql://me:hunter2@host/db", "public.t", mode="upsert")
+    assert repr(sink) == (
+        "gw.sinks.postgres('user=me password=*** dbname=db host=host', 'public.t', mode='upsert')"
+    )
