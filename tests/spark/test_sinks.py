@@ -12,7 +12,8 @@ from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
 from godwit.model.errors import SinkError
 from godwit.sinks.foreach_sink import ForeachSink
 from godwit.sinks.memory_sink import MemorySink
-from godwit.sinks.parquet_sink import ParquetSink, latest_epoch
+from godwit.sinks.parquet_directory import latest_epoch
+from godwit.sinks.parquet_sink import ParquetSink
 from godwit.spark.outputs import SessionViews
 
 if TYPE_CHECKING:

@@ -63,14 +63,18 @@ class RowCheck(Protocol):
 class LaneWriter(Protocol):
     """Writes a lane's rows of one epoch as files of the target; picklable."""
 
+    @property
+    def target(self) -> str:
+        """Path or URI of the target, without anything confidential."""
+
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
         """Write files that no other attempt writes and that no reader of the target sees.
 
         Returns
         -------
         Sequence of WrittenFile
-            What was written; ``None`` if the target cannot be reached from here, so that the rows
-            are to be staged in the checkpoint instead.
+            What was written; ``None`` if the target cannot be reached from here, or the rows are
+            too few for a file, so that they are to be staged in the checkpoint instead.
         """
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from godwit.state.local_store import LocalStore
     from godwit.state.records import StateId
     from godwit.state.storage import CheckpointStorage
-    from godwit.state.written_files import WrittenFile
+    from godwit.state.written_files import WrittenFiles
 
     _Segment = tuple[str, str, Literal["changes", "waiting"], list[int], list[int]]
 
@@ -102,10 +102,10 @@ class LaneFiles:
             self._writers["outputs"].add(encode_batch(batch, self._compression))
             self._outputs.append((sink, batch.num_rows, "rows"))
 
-    def stage_files(self, sink: str, written: Sequence[WrittenFile]) -> None:
+    def stage_files(self, sink: str, written: WrittenFiles) -> None:
         """Stage files that are at the sink's target already: their description only."""
         self._writers["outputs"].add(encode_files(written))
-        self._outputs.append((sink, sum(file.rows for file in written), "files"))
+        self._outputs.append((sink, sum(file.rows for file in written.files), "files"))
 
     def close(self, report: LaneReport) -> None:
         """Finish the files and name what is in them."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from godwit.dataflow.staging import REJECTED
 from godwit.model.errors import SinkError
+from godwit.state.written_files import WrittenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +60,8 @@ def stage_output(
     if sink.writer is not None:
         written = sink.writer.write(rows, epoch=epoch, place=place)
         if written is not None:
-            files.stage_files(sink.name, written)
+            target = sink.writer.target
+            files.stage_files(sink.name, WrittenFiles(target=target, files=tuple(written)))
             return
     files.stage(sink.name, rows)
 

@@ -27,7 +27,8 @@ from godwit.model.errors import SinkError
 from godwit.sinks.foreach_sink import ForeachSink
 from godwit.sinks.memory_sink import MemorySink
 from godwit.sinks.noop_sink import NoopSink
-from godwit.sinks.parquet_sink import ParquetSink, latest_epoch
+from godwit.sinks.parquet_directory import latest_epoch
+from godwit.sinks.parquet_sink import ParquetSink
 from godwit.sinks.partitions import MAX_PARTITIONS
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext, Views
 

@@ -47,6 +47,8 @@ class EpochFiles:
         Columns that become directories instead of columns of the files.
     compression
         Codec of the files.
+    prefix
+        What names of files begin with.
     """
 
     def __init__(
@@ -57,8 +59,9 @@ class EpochFiles:
         schema: pa.Schema,
         partition_by: Sequence[str],
         compression: str,
+        prefix: str = "part",
     ) -> None:
-        self._filesystem = filesystem
+        self._filesystem, self._prefix = filesystem, prefix
         self._directory = directory
         self._columns = [name for name in schema.names if name not in partition_by]
         self._schema = pa.schema([schema.field(name) for name in self._columns])
@@ -104,7 +107,7 @@ class EpochFiles:
         directory = f"{self._directory}/{inner}".rstrip("/")
         self._filesystem.create_dir(directory, recursive=True)
         writer = pq.ParquetWriter(
-            f"{directory}/part-{self._parts[inner]:05d}.parquet",
+            f"{directory}/{self._prefix}-{self._parts[inner]:05d}.parquet",
             self._schema,
             filesystem=self._filesystem,
             compression=self._compression,

@@ -6,10 +6,14 @@
                          _SUCCESS                epoch 0 is complete
                  epoch=1/...
                  _godwit.json                    whose directory this is
-                 _staging/                       half-written epochs
+                 _staging/                       what lanes wrote, half-written epochs
 
 Readers of Parquet (Spark, pandas, DuckDB) pass over names that begin with ``_`` and read the rest
 as a table partitioned by ``epoch``.
+
+Lanes write their rows as files under ``_staging`` while the epoch runs, and delivery links them
+into the epoch's directory (on object stores the store copies them); what lanes had too few rows for
+is written by the driver, into one file for all of them.
 
 The invariant: ``epoch=<n>/_SUCCESS`` exists exactly when epoch n has been delivered.  Where the
 file system renames directories in one step (local, HDFS), an epoch is written under ``_staging``
@@ -22,20 +26,28 @@ again.
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import os
-import re
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from godwit.model.errors import SinkError
-from godwit.sinks.durability import force_file, force_names, force_tree, local_path
+from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import exists, open_file_system, renames_directories
-from godwit.sinks.parquet_files import EpochFiles, escaped_in_paths
+from godwit.sinks.parquet_directory import (
+    check_columns,
+    delivered_epochs,
+    epochs_begun,
+    link_or_copy,
+    marker_bytes,
+    remove_staged,
+    take_directory,
+)
+from godwit.sinks.parquet_files import EpochFiles
+from godwit.sinks.parquet_lanes import ParquetLaneWriter
 from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
 from godwit.sinks.rows import (
     checked_rejects,
@@ -51,11 +63,10 @@ from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.dataflow.staging import RowCheck
+    from godwit.dataflow.staging import LaneWriter, RowCheck
 
-__all__ = ["ParquetSink", "latest_epoch"]
+__all__ = ["ParquetSink"]
 
-_EPOCH: Final = re.compile(r"epoch=(\d+)")
 _FORMAT: Final = 1
 
 
@@ -134,6 +145,32 @@ class ParquetSink(Sink):
         """Return what finds rows that Parquet or a directory's name cannot take."""
         return file_row_check(self._context, self._partition_by, self._max_partitions)
 
+    @property
+    def target(self) -> str | None:
+        """Where lanes write."""
+        if isinstance(self._fs, pafs.LocalFileSystem):
+            return self._root
+        return self._shown_path
+
+    def lane_writer(self) -> LaneWriter | None:
+        """Return what writes an epoch's files in lanes, if delivery can name them in one step.
+
+        HDFS has no links, and copies pass through whoever asks for them.
+        """
+        local = local_path(self._fs, self._root) is not None
+        if self._filesystem is not None or (self._renames and not local):
+            return None
+        return ParquetLaneWriter(
+            sink=self._context.name,
+            target=self.target or "",
+            path=self._path if not local else self._root,
+            marker=marker_bytes(self._marker()),
+            opening=self._opening,
+            schema=self._schema,
+            partition_by=self._partition_by,
+            compression=self._compression,
+        )
+
     def open(self, context: SinkContext) -> None:
         """Check columns and directory, take the directory for this query, sweep what crashes left.
 
@@ -147,13 +184,14 @@ class ParquetSink(Sink):
         self._check_columns()
         self._fs, self._root = open_file_system(self._path, self._filesystem)
         self._renames = renames_directories(self._fs)
+        self._opening = uuid.uuid4().hex[:12]
         try:
             self._fs.create_dir(self._root, recursive=True)
-            self._take_directory()
+            self._is_new = take_directory(self._fs, self._root, self._marker(), self._error)
             # The last run may have died before it made the name of its last epoch durable.
             self._force_names_in_root()
-            if exists(self._fs, f"{self._root}/_staging"):
-                self._fs.delete_dir(f"{self._root}/_staging")
+            # Not what lanes wrote: an epoch of the last run may be delivered only now.
+            remove_staged(self._fs, self._root, lambda name: name.startswith("_"))
         except OSError as error:
             raise self._error(
                 f"cannot write to {self._shown_path}: {error}",
@@ -178,6 +216,9 @@ class ParquetSink(Sink):
                     self._write_in_place(output, final)
             if self._keep is not None:
                 self._forget_old_epochs(self._keep)
+            if output.files():
+                epoch = output.epoch
+                remove_staged(self._fs, self._root, lambda name: _written_in(name) <= epoch)
         except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise self._error(
                 f"epoch {output.epoch} cannot be written to {self._shown_path}: {error}",
@@ -221,12 +262,14 @@ class ParquetSink(Sink):
     def _write(self, output: EpochOutput, directory: str) -> None:
         """Write the rows as Parquet files, then ``_SUCCESS``; rows are streamed."""
         self._fs.create_dir(directory, recursive=True)
+        self._place(output, directory)
         files = EpochFiles(
             filesystem=self._fs,
             directory=directory,
             schema=self._schema,
             partition_by=self._partition_by,
             compression=self._compression,
+            prefix="part-rest" if output.files() else "part",
         )
         with files:
             for rows in gather(fit(output, self._schema, self._context.name)):
@@ -236,6 +279,29 @@ class ParquetSink(Sink):
         with self._fs.open_output_stream(f"{directory}/_SUCCESS"):
             pass
 
+    def _place(self, output: EpochOutput, directory: str) -> None:
+        """Give the files that lanes wrote their names in the epoch's directory.
+
+        They stay where they are until the epoch is delivered, so that it can be delivered again.
+        """
+        written = output.files()
+        infos = self._fs.get_file_info([f"{self._root}/{file.path}" for file in written])
+        gone = [info.path for info in infos if info.type == pafs.FileType.NotFound]
+        ours = any(f"-{self._opening}-" in path for path in gone)
+        if gone and (ours or not self._is_new):
+            raise self._error(
+                f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
+                f"them {gone[0]}",
+                "They belong under _staging until the epoch is delivered: restore them; or remove "
+                "the directory, epochs and all, to begin it anew.",
+                epoch=output.epoch,
+            )
+        for file, info in zip(written, infos, strict=True):
+            if info.type == pafs.FileType.NotFound:
+                continue  # with the directory that it was in, which somebody removed
+            inner = file.delivered.removeprefix(f"epoch={output.epoch}/")
+            link_or_copy(self._fs, info.path, f"{directory}/{inner}")
+
     def _is_delivered(self, epoch: int) -> bool:
         return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
 
@@ -244,117 +310,37 @@ class ParquetSink(Sink):
             return True
         # An epoch that `keep` has removed is not to come back.
         return self._keep is not None and any(
-            other > epoch for other in _delivered_epochs(self._fs, self._root)
+            other > epoch for other in delivered_epochs(self._fs, self._root)
         )
 
     def _forget_old_epochs(self, keep: int) -> None:
-        kept = _delivered_epochs(self._fs, self._root)[-keep:]
+        kept = delivered_epochs(self._fs, self._root)[-keep:]
         # Also what a removal that was cut short has left without its _SUCCESS.
-        for epoch in _epochs_begun(self._fs, self._root):
+        for epoch in epochs_begun(self._fs, self._root):
             if epoch < kept[0]:
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
 
-    def _force_names_in_root(self) -> None:
-        if path := local_path(self._fs, self._root):
-            force_names([path])
-
-    def _check_columns(self) -> None:
-        require_columns(self._context, self._partition_by, "partition_by")
-        if self._keep is not None and not self._context.complete:
-            raise self._error(
-                "keep is for complete mode; here every epoch holds rows that no other does",
-                "Leave keep out, or make the operator complete.",
-            )
-        if any(name.lower() == "epoch" for name in self._schema.names):
-            raise self._error(
-                "a column is called 'epoch', as the directories are",
-                "Rename the column before the sink.",
-            )
-        for name in self._partition_by:
-            # Readers pass over what begins with "_" or ".", and take %XX for a character.
-            if name.startswith(("_", ".")) or escaped_in_paths(name) != name:
-                raise self._error(
-                    f"column {name!r} cannot name directories",
-                    "Rename the column before the sink.",
-                )
-            if not _names_a_directory(self._schema.field(name).type):
-                raise self._error(
-                    f"column {name!r} of type {self._schema.field(name).type} cannot name "
-                    f"directories",
-                    "Partition by strings, integers, dates or booleans.",
-                )
-        if len(set(self._partition_by)) >= len(self._schema.names):
-            raise self._error(
-                "partition_by leaves no column for the files", "Keep at least one column back."
-            )
-        try:
-            pq.write_table(self._schema.empty_table(), pa.BufferOutputStream())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise self._error(
-                f"Parquet cannot hold these columns: {error}", "Cast the column before the sink."
-            ) from self._secrets.cause(error)
-
-    def _take_directory(self) -> None:
-        """Write whose directory this is, or check that it is ours.
-
-        Epoch numbers start anew with every checkpoint: without this check, the epochs of an
-        older query would pass for delivered epochs of this one, and rows would be lost.
-        """
-        marker = f"{self._root}/_godwit.json"
-        mine: dict[str, Any] = {
+    def _marker(self) -> dict[str, Any]:
+        return {
             "format": _FORMAT,
             "query_id": self._context.query_id,
             "sink": self._context.name,
             "columns": {field.name: str(field.type) for field in self._schema},
             "partition_by": list(self._partition_by),
         }
-        if exists(self._fs, marker):
-            with self._fs.open_input_stream(marker) as stream:
-                text = stream.read()
-            try:
-                found = json.loads(text)
-            except ValueError as error:
-                raise self._error(
-                    f"{marker} cannot be read: {error}",
-                    "Use another path, or remove the directory to write it anew.",
-                ) from self._secrets.cause(error)
-            if found != mine:
-                raise self._refusal(found, mine)
-            return
-        strangers = [
-            info.base_name
-            for info in self._fs.get_file_info(pafs.FileSelector(self._root))
-            if not info.base_name.startswith(("_", "."))
-        ]
-        if strangers:
-            raise self._error(
-                f"{self._shown_path} already holds {', '.join(sorted(strangers)[:5])}, which this "
-                f"sink did not write",
-                "Give the sink a directory of its own.",
-            )
-        # Written under another name first: half a marker would belong to nobody.
-        with self._fs.open_output_stream(f"{marker}.new") as stream:
-            stream.write(json.dumps(mine, indent=1).encode())
-        if path := local_path(self._fs, self._root):
-            force_file(path / "_godwit.json.new")
-            # The directories above may be new. They need not be readable, but those that are not
-            # were not made here.
-            force_names(above for above in path.parents if os.access(above, os.R_OK))
-        self._fs.move(f"{marker}.new", marker)
 
-    def _refusal(self, found: dict[str, Any], mine: dict[str, Any]) -> SinkError:
-        changed = [field for field in mine if found.get(field) != mine[field]]
-        if "query_id" in changed or "sink" in changed:
-            return self._error(
-                f"{self._shown_path} belongs to sink {found.get('sink')!r} of query "
-                f"{found.get('query_id')}; this is query {self._context.query_id}",
-                "Use another path, or remove the directory to write it anew.",
+    def _check_columns(self) -> None:
+        if self._keep is not None and not self._context.complete:
+            raise self._error(
+                "keep is for complete mode; here every epoch holds rows that no other does",
+                "Leave keep out, or make the operator complete.",
             )
-        return self._error(
-            f"{', '.join(changed)} changed since {self._shown_path} was begun: "
-            f"{found.get(changed[0])} then, {mine[changed[0]]} now",
-            "Use another path, or keep columns and layout as they were.",
-        )
+        require_columns(self._context, self._partition_by, "partition_by")
+        check_columns(self._schema, self._partition_by, self._error)
+
+    def _force_names_in_root(self) -> None:
+        if path := local_path(self._fs, self._root):
+            force_names([path])
 
     def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
         return SinkError(
@@ -366,51 +352,10 @@ class ParquetSink(Sink):
         )
 
 
-def latest_epoch(
-    path: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None
-) -> int | None:
-    """Newest epoch that a Parquet sink has delivered to `path`; ``None`` before the first.
-
-    In complete mode ``<path>/epoch=<latest>`` holds the whole result.
-
-    Parameters
-    ----------
-    path
-        What the sink was given.
-    filesystem
-        What the sink was given.
-    """
-    opened, root = open_file_system(os.fspath(path), filesystem)
-    if not exists(opened, root):
-        return None
-    return max(_delivered_epochs(opened, root), default=None)
-
-
-def _epochs_begun(filesystem: pafs.FileSystem, root: str) -> list[int]:
-    """Epochs that have a directory, ascending."""
-    names = (info.base_name for info in filesystem.get_file_info(pafs.FileSelector(root)))
-    return sorted(int(match[1]) for name in names if (match := _EPOCH.fullmatch(name)))
-
-
-def _delivered_epochs(filesystem: pafs.FileSystem, root: str) -> list[int]:
-    """Delivered epochs, ascending."""
-    epochs = _epochs_begun(filesystem, root)
-    infos = filesystem.get_file_info([f"{root}/epoch={epoch}/_SUCCESS" for epoch in epochs])
-    return [
-        epoch
-        for epoch, info in zip(epochs, infos, strict=True)
-        if info.type != pafs.FileType.NotFound
-    ]
-
-
-def _names_a_directory(dtype: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
-        or pa.types.is_integer(dtype)
-        or pa.types.is_date(dtype)
-        or pa.types.is_boolean(dtype)
-    )
+def _written_in(name: str) -> float:
+    """Epoch of a directory that a lane's attempt wrote; infinite for what is none."""
+    epoch = name.partition("-")[0]
+    return int(epoch) if epoch.isdecimal() else math.inf
 
 
 def _is_codec(name: str) -> bool:

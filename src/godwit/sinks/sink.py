@@ -82,10 +82,10 @@ class EpochOutput(Protocol):
         """Rows in all."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are staged in the checkpoint, in a fixed order."""
+        """Yield the rows in a fixed order, less those in `files`."""
 
     def files(self) -> Sequence[WrittenFile]:
-        """Return the files that hold the other rows, as `Sink.lane_writer` wrote them."""
+        """Return the files that lanes wrote to the sink's `target`."""
 
     def dataframe(self) -> DataFrame:
         """Return the rows as a DataFrame, read by the executors; not for sinks with a writer."""
@@ -110,6 +110,11 @@ class Sink(ABC):
     def wants_rows(self) -> bool:
         """Whether rows are staged at all; false for a sink that throws them away."""
         return True
+
+    @property
+    def target(self) -> str | None:
+        """Path or URI that `lane_writer` writes to, without anything confidential."""
+        return None
 
     @property
     def rejects(self) -> Sink | None:

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from godwit.dataflow.staging import StagedSink
 from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
+from godwit.sinks.former_target import read_former_target
 from godwit.sinks.sink import SinkContext
 from godwit.state.blocks import decode_batch, read_block
 from godwit.state.written_files import decode_files
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from godwit.sinks.sink import EpochOutput
     from godwit.state.records import CommitRecord, OutputRef
     from godwit.state.storage import CheckpointStorage
-    from godwit.state.written_files import WrittenFile
+    from godwit.state.written_files import WrittenFile, WrittenFiles
 
 __all__ = ["SessionViews", "StagedOutput", "close_sinks", "deliver", "open_sinks", "staged_sinks"]
 
@@ -59,8 +60,6 @@ class StagedOutput:
         The sink, as the flow describes it.
     epoch
         The epoch.
-    schema
-        Columns.
     refs
         Where the rows are, in order.
     storage
@@ -73,11 +72,16 @@ class StagedOutput:
 
     output: Output
     epoch: int
-    schema: pa.Schema
     refs: Sequence[OutputRef]
     storage: CheckpointStorage
     spark: SparkSession
     on_divert: Callable[[pa.Table], None] | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows: staged rows say it themselves."""
+        held = next((ref for ref in self.refs if ref.kind == "rows"), None)
+        return self.output.schema if held is None else self._batch(held).schema
 
     @property
     def num_rows(self) -> int:
@@ -85,27 +89,29 @@ class StagedOutput:
         return sum(ref.rows for ref in self.refs)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows that are in the checkpoint on the driver, one batch at a time."""
-        for ref in self._held:
-            yield decode_batch(read_block(self.storage, ref.block))
+        """Read the rows on the driver, one batch at a time, but for the sink's own files."""
+        schema = self.schema
+        for ref in self.refs:
+            if ref.kind == "rows":
+                yield self._batch(ref)
+            elif (written := self._written(ref)).target != self.output.sink.target:
+                yield from read_former_target(written, schema, self.output.name)
 
     def files(self) -> Sequence[WrittenFile]:
-        """Files that lanes wrote to the target."""
-        return [
-            file
-            for ref in self.refs
-            if ref.kind == "files"
-            for file in decode_files(read_block(self.storage, ref.block))
-        ]
+        """Files that lanes wrote to the sink's target."""
+        written = [self._written(ref) for ref in self.refs if ref.kind == "files"]
+        own = [files for files in written if files.target == self.output.sink.target]
+        return [file for files in own for file in files.files]
 
     def dataframe(self) -> DataFrame:
         """Make a DataFrame of the rows; executors read them, unless they are few."""
-        refs = self._held
-        if sum(ref.block.length for ref in refs) <= _LOCAL_BYTES:
+        held = [ref for ref in self.refs if ref.kind == "rows"]
+        size = sum(ref.block.length for ref in held)
+        if size <= _LOCAL_BYTES or len(held) < len(self.refs):
             table = pa.Table.from_batches(self.batches(), schema=self.schema)
             return self.spark.createDataFrame(table)
         storage = self.storage
-        rows = [(pickle.dumps(ref.block),) for ref in refs]
+        rows = [(pickle.dumps(ref.block),) for ref in held]
 
         def read(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in blocks:
@@ -133,9 +139,11 @@ class StagedOutput:
             )
         self.on_divert(rejected)
 
-    @property
-    def _held(self) -> list[OutputRef]:
-        return [ref for ref in self.refs if ref.kind == "rows"]
+    def _batch(self, ref: OutputRef) -> pa.RecordBatch:
+        return decode_batch(read_block(self.storage, ref.block))
+
+    def _written(self, ref: OutputRef) -> WrittenFiles:
+        return decode_files(read_block(self.storage, ref.block))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +243,6 @@ def deliver(
         return StagedOutput(
             output=output,
             epoch=record.epoch,
-            schema=output.schema,
             refs=[ref for ref in record.outputs if ref.sink == output.name],
             storage=storage,
             spark=spark,

@@ -342,7 +342,7 @@ class _Verification:
     def rows_in_files(self, ref: BlockRef) -> int | None:
         """Rows in files that a block describes; ``None`` if it does not, which is then found."""
         try:
-            return sum(file.rows for file in decode_files(read_block(self.storage, ref)))
+            return sum(file.rows for file in decode_files(read_block(self.storage, ref)).files)
         except GodwitError as error:
             self.find(ref.file, error.message, error.remedy)
             return None

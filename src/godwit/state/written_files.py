@@ -1,7 +1,7 @@
 """Files that lanes wrote for a sink's target, as the checkpoint describes them.
 
 The rows themselves are at the target; the checkpoint holds a list of their files as one block.
-What a delivery names, renames or removes comes from here, so a path that leads out of the target
+What a delivery names, links or removes comes from here, so a path that leads out of the target
 is refused when it is read, whoever wrote it.
 """
 
@@ -14,11 +14,9 @@ import msgspec
 from godwit.model.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
 
-__all__ = ["WrittenFile", "decode_files", "encode_files"]
+__all__ = ["WrittenFile", "WrittenFiles", "decode_files", "encode_files"]
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,27 +26,45 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     path
         Path within the target.
+    delivered
+        Path within the target once its epoch is delivered; the same if it stays where it is.
     rows, size_bytes
         Rows in it, and its size.
     partition
-        Partition column → value, as the target writes it in text; None for null.
+        Partition column → its value in text, None for null; the file leaves those columns out.
     facts
         What else the target keeps about a file, as plain values.
     """
 
     path: str
+    delivered: str
     rows: int
     size_bytes: int
     partition: dict[str, str | None] = msgspec.field(default_factory=dict)
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-def encode_files(files: Sequence[WrittenFile]) -> bytes:
+class WrittenFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that a lane wrote for one target in one epoch.
+
+    Attributes
+    ----------
+    target
+        Path or URI of the target, without anything confidential.
+    files
+        The files.
+    """
+
+    target: str
+    files: tuple[WrittenFile, ...]
+
+
+def encode_files(files: WrittenFiles) -> bytes:
     """Describe files as a block."""
     return msgspec.msgpack.encode(files)
 
 
-def decode_files(data: bytes | pa.Buffer) -> list[WrittenFile]:
+def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
     """Undo `encode_files`.
 
     Raises
@@ -57,27 +73,26 @@ def decode_files(data: bytes | pa.Buffer) -> list[WrittenFile]:
         If the bytes are no such description, or a path in it leads out of the target.
     """
     try:
-        files = msgspec.msgpack.decode(data, type=list[WrittenFile])
+        written = msgspec.msgpack.decode(data, type=WrittenFiles)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptCheckpointError(
             f"A block does not describe files of a sink: {error}.",
             remedy="Run a verification of the checkpoint to see which file is affected.",
         ) from error
-    for file in files:
-        steps = file.path.split("/")
-        if not all(steps) or {".", ".."} & set(steps) or "\0" in file.path:
-            raise CorruptCheckpointError(
-                f"A block names {file.path!r} as a file within the target of a sink.",
-                remedy="The checkpoint was changed by something else than Godwit; restore it from "
-                "a copy.",
-                path=file.path,
-            )
+    for file in written.files:
+        for path in (file.path, file.delivered):
+            steps = path.split("/")
+            if not all(steps) or {".", ".."} & set(steps) or "\0" in path:
+                raise _damage(f"names {path!r} as a file within the target of a sink", path)
         if file.rows < 0 or file.size_bytes < 0:
-            raise CorruptCheckpointError(
-                f"A block gives the file {file.path!r} of a sink {file.rows} rows and "
-                f"{file.size_bytes} bytes.",
-                remedy="The checkpoint was changed by something else than Godwit; restore it from "
-                "a copy.",
-                path=file.path,
-            )
-    return files
+            facts = f"{file.rows} rows and {file.size_bytes} bytes"
+            raise _damage(f"gives the file {file.path!r} of a sink {facts}", file.path)
+    return written
+
+
+def _damage(what: str, path: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"A block {what}.",
+        remedy="The checkpoint was changed by something else than Godwit; restore it from a copy.",
+        path=path,
+    )

@@ -13,11 +13,9 @@ import pytest
 from godwit.dataflow.staging import REJECTED, Rejections, StagedSink
 from godwit.lane.outputs import rejected_rows, stage_output
 from godwit.model.errors import SinkError
-from godwit.state.written_files import WrittenFile
+from godwit.state.written_files import WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from godwit.lane.operator_lane import LaneFiles
 
 ROWS = pa.table({"plane": ["N1", "N2", "N3"], "total": [1, -2, -3]})
@@ -28,12 +26,12 @@ class Files:
     """Remembers what is staged."""
 
     rows: dict[str, pa.Table] = field(default_factory=dict)
-    files: dict[str, Sequence[WrittenFile]] = field(default_factory=dict)
+    files: dict[str, WrittenFiles] = field(default_factory=dict)
 
     def stage(self, sink: str, table: pa.Table) -> None:
         self.rows[sink] = table
 
-    def stage_files(self, sink: str, written: Sequence[WrittenFile]) -> None:
+    def stage_files(self, sink: str, written: WrittenFiles) -> None:
         self.files[sink] = written
 
 
@@ -45,9 +43,11 @@ def not_negative(rows: pa.RecordBatch) -> Rejections | None:
 @dataclass(frozen=True, slots=True)
 class Writer:
     reachable: bool
+    target: str = "out/"
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> list[WrittenFile] | None:
-        file = WrittenFile(path=f"{epoch}-{place}", rows=rows.num_rows, size_bytes=1)
+        name = f"{epoch}-{place}"
+        file = WrittenFile(path=name, delivered=name, rows=rows.num_rows, size_bytes=1)
         return [file] if self.reachable else None
 
 
@@ -107,7 +107,8 @@ def test_if_all_rows_are_rejected_nothing_is_staged_for_the_sink() -> None:
 def test_where_the_target_can_be_reached_only_the_files_are_staged() -> None:
     files = staged(writer=Writer(reachable=True))
     assert files.rows == {}
-    assert files.files["out"] == [WrittenFile(path="4-2", rows=3, size_bytes=1)]
+    file = WrittenFile(path="4-2", delivered="4-2", rows=3, size_bytes=1)
+    assert files.files["out"] == WrittenFiles(target="out/", files=(file,))
 
 
 def test_where_it_cannot_be_reached_rows_are_staged() -> None:

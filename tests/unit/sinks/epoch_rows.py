@@ -55,7 +55,7 @@ class EpochRows:
 
     @property
     def num_rows(self) -> int:
-        return int(self.table.num_rows)
+        return int(self.table.num_rows) + sum(file.rows for file in self.written)
 
     @property
     def schema(self) -> pa.Schema:

@@ -22,7 +22,8 @@ from tests.unit.sinks.file_systems import CrashError, FaultyHandler
 from godwit.model.errors import SinkError
 from godwit.sinks import parquet_sink as parquet
 from godwit.sinks.file_systems import open_file_system
-from godwit.sinks.parquet_sink import ParquetSink, latest_epoch
+from godwit.sinks.parquet_directory import latest_epoch
+from godwit.sinks.parquet_sink import ParquetSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

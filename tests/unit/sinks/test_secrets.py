@@ -12,7 +12,8 @@ from tests.unit.sinks.epoch_rows import context
 
 from godwit.model.errors import SinkError
 from godwit.sinks.file_systems import open_file_system
-from godwit.sinks.parquet_sink import ParquetSink, latest_epoch
+from godwit.sinks.parquet_directory import latest_epoch
+from godwit.sinks.parquet_sink import ParquetSink
 from godwit.sinks.secrets import Secrets, shown_uri
 
 if TYPE_CHECKING:

@@ -1,0 +1,86 @@
+"""Rows that lanes wrote for the target that a sink had before: read back from its files.
+
+After a restart the last epoch is delivered once more, perhaps to another target than the one its
+files were written for.  Then its rows are read from those files, from where lanes put them or from
+where delivery did.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from godwit.model.errors import SinkError
+from godwit.sinks.file_systems import exists, open_file_system
+from godwit.sinks.secrets import HIDDEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow.fs as pafs
+
+    from godwit.state.written_files import WrittenFile, WrittenFiles
+
+__all__ = ["read_former_target"]
+
+_log = logging.getLogger(__name__)
+
+
+def read_former_target(
+    written: WrittenFiles, schema: pa.Schema, sink: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files that were written for a target that `sink` does not write to.
+
+    Nothing is left of a target that was removed as a whole, which is the wish of whoever removed
+    it: this is logged, and no error.
+
+    Raises
+    ------
+    SinkError
+        If the target is there and a file is not, or the target cannot be reached.
+    """
+    try:
+        if HIDDEN in written.target:
+            raise PermissionError("its password is not known here")
+        filesystem, root = open_file_system(written.target)
+        if not exists(filesystem, root):
+            _log.warning(
+                "Sink %r: %s, where the last epoch was written, has been removed, and its rows "
+                "with it.",
+                sink,
+                written.target,
+            )
+            return
+        for file in written.files:
+            yield from _rows(filesystem, root, file, schema)
+    except OSError as error:
+        raise SinkError(
+            f"Sink {sink!r}: the last epoch was written to {written.target}, another target, and "
+            f"cannot be read there: {error}.",
+            remedy="Start the query once with the sink as it was, which delivers the epoch; then "
+            "change it. Or make the former target readable without options.",
+            sink=sink,
+            path=written.target,
+        ) from error
+
+
+def _rows(
+    filesystem: pafs.FileSystem, root: str, file: WrittenFile, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    path = file.delivered if exists(filesystem, f"{root}/{file.delivered}") else file.path
+    with filesystem.open_input_file(f"{root}/{path}") as stream:
+        for batch in pq.ParquetFile(stream).iter_batches():
+            columns = [
+                batch.column(field.name).cast(field.type)
+                if field.name in batch.schema.names
+                else _repeated(file.partition.get(field.name), field.type, batch.num_rows)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _repeated(text: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, dtype) if text is None else pa.repeat(pa.scalar(text).cast(dtype), rows)

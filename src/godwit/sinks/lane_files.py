@@ -1,0 +1,84 @@
+"""A lane's rows as Parquet files of the target, written where the rows are.
+
+One attempt's files have names that no other attempt uses, so a retry or a zombie leaves only files
+that nobody names.  Few rows are not worth a file of their own on every lane: they are left to be
+staged in the checkpoint, and the driver writes those of all lanes together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from godwit.sinks.parquet_files import partition_directories
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Partition", "are_worth_files", "partitioned", "write_file"]
+
+_WORTH_A_LANE: Final = 2**20
+_WORTH_A_FILE: Final = 2**16
+
+
+def are_worth_files(rows: pa.Table, partitions: int) -> bool:
+    """Whether a lane's rows make files of a sensible size."""
+    return bool(rows.nbytes >= max(_WORTH_A_LANE, _WORTH_A_FILE * partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Rows of one partition.
+
+    Attributes
+    ----------
+    directory
+        Name of its directory; empty where nothing is partitioned.
+    values
+        Partition column → its value in text, None for null.
+    rows
+        Without the partition columns.
+    """
+
+    directory: str
+    values: dict[str, str | None]
+    rows: pa.Table
+
+
+def partitioned(rows: pa.Table, partition_by: Sequence[str]) -> list[Partition]:
+    """Divide rows by partition columns."""
+    if not partition_by:
+        return [Partition("", {}, rows)]
+    columns = [name for name in rows.schema.names if name not in partition_by]
+    (keys,) = rows.select(list(partition_by)).combine_chunks().to_batches()
+    places: dict[str, list[npt.NDArray[np.int64]]] = {}
+    for directory, positions in partition_directories(keys):
+        places.setdefault(directory, []).append(positions)  # twice: of null, and of empty texts
+    parts = []
+    for directory, found in places.items():
+        positions = np.sort(np.concatenate(found))
+        values = keys.slice(int(positions[0]), 1)
+        texts = {name: _text(values.column(name)[0]) for name in partition_by}
+        parts.append(Partition(directory, texts, rows.select(columns).take(pa.array(positions))))
+    return parts
+
+
+def _text(value: pa.Scalar) -> str | None:
+    # An empty text counts as null, as in Spark.
+    plain = value.as_py()
+    if plain is None or plain == "":
+        return None
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)
+
+
+def write_file(filesystem: pafs.FileSystem, path: str, rows: pa.Table, compression: str) -> int:
+    """Write a file and return its size; the caller makes it durable."""
+    with filesystem.open_output_stream(path) as stream:
+        pq.write_table(rows, stream, compression=compression)
+        return int(stream.tell())

@@ -1,0 +1,219 @@
+"""The directory of a Parquet sink: whose it is, which epochs are in it, what is being staged."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from godwit.sinks.durability import force_file, force_names, local_path
+from godwit.sinks.file_systems import exists, open_file_system
+from godwit.sinks.parquet_files import escaped_in_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from godwit.model.errors import SinkError
+
+__all__ = [
+    "check_columns",
+    "delivered_epochs",
+    "epochs_begun",
+    "latest_epoch",
+    "link_or_copy",
+    "marker_bytes",
+    "remove_staged",
+    "take_directory",
+]
+
+_EPOCH: Final = re.compile(r"epoch=(\d+)")
+_CANNOT_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
+
+
+class _MakeError(Protocol):
+    def __call__(self, what: str, remedy: str) -> SinkError: ...
+
+
+def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeError) -> None:
+    """Refuse columns that Parquet or directories cannot hold.
+
+    Raises
+    ------
+    SinkError
+        Made by `error`.
+    """
+    if any(name.lower() == "epoch" for name in schema.names):
+        raise error(
+            "a column is called 'epoch', as the directories are",
+            "Rename the column before the sink.",
+        )
+    for name in partition_by:
+        # Readers pass over what begins with "_" or ".", and take %XX for a character.
+        if name.startswith(("_", ".")) or escaped_in_paths(name) != name:
+            raise error(
+                f"column {name!r} cannot name directories",
+                "Rename the column before the sink.",
+            )
+        if not _names_a_directory(schema.field(name).type):
+            raise error(
+                f"column {name!r} of type {schema.field(name).type} cannot name directories",
+                "Partition by strings, integers, dates or booleans.",
+            )
+    if len(set(partition_by)) >= len(schema.names):
+        raise error("partition_by leaves no column for the files", "Keep at least one column back.")
+    try:
+        pq.write_table(schema.empty_table(), pa.BufferOutputStream())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
+        raise error(
+            f"Parquet cannot hold these columns: {cause}", "Cast the column before the sink."
+        ) from cause
+
+
+def take_directory(
+    filesystem: pafs.FileSystem, root: str, mine: dict[str, Any], error: _MakeError
+) -> bool:
+    """Write whose directory this is, or check that it is ours; return whether it is a new one.
+
+    Epoch numbers start anew with every checkpoint: without this check, the epochs of an older query
+    would pass for delivered epochs of this one, and rows would be lost.
+
+    Raises
+    ------
+    SinkError
+        Made by `error`.
+    """
+    marker = f"{root}/_godwit.json"
+    if exists(filesystem, marker):
+        with filesystem.open_input_stream(marker) as stream:
+            text = stream.read()
+        try:
+            found = json.loads(text)
+        except ValueError as cause:
+            raise error(
+                f"{marker} cannot be read: {cause}",
+                "Use another path, or remove the directory to write it anew.",
+            ) from cause
+        if found != mine:
+            raise _refusal(found, mine, error)
+        return False
+    strangers = [
+        info.base_name
+        for info in filesystem.get_file_info(pafs.FileSelector(root))
+        if not info.base_name.startswith(("_", "."))
+    ]
+    if strangers:
+        raise error(
+            f"the directory already holds {', '.join(sorted(strangers)[:5])}, which this "
+            f"sink did not write",
+            "Give the sink a directory of its own.",
+        )
+    # Written under another name first: half a marker would belong to nobody.
+    with filesystem.open_output_stream(f"{marker}.new") as stream:
+        stream.write(marker_bytes(mine))
+    if path := local_path(filesystem, root):
+        force_file(path / "_godwit.json.new")
+        # The directories above may be new. They need not be readable, but those that are not
+        # were not made here.
+        force_names(above for above in path.parents if os.access(above, os.R_OK))
+    filesystem.move(f"{marker}.new", marker)
+    return True
+
+
+def _refusal(found: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
+    changed = [field for field in mine if found.get(field) != mine[field]]
+    if "query_id" in changed or "sink" in changed:
+        return error(
+            f"the directory belongs to sink {found.get('sink')!r} of query "
+            f"{found.get('query_id')}; this is query {mine['query_id']}",
+            "Use another path, or remove the directory to write it anew.",
+        )
+    return error(
+        f"{', '.join(changed)} changed since the directory was begun: "
+        f"{found.get(changed[0])} then, {mine[changed[0]]} now",
+        "Use another path, or keep columns and layout as they were.",
+    )
+
+
+def _names_a_directory(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(dtype)
+        or pa.types.is_large_string(dtype)
+        or pa.types.is_integer(dtype)
+        or pa.types.is_date(dtype)
+        or pa.types.is_boolean(dtype)
+    )
+
+
+def marker_bytes(mine: dict[str, Any]) -> bytes:
+    """Write down whose directory it is, as ``_godwit.json`` holds it."""
+    return json.dumps(mine, indent=1).encode()
+
+
+def latest_epoch(
+    path: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None
+) -> int | None:
+    """Newest epoch that a Parquet sink has delivered to `path`; ``None`` before the first.
+
+    In complete mode ``<path>/epoch=<latest>`` holds the whole result.
+
+    Parameters
+    ----------
+    path
+        What the sink was given.
+    filesystem
+        What the sink was given.
+    """
+    opened, root = open_file_system(os.fspath(path), filesystem)
+    if not exists(opened, root):
+        return None
+    return max(delivered_epochs(opened, root), default=None)
+
+
+def epochs_begun(filesystem: pafs.FileSystem, root: str) -> list[int]:
+    """Epochs that have a directory, ascending."""
+    names = (info.base_name for info in filesystem.get_file_info(pafs.FileSelector(root)))
+    return sorted(int(match[1]) for name in names if (match := _EPOCH.fullmatch(name)))
+
+
+def delivered_epochs(filesystem: pafs.FileSystem, root: str) -> list[int]:
+    """Delivered epochs, ascending."""
+    epochs = epochs_begun(filesystem, root)
+    infos = filesystem.get_file_info([f"{root}/epoch={epoch}/_SUCCESS" for epoch in epochs])
+    return [
+        epoch
+        for epoch, info in zip(epochs, infos, strict=True)
+        if info.type != pafs.FileType.NotFound
+    ]
+
+
+def remove_staged(filesystem: pafs.FileSystem, root: str, which: Callable[[str], bool]) -> None:
+    """Remove what is under ``_staging`` and has one of those names."""
+    selector = pafs.FileSelector(f"{root}/_staging", allow_not_found=True)
+    for info in filesystem.get_file_info(selector):
+        if which(info.base_name):
+            # Another delivery may have been first; and a file more does no harm.
+            with contextlib.suppress(OSError):
+                filesystem.delete_dir(info.path)
+
+
+def link_or_copy(filesystem: pafs.FileSystem, source: str, target: str) -> None:
+    """Let `target` name what `source` names; an object store copies it by itself."""
+    filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
+    here, there = local_path(filesystem, source), local_path(filesystem, target)
+    if here is None or there is None:
+        filesystem.copy_file(source, target)
+        return
+    try:
+        os.link(here, there)
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        shutil.copyfile(here, there)

@@ -1,0 +1,106 @@
+"""The lanes' part of a Parquet sink: files under ``_staging``, which delivery links into place."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from godwit.model.errors import SinkError
+from godwit.sinks.durability import force_names, force_tree, local_path
+from godwit.sinks.file_systems import open_file_system
+from godwit.sinks.lane_files import are_worth_files, partitioned, write_file
+from godwit.sinks.secrets import Secrets
+from godwit.state.written_files import WrittenFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+__all__ = ["ParquetLaneWriter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetLaneWriter:
+    """Writes a lane's rows under ``_staging`` (see `godwit.dataflow.staging.LaneWriter`).
+
+    Attributes
+    ----------
+    sink
+        Name of the sink.
+    target
+        Where it writes, as it may be shown.
+    path
+        Path or URI, as lanes open it.
+    marker
+        What is in ``_godwit.json``: where this cannot be read, the directory is another machine's.
+    opening
+        What tells files that were written since the sink was opened from others.
+    schema, partition_by, compression
+        As in `godwit.sinks.parquet_files.EpochFiles`.
+    """
+
+    sink: str
+    target: str
+    path: str
+    marker: bytes
+    opening: str
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    compression: str
+
+    def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
+        """Write a file for each partition, in a directory of this attempt's own.
+
+        Raises
+        ------
+        SinkError
+            If the directory is there and cannot be written.
+        """
+        if not are_worth_files(rows, 1):
+            return None
+        parts = partitioned(rows.cast(self.schema), self.partition_by)
+        if not are_worth_files(rows, len(parts)):
+            return None
+        filesystem, root = open_file_system(self.path)
+        try:
+            with filesystem.open_input_stream(f"{root}/_godwit.json") as stream:
+                if stream.read() != self.marker:
+                    return None
+        except OSError:
+            return None
+        attempt = f"_staging/{epoch}-{place}-{self.opening}-{uuid.uuid4().hex}"
+        try:
+            written = []
+            for part in parts:
+                inner = f"{part.directory}/part-{place:05d}.parquet".removeprefix("/")
+                path = f"{root}/{attempt}/{inner}"
+                filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
+                size = write_file(filesystem, path, part.rows, self.compression)
+                written.append(
+                    WrittenFile(
+                        path=f"{attempt}/{inner}",
+                        delivered=f"epoch={epoch}/{inner}",
+                        rows=part.rows.num_rows,
+                        size_bytes=size,
+                        partition=part.values,
+                    )
+                )
+            if local := local_path(filesystem, f"{root}/{attempt}"):
+                force_tree(local)
+                force_names([local.parent, local.parent.parent])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                filesystem.delete_dir(f"{root}/{attempt}")
+            secrets = Secrets.of_uri(self.path)
+            raise SinkError(
+                f"Parquet sink {self.sink!r}: a lane cannot write to {self.target}: "
+                f"{secrets.hide(str(error))}. Nothing of epoch {epoch} was committed.",
+                remedy="Check the path, its permissions and its room, and start the query again.",
+                sink=self.sink,
+                path=self.target,
+                epoch=epoch,
+            ) from secrets.cause(error)
+        return written

@@ -1,0 +1,246 @@
+"""Files that lanes wrote for a Parquet sink: unseen until delivered, and then there once."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pytest
+from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context
+from tests.unit.sinks.file_systems import FaultyHandler
+
+from godwit.model.errors import SinkError
+from godwit.sinks import lane_files, parquet_lanes, parquet_sink
+from godwit.sinks.former_target import read_former_target
+from godwit.sinks.parquet_sink import ParquetSink
+from godwit.state.written_files import WrittenFile, WrittenFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+LANES = [
+    pa.table({"plane": ["N1", "N2", None, ""], "total": [1, 2, 3, 4]}, schema=SCHEMA),
+    pa.table({"plane": ["N3", "a/b"], "total": [5, None]}, schema=SCHEMA),
+]
+REST = pa.table({"plane": ["N1"], "total": [6]}, schema=SCHEMA)
+TOTALS = [1, 2, 3, 4, 5, 6, None]
+
+
+@pytest.fixture(autouse=True)
+def _few_rows_are_worth_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_files, "_WORTH_A_LANE", 0)
+    monkeypatch.setattr(lane_files, "_WORTH_A_FILE", 0)
+
+
+def opened(path: Path | str, **options: Any) -> ParquetSink:
+    sink = ParquetSink(path, **options)
+    sink.open(context())
+    return sink
+
+
+def written(sink: ParquetSink, epoch: int) -> list[WrittenFile]:
+    writer = pickle.loads(pickle.dumps(sink.lane_writer()))
+    found: list[WrittenFile] = []
+    for place, rows in enumerate(LANES):
+        found += writer.write(rows, epoch=epoch, place=place)
+    return found
+
+
+def output(epoch: int, files: Sequence[WrittenFile]) -> EpochRows:
+    return EpochRows(epoch=epoch, table=REST, written=files)
+
+
+def visible(root: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(root))
+        for path in root.rglob("*.parquet")
+        if not any(part.startswith("_") for part in path.relative_to(root).parts)
+    )
+
+
+def totals(directory: Path) -> list[int | None]:
+    found = ds.dataset(directory, format="parquet").to_table().column("total").to_pylist()
+    return sorted(found, key=lambda total: (total is None, total))
+
+
+@pytest.mark.parametrize("partition_by", [(), ("plane",)])
+def test_nothing_is_seen_of_an_epoch_before_it_is_delivered_and_then_all(
+    tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    sink = opened(tmp_path, partition_by=partition_by)
+    files = written(sink, 3)
+    zombie = written(sink, 3)
+    assert visible(tmp_path) == []
+    for _ in range(2):
+        sink.deliver(output(3, files))
+        assert totals(tmp_path / "epoch=3") == TOTALS
+    assert {file.delivered for file in files} < set(visible(tmp_path))
+    assert not any((tmp_path / file.path).exists() for file in zombie)
+
+
+def test_names_of_files_say_which_lane_wrote_them(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    sink.deliver(output(0, written(sink, 0)))
+    assert visible(tmp_path) == [
+        f"epoch=0/part-{name}.parquet" for name in ("00000", "00001", "rest-00000")
+    ]
+
+
+def test_what_lanes_wrote_for_a_later_epoch_stays_until_that_one_is_delivered(
+    tmp_path: Path,
+) -> None:
+    sink = opened(tmp_path)
+    first, second = written(sink, 8), written(sink, 10)
+    sink.deliver(output(8, first))
+    opened(tmp_path).deliver(output(10, second))
+    assert totals(tmp_path / "epoch=10") == TOTALS
+    assert list((tmp_path / "_staging").iterdir()) == []
+
+
+def test_a_restart_delivers_what_lanes_wrote_before_it(tmp_path: Path) -> None:
+    files = written(opened(tmp_path), 0)
+    opened(tmp_path).deliver(output(0, files))
+    assert totals(tmp_path / "epoch=0") == TOTALS
+
+
+@pytest.mark.parametrize("renames", [True, False], ids=["renames", "object store"])
+def test_a_crash_at_any_operation_neither_loses_nor_doubles_rows(
+    tmp_path: Path, renames: bool
+) -> None:
+    for step in count():
+        root = tmp_path / str(step)
+        files = written(opened(root / "out"), 0)
+        handler = FaultyHandler(root, renames=renames)
+        sink = opened("out", filesystem=pafs.PyFileSystem(handler))
+        handler.restart(fail_at=step)
+        try:
+            sink.deliver(output(0, files))
+        except SinkError:
+            done = (root / "out/epoch=0/_SUCCESS").exists()
+            assert not done or totals(root / "out/epoch=0") == TOTALS
+        else:
+            break
+        handler.restart()
+        opened("out", filesystem=pafs.PyFileSystem(handler)).deliver(output(0, files))
+        assert totals(root / "out/epoch=0") == TOTALS, handler.operations
+    assert step > 6
+
+
+def test_where_there_are_no_links_files_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(_here: object, _there: object) -> None:
+        raise PermissionError(1, "links are not supported")
+
+    monkeypatch.setattr(os, "link", no_link)
+    sink = opened(tmp_path)
+    sink.deliver(output(0, written(sink, 0)))
+    assert totals(tmp_path / "epoch=0") == TOTALS
+
+
+def test_few_rows_are_left_to_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_files, "_WORTH_A_FILE", 100)
+    writer = opened(tmp_path, partition_by="plane").lane_writer()
+    assert writer is not None
+    assert writer.write(LANES[0], epoch=0, place=0) is None
+    monkeypatch.setattr(lane_files, "_WORTH_A_LANE", 10**6)
+    assert writer.write(LANES[0], epoch=0, place=0) is None
+    assert not (tmp_path / "_staging").exists()
+
+
+def test_a_machine_that_does_not_see_the_directory_leaves_rows_to_the_driver(
+    tmp_path: Path,
+) -> None:
+    writer = opened(tmp_path / "out").lane_writer()
+    assert writer is not None
+    shutil.rmtree(tmp_path / "out")
+    assert writer.write(LANES[0], epoch=0, place=0) is None
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/_godwit.json").write_text("of another machine")
+    assert writer.write(LANES[0], epoch=0, place=0) is None
+
+
+def test_a_lane_that_cannot_write_refuses_its_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    writer = opened(tmp_path).lane_writer()
+    assert writer is not None
+    monkeypatch.setattr(parquet_lanes, "write_file", full)
+    with pytest.raises(SinkError, match=r"lane cannot write.*No space.*Nothing of epoch 4"):
+        writer.write(LANES[0], epoch=4, place=0)
+    assert list((tmp_path / "_staging").iterdir()) == []
+
+
+def test_a_file_that_is_gone_is_an_error_unless_the_whole_directory_was_removed(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    sink = opened(out)
+    files = written(sink, 0)
+    shutil.rmtree(out / "_staging")
+    with pytest.raises(SinkError, match="2 of the files that lanes wrote are gone"):
+        sink.deliver(output(0, files))
+    shutil.rmtree(out)
+    opened(out).deliver(output(0, files))
+    assert totals(out / "epoch=0") == [6]
+
+
+def test_lanes_write_only_where_delivery_can_name_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        opened("out", filesystem=pafs.PyFileSystem(FaultyHandler(tmp_path))).lane_writer() is None
+    )
+    handler = FaultyHandler(tmp_path, moves_into=True)
+
+    def hdfs(path: str, _filesystem: object = None) -> tuple[pafs.FileSystem, str]:
+        return pafs.PyFileSystem(handler), path.removeprefix("hdfs://")
+
+    monkeypatch.setattr(parquet_sink, "open_file_system", hdfs)
+    assert opened("hdfs://out").lane_writer() is None
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+@pytest.mark.parametrize("partition_by", [(), ("plane",)])
+def test_rows_of_a_former_target_are_read_from_its_files(
+    tmp_path: Path, partition_by: tuple[str, ...], delivered: bool
+) -> None:
+    sink = opened(tmp_path, partition_by=partition_by)
+    files = written(sink, 0)
+    if delivered:
+        sink.deliver(output(0, files))
+    assert sink.target is not None
+    former = WrittenFiles(target=sink.target, files=tuple(files))
+    found = pa.Table.from_batches(read_former_target(former, SCHEMA, "new")).sort_by("total")
+    planes = ["N1", "N2", None, None if partition_by else "", "N3", "a/b"]
+    assert found.column("plane").to_pylist() == planes
+    assert found.schema == SCHEMA
+
+
+def test_a_former_target_that_was_removed_has_no_rows_and_one_that_is_damaged_is_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = opened(tmp_path / "out")
+    former = WrittenFiles(target=str(tmp_path / "out"), files=tuple(written(sink, 0)))
+    shutil.rmtree(tmp_path / "out/_staging")
+    with pytest.raises(SinkError, match="cannot be read there"):
+        list(read_former_target(former, SCHEMA, "new"))
+    shutil.rmtree(tmp_path / "out")
+    assert list(read_former_target(former, SCHEMA, "new")) == []
+    assert "has been removed, and its rows with it" in caplog.text
+
+
+def test_a_former_target_whose_secrets_are_not_known_is_an_error() -> None:
+    former = WrittenFiles(target="s3://***@bucket/out", files=())
+    with pytest.raises(SinkError, match="cannot be read there"):
+        list(read_former_target(former, SCHEMA, "new"))
