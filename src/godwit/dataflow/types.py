@@ -7,13 +7,13 @@ be compared byte by byte; everything else may be read, aggregated and emitted bu
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from godwit.dataflow.naming import check_column_names, did_you_mean, listing, type_name
+from godwit.dataflow.ddl import columns_of_text, type_of_text
+from godwit.dataflow.naming import check_column_names, listing, type_name
 from godwit.model.errors import InvalidFlowError
 
 __all__ = ["SchemaLike", "is_key_type", "key_type_remedy", "plain_schema", "to_schema"]
@@ -37,22 +37,6 @@ SchemaLike: TypeAlias = pa.Schema | Mapping[str, object] | str | _SparkStruct
 """An Arrow schema, a dict of column name → type, text like ``"symbol string, price double"``, or
 a PySpark ``StructType``."""
 
-_BY_NAME: dict[str, pa.DataType] = {
-    **dict.fromkeys(("boolean", "bool"), pa.bool_()),
-    **dict.fromkeys(("byte", "tinyint", "int8"), pa.int8()),
-    **dict.fromkeys(("short", "smallint", "int16"), pa.int16()),
-    **dict.fromkeys(("int", "integer", "int32"), pa.int32()),
-    **dict.fromkeys(("long", "bigint", "int64"), pa.int64()),
-    **dict.fromkeys(("float", "real", "float32"), pa.float32()),
-    **dict.fromkeys(("double", "float64"), pa.float64()),
-    **dict.fromkeys(("string", "str"), pa.string()),
-    **dict.fromkeys(("binary", "bytes"), pa.binary()),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    **dict.fromkeys(("decimal", "dec", "numeric"), pa.decimal128(10, 0)),
-}
-
 _BY_CLASS: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     int: pa.int64(),
@@ -62,12 +46,6 @@ _BY_CLASS: dict[type, pa.DataType] = {
     dt.date: pa.date32(),
     dt.datetime: pa.timestamp("us", tz="UTC"),
 }
-
-_COLUMN = re.compile(
-    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>[^\s`:]+))(?:\s*:\s*|\s+)(?P<type>.+)"
-)
-_DECIMAL = re.compile(r"(?:decimal|dec|numeric)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
-_TEXT_LENGTH = re.compile(r"(?:varchar|char)\s*\(\s*\d+\s*\)")
 
 
 def is_key_type(dtype: pa.DataType) -> bool:
@@ -133,8 +111,8 @@ def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
     ----------
     value
         An Arrow schema; a dict of column name → type, where a type is an Arrow type, a Python
-        class such as ``str`` or a name such as ``"string"``; text of Spark's DDL with primitive
-        types, such as ``"symbol string, price decimal(10, 2)"``; a PySpark ``StructType``.
+        class such as ``str`` or text such as ``"array<string>"``; text of Spark's DDL, such as
+        ``"symbol string, price decimal(10, 2)"``; a PySpark ``StructType``.
     where
         Subject of the messages, such as ``"The output of operator 'trades'"``.
 
@@ -153,7 +131,7 @@ def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
     if isinstance(value, pa.Schema):
         columns = [(field.name, field.type) for field in value]
     elif isinstance(value, str):
-        columns = _columns_of_text(value, where)
+        columns = list(columns_of_text(value, where))
     elif isinstance(value, Mapping):
         columns = list(value.items())
     elif isinstance(fields := getattr(value, "fields", None), list):
@@ -178,71 +156,32 @@ def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
     return pa.schema([pa.field(name, _to_type(name, dtype, where)) for name, dtype in columns])
 
 
-def _columns_of_text(text: str, where: str) -> list[tuple[str, object]]:
-    columns: list[tuple[str, object]] = []
-    for part in _split_at_commas(text) if text.strip() else ():
-        match = _COLUMN.fullmatch(part.strip())
-        if match is None:
-            raise InvalidFlowError(
-                f"{where} cannot be read at {part.strip()!r}.",
-                remedy='Write names and types in pairs, as in "symbol string, price double".',
-                text=text,
-            )
-        name = match["quoted"].replace("``", "`") if match["quoted"] else match["name"]
-        columns.append((name, match["type"]))
-    return columns
-
-
-def _split_at_commas(text: str) -> list[str]:
-    """Split at the commas that are neither in brackets nor between backticks."""
-    parts, depth, quoted = [""], 0, False
-    for character in text:
-        quoted ^= character == "`"
-        if not quoted:
-            depth += (character in "(<") - (character in ")>")
-        if character == "," and depth == 0 and not quoted:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
-
-
 def _to_type(name: str, value: object, where: str) -> pa.DataType:
     if isinstance(value, pa.DataType):
         return value
     if isinstance(value, type) and value in _BY_CLASS:
         return _BY_CLASS[value]
     if isinstance(value, str):
-        text = value.strip()
-    elif hasattr(value, "simpleString") and not isinstance(value, type):
-        text = str(value.simpleString())
-    else:
-        raise _unknown_type(where, name, type_name(value))
-    return _type_of_text(name, text, where)
-
-
-def _type_of_text(name: str, text: str, where: str) -> pa.DataType:
-    key = text.lower()
-    if key in _BY_NAME:
-        return _BY_NAME[key]
-    if _TEXT_LENGTH.fullmatch(key):
-        return pa.string()
-    if decimal := _DECIMAL.fullmatch(key):
-        precision, scale = int(decimal[1]), int(decimal[2] or 0)
-        if not 1 <= precision <= 38 or scale > precision:
-            raise InvalidFlowError(
-                f"{where} gives column {name!r} the type {text!r}.",
-                remedy="A decimal has 1 to 38 digits, and no more of them after the point.",
-                column=name,
-            )
-        return pa.decimal128(precision, scale)
-    raise _unknown_type(where, name, text)
-
-
-def _unknown_type(where: str, name: str, text: str) -> InvalidFlowError:
-    return InvalidFlowError(
-        f"{where} gives column {name!r} the type {text!r}, which is not known.",
-        remedy=f"{did_you_mean(text, list(_BY_NAME))}Types are {listing(list(_BY_NAME), 40)}; for "
-        "any other, give an Arrow type, as in {" + repr(name) + ": pa.list_(pa.string())}.",
+        return type_of_text(name, value, where)
+    if hasattr(value, "simpleString") and not isinstance(value, type):
+        return _of_spark(name, value, where)
+    raise InvalidFlowError(
+        f"{where} gives column {name!r} the type {type_name(value)!r}, which is not known.",
+        remedy="Give an Arrow type, a name such as 'string', an instance of a type of PySpark's, "
+        f"or one of the classes {listing([c.__name__ for c in _BY_CLASS])}.",
         column=name,
     )
+
+
+def _of_spark(name: str, value: Any, where: str) -> pa.DataType:
+    """Arrow type of a type of PySpark's; names of fields need no quotes this way."""
+    if hasattr(value, "elementType"):
+        return pa.list_(_of_spark(name, value.elementType, where))
+    if hasattr(value, "keyType"):
+        key, item = (_of_spark(name, of, where) for of in (value.keyType, value.valueType))
+        return pa.map_(key, item)
+    if isinstance(fields := getattr(value, "fields", None), list):
+        return pa.struct(
+            [(f.name, _of_spark(f"{name}.{f.name}", f.dataType, where)) for f in fields]
+        )
+    return type_of_text(name, str(value.simpleString()), where)
