@@ -10,7 +10,6 @@ gives: exactly, except that sums of floats depend on their order in the last bit
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from godwit.dataflow.aggregates.aggregate import Aggregate, Aggregator, BoundAgg
 from godwit.dataflow.aggregates.ordering import pairing
 from godwit.dataflow.aggregates.sums import SumOverflowError
 from godwit.dataflow.arrays import column_of
+from godwit.dataflow.faults import user_traceback
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
 from godwit.model.errors import (
     CheckpointMismatchError,
@@ -333,12 +333,12 @@ class _Slot:
             raise self._overflow(error, keys) from error
         except GodwitError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if not isinstance(self.aggregate, Aggregator):
                 raise
             raise self._failure(
                 f"{method}() raised {type(error).__name__}: {error}",
-                "Correct the function; its traceback is:\n" + traceback.format_exc(),
+                f"Correct the function; its traceback is:\n{user_traceback(error)}",
             ) from error
         if isinstance(self.aggregate, Aggregator):
             self._check(method, result, count)

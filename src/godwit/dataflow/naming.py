@@ -130,14 +130,16 @@ def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> Non
 
 
 def check_column_names(names: Iterable[str], where: str) -> None:
-    """Refuse column names that are reserved, and names that come twice.
+    """Refuse column names that are reserved, that come twice, or that differ in case only.
+
+    Spark, Delta and most readers of Parquet take names that differ in case only for one.
 
     Raises
     ------
     InvalidFlowError
         Names the column, and `where` it is.
     """
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for name in names:
         if name.startswith(RESERVED_PREFIX):
             raise InvalidFlowError(
@@ -146,13 +148,17 @@ def check_column_names(names: Iterable[str], where: str) -> None:
                 remedy="Give the column another name.",
                 column=name,
             )
-        if name in seen:
+        twin = seen.get(name.lower())
+        if twin is not None:
             raise InvalidFlowError(
-                f"{where} has two columns named {name!r}.",
-                remedy="Drop one of them, or give it another name.",
+                f"{where} has two columns named {name!r}."
+                if twin == name
+                else f"{where} has columns {twin!r} and {name!r}, which differ in case only.",
+                remedy="Drop one of them, or give it another name (in a map, toDF(...) renames by "
+                "position).",
                 column=name,
             )
-        seen.add(name)
+        seen[name.lower()] = name
 
 
 def function_name(function: Callable[..., object]) -> str:

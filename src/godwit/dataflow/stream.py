@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from godwit.dataflow.aggregates import builtin
+from godwit.dataflow.calls import no_such_call
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import (
     check_column_names,
@@ -53,6 +55,11 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<Stream of flow {self.flow.name!r}: {_describe(self.node)}>"
+
+    if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_call(name, f"A stream ({_describe(self.node)})", keyed=False)
 
     @user_call
     def map(self, function: Callable[[Any], Any], *, schema: SchemaLike | None = None) -> Stream:
@@ -136,6 +143,12 @@ class KeyedStream:
             f"by {', '.join(self.keys)}>"
         )
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            where = f"A keyed stream ({_describe(self.node)} by {', '.join(self.keys)})"
+            raise no_such_call(name, where, keyed=True)
+
     @user_call
     def compute(
         self,
@@ -185,7 +198,6 @@ class KeyedStream:
                 "that changed) or 'complete' (all keys).",
                 operator=name,
             )
-        check_column_names(aggregates, f"Operator {name!r}")
         for result, aggregate in aggregates.items():
             if result in self.keys:
                 raise InvalidFlowError(
@@ -196,6 +208,7 @@ class KeyedStream:
                     column=result,
                 )
             _check_aggregate(aggregate, result, name)
+        check_column_names([*self.keys, *aggregates], f"Operator {name!r}")
         return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
             ComputeNode(
                 name=name,
@@ -311,13 +324,13 @@ def _check_function(function: object, where: str, example: str) -> None:
 
 
 def _check_aggregate(aggregate: Any, result: str, operator: str) -> None:
-    if isinstance(aggregate, type) or not (
-        hasattr(aggregate, "columns") and hasattr(aggregate, "bind")
-    ):
+    # Asked of the type, since a column of Spark's has an attribute of any name.
+    if not callable(getattr(type(aggregate), "bind", None)):
         raise InvalidFlowError(
             f"Operator {operator!r} has a result {result!r} that is no aggregate, but "
-            f"{type_name(aggregate)}.",
-            remedy=f'Give an aggregate, as in compute({result}=gw.sum("column")).',
+            f"{_spark_function(aggregate) or type_name(aggregate)}.",
+            remedy=f'Give an aggregate of Godwit\'s, as in compute({result}=gw.sum("column")); '
+            f"there are {', '.join(f'gw.{name}' for name in builtin.__all__)}.",
             operator=operator,
             column=result,
         )
@@ -330,3 +343,10 @@ def _check_aggregate(aggregate: Any, result: str, operator: str) -> None:
                 operator=operator,
                 column=result,
             )
+
+
+def _spark_function(value: object) -> str:
+    """Say what a column of Spark's is, such as ``F.sum("v")``; nothing of other values."""
+    if not type(value).__module__.startswith("pyspark.sql"):
+        return ""
+    return f"{value!r}, which Spark would compute on a DataFrame"

@@ -338,3 +338,22 @@ def test_dates_keep_their_type_in_extremes() -> None:
     days = [dt.date(2024, 1, 2), dt.date(2023, 5, 6)]
     assert results(gw.min("v"), pa.array(days)) == [days[1]]
     assert results(gw.max("v"), pa.array(days)) == [days[0]]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "shown"),
+    [
+        (gw.count(), "gw.count()"),
+        (gw.count("x"), "gw.count('x')"),
+        (gw.sum("x"), "gw.sum('x')"),
+        (gw.stddev("x", population=True), "gw.stddev('x', population=True)"),
+        (gw.first("x"), "gw.first('x')"),
+        (gw.top_k("x", 3), "gw.top_k('x', 3)"),
+        (gw.top_k("x", 3, by="y"), "gw.top_k('x', 3, by='y')"),
+        (gw.collect_set("x"), "gw.collect_set('x')"),
+        (gw.collect_set("x", limit=7), "gw.collect_set('x', limit=7)"),
+        (gw.approx_distinct("x", error=0.05), "gw.approx_distinct('x', error=0.05)"),
+    ],
+)
+def test_an_aggregate_shows_how_it_was_written(aggregate: object, shown: str) -> None:
+    assert repr(aggregate) == shown

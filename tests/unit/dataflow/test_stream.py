@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from godwit.dataflow.aggregates import Aggregator, sum  # noqa: A004
+from godwit.dataflow.aggregates import Aggregator, count, sum  # noqa: A004
 from godwit.dataflow.flow import LogicalFlow as Flow
 from godwit.dataflow.nodes import ComputeNode, ProcessNode
 from godwit.model.errors import InvalidFlowError
@@ -257,3 +257,80 @@ def test_process_keeps_what_it_was_given(stream: Stream, flow: Flow) -> None:
     assert node.state_type is list
     assert node.codec == "pickle"
     assert str(node.output) == "x: int64"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("compute", r'Name the key first, as in stream.key_by\("symbol"\).compute\('),
+        ("process", r"state is per key"),
+        ("groupBy", r'Use key_by\("symbol"\), and then compute'),
+        ("where", r"Use map, as in stream.map\(lambda df: df.where"),
+        ("count", r"compute\(n=gw.count\(\)\)"),
+        ("writeStream", r"flow.sink\(name, stream, sink\)"),
+        ("withWatermark", r"no event time"),
+        ("mapp", r"Did you mean 'map'\? It has 'map', 'key_by'"),
+    ],
+)
+def test_calls_that_a_stream_does_not_have_are_answered_with_those_that_were_meant(
+    stream: Stream, name: str, remedy: str
+) -> None:
+    told = rf"A stream \(source 'flights'\) has no '{name}'.*{remedy}"
+    with pytest.raises(InvalidFlowError, match=told):
+        getattr(stream, name)
+    assert not hasattr(stream, name)
+    with pytest.raises(AttributeError):
+        getattr(stream, "__len__")  # noqa: B009  a checker knows that it is not there
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("where", r"Use map before key_by, as in stream.map"),
+        ("map", r"Call map before key_by, or after the operator"),
+        ("key_by", r"all columns of the key in one key_by"),
+        ("agg", r"compute\(n=gw.count\(\)\)"),
+        ("computee", r"Did you mean 'compute'"),
+    ],
+)
+def test_calls_that_a_keyed_stream_does_not_have_too(
+    stream: Stream, name: str, remedy: str
+) -> None:
+    with pytest.raises(InvalidFlowError, match=rf"keyed stream .*by tailnum.* '{name}'.*{remedy}"):
+        getattr(stream.key_by("tailnum"), name)
+
+
+class SparkColumn:
+    """As a column of Spark's: it has an attribute of any name."""
+
+    def __getattr__(self, name: str) -> SparkColumn:
+        return self
+
+    def __repr__(self) -> str:
+        return "Column<'sum(arr_delay)'>"
+
+
+SparkColumn.__module__ = "pyspark.sql.classic.column"
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "told"),
+    [
+        (SparkColumn(), r"no aggregate, but Column<'sum\(arr_delay\)'>, which Spark would compute"),
+        ("sum", "no aggregate, but str"),
+        (sum, "no aggregate, but function"),
+    ],
+)
+def test_what_is_no_aggregate_is_answered_with_all_of_them(
+    stream: Stream, aggregate: Any, told: str
+) -> None:
+    with pytest.raises(InvalidFlowError, match=rf"{told}.*gw\.approx_distinct, .*gw\.variance"):
+        stream.key_by("tailnum").compute(total=aggregate)
+
+
+def test_results_and_keys_that_differ_in_case_only_are_refused(stream: Stream) -> None:
+    keyed = stream.key_by("tailnum")
+    with pytest.raises(InvalidFlowError, match="'tailnum' and 'TailNum', which differ in case"):
+        keyed.compute(TailNum=count())
+    with pytest.raises(InvalidFlowError, match="'n' and 'N', which differ in case only"):
+        keyed.compute(n=count(), N=count())

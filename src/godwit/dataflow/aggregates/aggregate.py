@@ -172,6 +172,9 @@ class Aggregator(BoundAggregate):
     def __init__(self, *columns: str) -> None:
         self.columns = columns
 
+    def __repr__(self) -> str:
+        return f"{type(self).__qualname__}({', '.join(map(repr, self.columns))})"
+
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
         """Check that the columns exist, and that `state` and `output` are set."""
         name = type(self).__qualname__

@@ -42,11 +42,12 @@ __all__ = [
 Binder = Callable[..., BoundAggregate | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _BuiltIn:
     """A built-in aggregate of named columns.
 
     ``binder`` gets a field per column and the options; it returns None for types it cannot take.
+    ``shown`` is what was given beside the column, as its ``repr`` has it.
     """
 
     name: str
@@ -54,6 +55,10 @@ class _BuiltIn:
     binder: Binder
     takes: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.shown])})"
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
         arguments = ", ".join(repr(column) for column in self.columns)
@@ -135,6 +140,7 @@ def variance(column: str, *, population: bool = False) -> Aggregate:
         binder=bind_moments,
         takes=_NUMBERS,
         options={"population": population, "root": False},
+        shown=("population=True",) if population else (),
     )
 
 
@@ -146,6 +152,7 @@ def stddev(column: str, *, population: bool = False) -> Aggregate:
         binder=bind_moments,
         takes=_NUMBERS,
         options={"population": population, "root": True},
+        shown=("population=True",) if population else (),
     )
 
 
@@ -157,6 +164,7 @@ def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
         binder=bind_position,
         takes=_ORDERED,
         options={"last": False, "ignore_nulls": ignore_nulls},
+        shown=("ignore_nulls=True",) if ignore_nulls else (),
     )
 
 
@@ -168,6 +176,7 @@ def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
         binder=bind_position,
         takes=_ORDERED,
         options={"last": True, "ignore_nulls": ignore_nulls},
+        shown=("ignore_nulls=True",) if ignore_nulls else (),
     )
 
 
@@ -195,6 +204,7 @@ def approx_distinct(column: str, *, error: float = 0.02) -> Aggregate:
         binder=bind_approx_distinct,
         takes="numbers, booleans, dates, timestamps, durations, strings, binary and decimals",
         options={"precision": math.ceil(2 * math.log2(1.04 / error))},
+        shown=() if error == 0.02 else (f"error={error!r}",),
     )
 
 
@@ -224,6 +234,7 @@ def top_k(column: str, k: int, *, by: str | None = None) -> Aggregate:
         binder=bind_top_k,
         takes=_ORDERED,
         options={"k": k},
+        shown=(repr(k),) if by is None else (repr(k), f"by={by!r}"),
     )
 
 
@@ -245,6 +256,7 @@ def collect_set(column: str, limit: int = 100) -> Aggregate:
         binder=bind_collect_set,
         takes=_ORDERED,
         options={"limit": limit},
+        shown=() if limit == 100 else (f"limit={limit}",),
     )
 
 
