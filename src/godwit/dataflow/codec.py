@@ -1,11 +1,10 @@
 """How the state of one key becomes bytes, and what kinds of state there are.
 
-Problem: a checkpoint must be safe to open, and what is committed must be readable in the next
-epoch and by the next version of the program.  Hence msgpack by default: typed, compact, runs no
-code when read, and a field may be added with a default.  Every state that is written is read back
-before it is committed, since a field that holds another type than it declares encodes well and
-fails only when read.  Pickle is for state that msgpack cannot hold, and has to be asked for by
-name: opening pickled state runs code.
+Problem: a checkpoint must be safe to open, and what is committed must come back in the next epoch,
+and in the next version of the program, as what it was.  Hence msgpack by default: compact, typed
+where the type says what is there, tagged where it does not, and reading runs no code.  A state that
+would not come back equal is refused where it is made.  Pickle is for state that msgpack cannot
+hold, and has to be asked for by name: opening pickled state runs code.
 """
 
 from __future__ import annotations
@@ -14,18 +13,26 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import operator
 import pickle
 import typing
+import uuid
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
+from godwit.dataflow.state_checks import failing_path, is_same, misfit
+from godwit.dataflow.state_forms import is_native
+from godwit.dataflow.state_records import UnheldError
+from godwit.dataflow.state_types import Described, UndescribableError, describe, is_record
+from godwit.dataflow.state_values import EXTENSION_MARKERS, TaggedValues
 from godwit.model.errors import InvalidFlowError, StateEncodingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["State", "StateCodec", "is_immutable", "make_codec", "make_state"]
+__all__ = ["State", "StateCodec", "UnencodableError", "is_immutable", "make_codec", "make_state"]
 
 T = TypeVar("T")
 
@@ -43,6 +50,7 @@ _IMMUTABLE = (
     dt.time,
     dt.timedelta,
     enum.Enum,
+    uuid.UUID,
 )
 
 
@@ -88,8 +96,8 @@ class StateCodec(Protocol):
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
         """Read every state. Raises `UnencodableError` for the first that cannot be read."""
 
-    def describe(self) -> str:
-        """Return what must be the same for old state to be readable."""
+    def describe(self) -> dict[str, Any]:
+        """Return what written state looks like, as plain values."""
 
 
 class UnencodableError(Exception):
@@ -107,53 +115,150 @@ class UnencodableError(Exception):
 
 
 class MsgpackCodec:
-    """Msgpack, typed.
+    """Msgpack, in one of two forms.
+
+    *Native*: msgspec writes and reads the declared type. Only for types of which it brings back
+    everything, and what it brought back is compared with what was written, for all states at once.
+    *Tagged*: values say what they are (`TaggedValues`). For all other types, and, of the first
+    kind, for a state that did not come back equal, as one with an integer beyond 64 bits.
 
     Parameters
     ----------
     state_type
         What a key's state is: a class, or a type such as ``dict[str, set[int]]``.
+    described
+        Its description.
+    native
+        Which form.
     """
 
     name: Final = "msgpack"
 
-    def __init__(self, state_type: Any) -> None:
-        self._type = state_type
+    def __init__(self, state_type: Any, described: Described, *, native: bool) -> None:
+        self._type, self._described, self._native = state_type, described, native
+        self._tagged = TaggedValues(described.classes)
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(state_type).decode
-        self._decode_list = msgspec.msgpack.Decoder(list[state_type]).decode
-        _remove_notes(state_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MsgpackCodec, (self._type,)
+        return _msgpack_codec, (self._type, self._described, self._native)
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
-        """Write every state, and make sure that it can be read."""
+        """Write every state, and make sure that it comes back equal."""
+        if not self._native:
+            return _each(self._encode_tagged, states)
         try:
             blobs = list(map(self._encode, states))
-        except Exception as error:
-            raise _first_failure(self._encode, states) from error
-        self._read(blobs)
+            read = self._read(blobs)
+            differing = () if self._are_equal(states, read) else range(len(states))
+        except Exception:  # noqa: BLE001 - each for itself, the one that failed says why
+            return _each(self._encode_one, states)
+        for index in differing:
+            if not is_same(states[index], read[index]):
+                blobs[index : index + 1] = _each(self._encode_tagged, [states[index]], index)
         return blobs
 
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
         """Read every state."""
-        return self._read(blobs)
+        try:
+            if self._native:
+                return self._read(blobs)
+            states: list[Any] = self._tagged.decode(_as_array(blobs))
+        except Exception:  # noqa: BLE001 - as above; and a native state may be tagged for itself
+            return _each(self._decode_one, blobs)
+        if not all(issubclass(kind, self._root) for kind in set(map(type, states))):
+            return _each(self._decode_one, blobs)  # of a record, some may be in the native form
+        return states
 
-    def describe(self) -> str:
-        """Return the shape of the type; a class may be renamed, or gain fields."""
-        shape = type(msgspec.inspect.type_info(self._type)).__name__
-        _remove_notes(self._type)
-        return shape
+    def describe(self) -> dict[str, Any]:
+        """Return the type's description, and the form."""
+        return {**self._described.schema, "form": "native" if self._native else "tagged"}
+
+    def with_names(self, renamed: Mapping[str, str]) -> MsgpackCodec:
+        """Give a codec that also knows classes by names that they had."""
+        classes = self._described.classes
+        former = {old: classes[new] for old, new in renamed.items()}
+        described = dataclasses.replace(self._described, classes={**former, **classes})
+        return MsgpackCodec(self._type, described, native=self._native)
+
+    @property
+    def reads_native(self) -> bool:
+        """Whether what was written in the native form can be read as this type."""
+        try:
+            return self._decode_typed is not None
+        except Exception:  # noqa: BLE001 - msgspec does not know the type
+            return False
+
+    @cached_property
+    def _root(self) -> Any:
+        """What every state is an instance of."""
+        kind = typing.get_origin(self._type) or self._type
+        return kind if isinstance(kind, type) and not typing.is_typeddict(kind) else object
+
+    @cached_property
+    def _decode_typed(self) -> Callable[[Any], Any]:
+        return msgspec.msgpack.Decoder(self._type).decode
+
+    @cached_property
+    def _decode_list(self) -> Callable[[Any], list[Any]]:
+        return msgspec.msgpack.Decoder(list[self._type]).decode  # type: ignore[name-defined]
+
+    @cached_property
+    def _are_equal(self) -> Callable[[Sequence[Any], Sequence[Any]], bool]:
+        if dataclasses.is_dataclass(self._type) and getattr(self._type, "__dictoffset__", None):
+            attributes = operator.attrgetter("__dict__")  # not only the fields; and faster
+            return lambda one, other: list(map(attributes, one)) == list(map(attributes, other))
+        return operator.eq
 
     def _read(self, blobs: Sequence[bytes | memoryview]) -> list[Any]:
-        # All states as one msgpack array (marker 0xdd, length in 4 bytes): one call reads them.
-        header = b"\xdd" + len(blobs).to_bytes(4, "big")
+        return self._decode_list(_as_array(blobs))
+
+    def _encode_one(self, state: Any) -> bytes:
         try:
-            states: list[Any] = self._decode_list(b"".join([header, *blobs]))
-        except Exception as error:
-            raise _first_failure(self._decode, blobs) from error
-        return states
+            blob = self._encode(state)
+            came_back = is_same(state, self._decode_typed(blob))
+        except Exception:  # noqa: BLE001 - the other form says what is wrong
+            came_back = False
+        return blob if came_back else self._encode_tagged(state)
+
+    def _encode_tagged(self, state: Any) -> bytes:
+        schema = self._described.schema
+        wrong = misfit(state, schema["type"], schema["classes"], self._described.classes)
+        if wrong:
+            raise UnheldError(wrong)
+        try:
+            return self._tagged.encode(state)
+        except UnheldError:
+            path, part = failing_path(state, self._fails)
+            raise UnheldError(f"{path or 'it'} is {self._reason(part)}") from None
+
+    def _fails(self, part: Any) -> bool:
+        return bool(self._reason(part))
+
+    def _reason(self, part: Any) -> str:
+        try:
+            self._tagged.encode(part)
+        except UnheldError as error:
+            return str(error)
+        return ""
+
+    def _decode_one(self, blob: memoryview) -> Any:
+        if self._native and blob[0] not in EXTENSION_MARKERS:
+            return self._decode_typed(blob)
+        state = self._tagged.decode(blob)
+        if isinstance(state, self._root):
+            return state
+        if is_record(self._root):
+            return self._decode_typed(blob)
+        raise UnheldError(f"it is a {type(state).__qualname__}")
+
+
+def _msgpack_codec(state_type: Any, described: Described, native: bool) -> MsgpackCodec:
+    return MsgpackCodec(state_type, described, native=native)
+
+
+def _as_array(blobs: Sequence[bytes | memoryview]) -> bytes:
+    """All states as one msgpack array (marker 0xdd, length in 4 bytes): one call reads them."""
+    return b"".join([b"\xdd" + len(blobs).to_bytes(4, "big"), *blobs])
 
 
 class PickleCodec:
@@ -171,17 +276,48 @@ class PickleCodec:
         self._type = state_type
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
-        """Write every state."""
-        return _each(_pickled, states)
+        """Write every state, and make sure that it comes back equal."""
+        blobs = _each(_pickled, states)
+        read = _each(pickle.loads, blobs)
+        for index, (state, back) in enumerate(zip(states, read, strict=True)):
+            if not _came_back(state, back):
+                raise UnencodableError(
+                    index, f"it comes back as something else, {back!r:.100}, from a pickle"
+                )
+        return blobs
 
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
         """Read every state."""
         return _each(pickle.loads, blobs)
 
-    def describe(self) -> str:
+    def describe(self) -> dict[str, Any]:
         """Return the class: a pickle names the class it is of."""
         name = getattr(self._type, "__qualname__", repr(self._type))
-        return f"{getattr(self._type, '__module__', '')}.{name}"
+        return {"class": f"{getattr(self._type, '__module__', '')}.{name}"}
+
+
+def _pickled(state: Any) -> bytes:
+    return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+
+
+def _came_back(state: Any, back: Any) -> bool:
+    try:
+        return bool(state == back) or is_same(state, back)
+    except RecursionError:  # it holds itself
+        return _pickled(state) == _pickled(back)
+
+
+def _each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
+    """Apply a function to each; says which one failed."""
+    done = []
+    for index, value in enumerate(values, first):
+        try:
+            done.append(function(value))
+        except UnheldError as error:
+            raise UnencodableError(index, str(error)) from error
+        except Exception as error:
+            raise UnencodableError(index, f"{type(error).__name__}: {error}") from error
+    return done
 
 
 def make_state(operator: str, state_type: Any) -> Any:
@@ -204,7 +340,12 @@ def make_state(operator: str, state_type: Any) -> Any:
         ) from error
 
 
-def make_codec(operator: str, codec: str, state_type: Any) -> StateCodec:
+def make_codec(
+    operator: str,
+    codec: str,
+    state_type: Any,
+    state_classes: Mapping[str, type] | Sequence[type] = (),
+) -> StateCodec:
     """Make the codec of an operator, and check it on the state of a new key.
 
     Parameters
@@ -215,6 +356,8 @@ def make_codec(operator: str, codec: str, state_type: Any) -> StateCodec:
         ``"msgpack"`` or ``"pickle"``.
     state_type
         A type, or a function that makes a new key's state (its type is what counts then).
+    state_classes
+        Classes that state may hold besides those that its type mentions.
 
     Raises
     ------
@@ -232,17 +375,7 @@ def make_codec(operator: str, codec: str, state_type: Any) -> StateCodec:
     new = make_state(operator, state_type)
     is_type = isinstance(state_type, type) or hasattr(state_type, "__origin__")
     held = state_type if is_type else type(new)
-    in_script = getattr(held, "__module__", "") == "__main__"
-    if in_script and isinstance(held, type) and issubclass(held, msgspec.Struct):
-        # Spark sends classes of the main script by value, and a Struct loses its fields on the way.
-        raise StateEncodingError(
-            f"Operator {operator!r} keeps {_name(held)}, a msgspec.Struct that is defined in the "
-            "main script, and Spark cannot send such a class to executors.",
-            remedy="Make it a dataclass, or move it into a module that executors can import.",
-            operator=operator,
-            type=_name(held),
-        )
-    if codec == "pickle" and in_script:
+    if codec == "pickle" and getattr(held, "__module__", "") == "__main__":
         raise StateEncodingError(
             f"Operator {operator!r} pickles {_name(held)}, which is defined in the main script.",
             remedy="Move the class into a module that executors can import, or make it a "
@@ -250,9 +383,11 @@ def make_codec(operator: str, codec: str, state_type: Any) -> StateCodec:
             operator=operator,
         )
     try:
-        made: StateCodec = MsgpackCodec(held) if codec == "msgpack" else PickleCodec(held)
+        made = (
+            PickleCodec(held) if codec == "pickle" else _msgpack_codec_for(held, state_classes, new)
+        )
         made.decode([memoryview(blob) for blob in made.encode([new])])
-    except (TypeError, UnencodableError) as error:
+    except (UndescribableError, UnencodableError) as error:
         raise StateEncodingError(
             f"Operator {operator!r}: state of type {_name(held)} cannot be written as {codec}: "
             f"{error}.",
@@ -264,6 +399,22 @@ def make_codec(operator: str, codec: str, state_type: Any) -> StateCodec:
     return made
 
 
+def _msgpack_codec_for(
+    held: Any, state_classes: Mapping[str, type] | Sequence[type], new: Any
+) -> MsgpackCodec:
+    described = describe(held, state_classes)
+    if is_native(held, described):
+        try:
+            back = msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=held)
+        except Exception:  # noqa: BLE001 - the tagged form says what is wrong, and where
+            back = None
+        # A new state that is equal only in part, such as a defaultdict in a field that says dict,
+        # shows how the class is used.
+        if is_same(new, back):
+            return MsgpackCodec(held, described, native=True)
+    return MsgpackCodec(held, described, native=False)
+
+
 def is_immutable(state: object) -> bool:
     """Whether a function could not change `state` in place, so that it needs a `State`."""
     if isinstance(state, msgspec.Struct):
@@ -272,45 +423,6 @@ def is_immutable(state: object) -> bool:
     if parameters is not None:
         return bool(parameters.frozen)
     return isinstance(state, _IMMUTABLE)
-
-
-_NOTES = "__msgspec_cache__"
-
-
-def _remove_notes(held: Any) -> None:
-    """Remove what msgspec notes on classes of the main script.
-
-    Such a class is sent to executors by value, with everything on it, and these notes cannot be
-    pickled.  They are a cache: what was made of the class already has its own.
-    """
-    for argument in typing.get_args(held):
-        _remove_notes(argument)
-    if getattr(held, "__module__", "") != "__main__" or not dataclasses.is_dataclass(held):
-        return
-    if _NOTES in vars(held):
-        delattr(held, _NOTES)
-        for annotation in typing.get_type_hints(held).values():
-            _remove_notes(annotation)
-
-
-def _pickled(state: Any) -> bytes:
-    return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
-
-
-def _each(function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-    try:
-        return list(map(function, values))
-    except Exception as error:
-        raise _first_failure(function, values) from error
-
-
-def _first_failure(function: Callable[[Any], Any], values: Sequence[Any]) -> UnencodableError:
-    for index, value in enumerate(values):
-        try:
-            function(value)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is reported
-            return UnencodableError(index, f"{type(error).__name__}: {error}")
-    return UnencodableError(0, "the states can be handled one by one, but not together")
 
 
 def _name(state_type: Any) -> str:

@@ -268,6 +268,8 @@ def _operator(node: OperatorNode, keys: pa.Schema, inputs: pa.Schema) -> KeyedOp
         state_type=node.state_type,
         output=node.output,
         codec=node.codec,
+        state_classes=node.state_classes,
+        state_upgrade=node.state_upgrade,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -91,6 +91,8 @@ class ProcessNode:
     state_type: Any
     output: pa.Schema
     codec: Codec
+    state_classes: Mapping[str, type] | Sequence[type] = ()
+    state_upgrade: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -42,17 +42,17 @@ from godwit.dataflow.faults import user_traceback
 from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
+from godwit.dataflow.state_upgrade import upgrade_between
 from godwit.model.errors import (
-    CheckpointMismatchError,
     InvalidFlowError,
     StateEncodingError,
     UserFunctionError,
 )
-from godwit.state.evolution import StateDescription, columns_of, differences
+from godwit.state.evolution import StateDescription, columns_of
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -81,6 +81,10 @@ class ProcessOperator(KeyedOperator):
         Columns of the rows that the function returns; nothing is added to them.
     codec
         ``"msgpack"``, or ``"pickle"`` by name.
+    state_classes
+        Classes that state may hold besides those that its type mentions.
+    state_upgrade
+        Makes of an old state, as plain values, one of today's type.
 
     Raises
     ------
@@ -104,6 +108,8 @@ class ProcessOperator(KeyedOperator):
         state_type: Any,
         output: pa.Schema,
         codec: str = "msgpack",
+        state_classes: Mapping[str, type] | Sequence[type] = (),
+        state_upgrade: Callable[[Any], Any] | None = None,
     ) -> None:
         _check_function(name, function)
         self.name = name
@@ -112,7 +118,8 @@ class ProcessOperator(KeyedOperator):
         self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
         self._function = function
         self._state_type = state_type
-        self._codec = make_codec(name, codec, state_type)
+        self._state_upgrade = state_upgrade
+        self._codec = make_codec(name, codec, state_type, state_classes)
         self._held = is_immutable(make_state(name, state_type))
 
     def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002 - the contract's
@@ -196,28 +203,16 @@ class ProcessOperator(KeyedOperator):
         )
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """State of the same codec and type fits.
+        """Compatible changes of the type go on, others need the user's ``state_upgrade``.
 
         Raises
         ------
         CheckpointMismatchError
-            If it was written as something else.
+            If the state does not fit and nothing was given to make it fit.
         """
-        today = self.describe_state()
-        found = [
-            *differences("codec", stored.codec, today.codec),
-            *differences("state", stored.type, today.type),
-        ]
-        if found:
-            raise CheckpointMismatchError(
-                f"The state of operator {self.name!r} in the checkpoint does not fit: "
-                f"{'; '.join(found)}.",
-                remedy="Give the operator a new name, under which it starts empty, or undo the "
-                "change.",
-                operator=self.name,
-                differences=found,
-            )
-        return None
+        return upgrade_between(
+            self.name, stored, self.describe_state(), self._codec, self._state_upgrade
+        )
 
     def _read(self, step: Step, keys: list[tuple[Any, ...]]) -> list[Any]:
         """State of every key, as the function gets it."""
@@ -264,10 +259,8 @@ class ProcessOperator(KeyedOperator):
             state = states[error.index]
             raise StateEncodingError(
                 f"Operator {self.name!r} cannot write its state of key {key!r}, of type "
-                f"{_type_name(type(state))}, so that it can be read as "
-                f"{_type_name(self._state_type)}: {error}.",
-                remedy="Keep values of the declared types in it (integers within 64 bits), change "
-                "the declaration, or ask for codec='pickle'.",
+                f"{_type_name(type(state))}, so that it comes back as what it is: {error}.",
+                remedy="Keep values of the declared types in it, or change the declaration.",
                 operator=self.name,
                 key=key,
                 type=_type_name(type(state)),

@@ -35,7 +35,7 @@ from godwit.dataflow.types import SchemaLike, to_schema
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.flow import LogicalFlow
@@ -228,6 +228,8 @@ class KeyedStream:
         output: SchemaLike | None = None,
         name: str | None = None,
         codec: Codec = "msgpack",
+        state_classes: Mapping[str, type] | Sequence[type] = (),
+        state_upgrade: Callable[[Any], Any] | None = None,
     ) -> Stream:
         """Run a function of your own over the rows of each key, in arrival order.
 
@@ -246,6 +248,14 @@ class KeyedStream:
         codec
             How state is written: ``"msgpack"``, or ``"pickle"`` for what that cannot hold. Reading
             pickled state runs code, so only open such a checkpoint if you trust it.
+        state_classes
+            Classes (dataclasses, `msgspec.Struct`, named tuples, enumerations) that state may hold
+            besides those that its type mentions: a subclass in ``list[Base]``, anything in a plain
+            ``dict``. A mapping gives them names of their own, by which state finds them again.
+        state_upgrade
+            Called with the old state of a key, as plain values (a dict for a class), and returns
+            the new one; for state that was written when its type was another and that does not fit
+            as it is.
 
         Raises
         ------
@@ -288,6 +298,8 @@ class KeyedStream:
                 state_type=state,
                 output=to_schema(output, where=f"The output of operator {name!r}"),
                 codec=codec,
+                state_classes=state_classes,
+                state_upgrade=state_upgrade,
             )
         )
 

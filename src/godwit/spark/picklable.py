@@ -10,11 +10,10 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from pyspark import cloudpickle
-
 from godwit.dataflow.naming import error_line, function_name
 from godwit.dataflow.nodes import ComputeNode, SourceNode, feed_of
 from godwit.model.errors import InvalidFlowError
+from godwit.spark import by_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +99,7 @@ def _check(value: Any, where: str, context: dict[str, str]) -> None:
 
 def _pickling_error(value: Any) -> Exception | None:
     try:
-        cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        by_value.dumps(value)
     except Exception as error:  # noqa: BLE001  a user's __reduce__ may raise anything
         return error
     return None

@@ -8,11 +8,11 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.dataflow.naming import did_you_mean, listing
+from godwit.dataflow.state_text import state_as_json
 from godwit.model.errors import CheckpointError
 from godwit.state.blocks import read_batch
 from godwit.state.commit_log import CommitLog
@@ -174,10 +174,7 @@ def _shown(
     rows = read_chain(storage, chain, layout, cache=cache)
     values: list[Any] = rows.values.columns
     if readable:
-        texts = [
-            None if blob is None else msgspec.json.encode(msgspec.msgpack.decode(blob)).decode()
-            for blob in values[0].to_pylist()
-        ]
+        texts = [None if blob is None else state_as_json(blob) for blob in values[0].to_pylist()]
         values = [pa.array(texts, pa.string())]
     key_groups = pa.array([chain.key_group] * len(rows.hashes), pa.int32())
     return pa.RecordBatch.from_arrays([key_groups, *rows.keys.columns, *values], schema=shown)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 
 from godwit.lane.lane import LaneFlow, run_lane, shipments
 from godwit.lane.wire import Header, ship, unpack_report
+from godwit.spark import by_value
 from godwit.spark.exchange import exchange, placed
 from godwit.spark.feeds import FeedInput, read_feeds
 from godwit.spark.source_rows import arrow_batches
@@ -58,10 +59,8 @@ class ShippedProgram:
 
     def __init__(self, program: Program, key: str, spark: SparkContext) -> None:
         self._key = key
-        # Functions of the user live in __main__ or in lambdas: only cloudpickle takes them.
-        self._broadcast: Broadcast[bytes] = spark.broadcast(
-            cloudpickle.dumps(program)  # type: ignore[no-untyped-call]
-        )
+        # Functions and classes of the user may live in __main__, or in other functions.
+        self._broadcast: Broadcast[bytes] = spark.broadcast(by_value.dumps(program))
 
     def get(self) -> Program:
         """Unpack the program in this process, once."""

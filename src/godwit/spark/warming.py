@@ -15,6 +15,7 @@ import numpy as np
 from godwit.lane.executor import current_executor, local_store_root
 from godwit.lane.lane import local_store
 from godwit.model.errors import GodwitError, MigrationError
+from godwit.spark import by_value
 from godwit.spark.exchange import on_executors
 from godwit.state.hydration import Hydration, recover_chains
 
@@ -72,6 +73,7 @@ def warm_copies(
     MigrationError
         If Spark ran the job on another executor, or the job failed.
     """
+    shipped = by_value.dumps(layout)  # what upgrades old state may be of the main script
 
     def warm(_index: int) -> Iterator[Any]:
         executor = current_executor(errand.executor)
@@ -79,7 +81,7 @@ def warm_copies(
             hydration = Hydration(
                 store=local_store(local_store_root(errand.local_dir, errand.run_id, executor)),
                 state=errand.state,
-                layout=layout,
+                layout=pickle.loads(shipped),  # noqa: S301 - our own driver's
                 storage=storage,
                 segments=told.segments,
                 snapshots=told.snapshots,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from godwit.model.errors import CheckpointMismatchError
+from godwit.model.errors import CheckpointMismatchError, GodwitError
 from godwit.state.evolution import Columns, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -126,13 +126,28 @@ class EntryLayout:
         if former is None or former.upgrade is None:
             values = _batch(columns[split:last], self.schema.values)
         else:
-            values = former.upgrade(values)
+            values = self._upgraded(values, former.upgrade, columns)
         return StateRows(
             hashes=columns[0].to_numpy(),
             keys=_batch(columns[1:split], self.schema.keys),
             values=values,
             removed=columns[last].to_numpy(zero_copy_only=False) if len(columns) > last else None,
         )
+
+    def _upgraded(
+        self, values: pa.RecordBatch, upgrade: StateUpgrade, columns: Sequence[pa.Array]
+    ) -> pa.RecordBatch:
+        """Upgrade states; whatever goes wrong with one of them names its key."""
+        try:
+            return upgrade(values)
+        except GodwitError as error:
+            row = error.context.pop("row", None)
+            if row is None:
+                raise
+            key = tuple(column[row].as_py() for column in columns[1 : len(self.schema.keys) + 1])
+            raise type(error)(
+                f"Key {key!r}: {error.message}", remedy=error.remedy, **error.context, key=key
+            ) from error
 
     def _check(self, batch: pa.RecordBatch, expected: Columns, flow: int) -> None:
         found = columns_of(batch.schema)

@@ -90,18 +90,17 @@ def test_a_class_may_gain_fields_with_defaults() -> None:
     old = make_codec("o", "msgpack", Book)
     new = make_codec("o", "msgpack", Grown)
     assert new.decode(views(old.encode([Book(last=1.0)]))) == [Grown(last=1.0)]
-    assert old.describe() == new.describe()
 
 
 def test_state_that_could_not_be_read_again_is_refused_when_it_is_written() -> None:
     codec = make_codec("o", "msgpack", Counter)
     states = [Counter(), Counter(n="three")]  # type: ignore[arg-type]  # as users do
-    with pytest.raises(UnencodableError, match=r"Expected `int`, got `str`") as caught:
+    with pytest.raises(UnencodableError, match=r"\.n is 'three', declared as int") as caught:
         codec.encode(states)
     assert caught.value.index == 1
 
 
-@pytest.mark.parametrize("value", [object(), 2**70])
+@pytest.mark.parametrize("value", [object(), "\ud800"])
 def test_the_first_state_that_cannot_be_written_is_named(value: object) -> None:
     codec = make_codec("o", "msgpack", dict)
     with pytest.raises(UnencodableError) as caught:
@@ -157,9 +156,14 @@ def test_an_unknown_codec_is_refused() -> None:
         make_codec("o", "json", dict)
 
 
-def test_the_description_names_the_shape_for_msgpack_and_the_class_for_pickle() -> None:
-    assert make_codec("o", "msgpack", dict).describe() == "DictType"
-    assert make_codec("o", "pickle", Plain).describe() == f"{__name__}.Plain"
+def test_the_description_is_the_types_schema_or_the_class_of_a_pickle() -> None:
+    described = make_codec("o", "msgpack", Counter).describe()
+    assert described["type"] == {"kind": "class", "name": "Counter"}
+    assert list(described["classes"]["Counter"]["fields"]) == ["n", "seen"]
+    assert described["form"] == "native"
+    assert make_codec("o", "msgpack", list).describe()["form"] == "tagged"
+    described = make_codec("o", "pickle", Plain).describe()
+    assert described == {"class": f"{__name__}.Plain"}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from godwit.model.errors import (
     StateEncodingError,
     UserFunctionError,
 )
-from godwit.state.evolution import StateDescription
+from godwit.state.entries import EntryLayout, Former
+from godwit.state.evolution import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,6 +189,30 @@ def test_state_that_cannot_be_changed_in_place_is_held_by_a_state() -> None:
     assert held(lane, int) == {"a": 3, "b": 1}
 
 
+@pytest.mark.parametrize("state_type", [list, set, dict])
+def test_rows_cut_into_epochs_are_seen_once_as_in_one_epoch(state_type: Any) -> None:
+    """A tuple that came back as a list would never be found among what was seen."""
+
+    def remember_pairs(key: tuple[str], rows: KeyRows, seen: Any) -> Iterator[tuple[str, int]]:
+        for row in rows:
+            pair = (row.price, row.size)
+            if pair not in seen:
+                if isinstance(seen, list):
+                    seen.append(pair)
+                elif isinstance(seen, set):
+                    seen.add(pair)
+                else:
+                    seen[pair] = len(seen)
+                yield key[0], len(seen)
+
+    rows = [("a", 1.0, 1), ("a", 2.0, 1), ("a", 1.0, 2)]
+    whole = Lane(operator(remember_pairs, state_type)).epoch(batch(*rows * 4)).output
+    lane = Lane(operator(remember_pairs, state_type))
+    cut = [lane.epoch(batch(*rows)).output for _ in range(4)]
+    assert pa.concat_batches(cut).to_pylist() == whole.to_pylist()
+    assert whole.num_rows == 3
+
+
 def test_dropped_state_is_removed_and_the_key_is_new_again() -> None:
     def until_two(key: tuple[str], rows: KeyRows, book: Book) -> list[tuple[str, int]]:
         book.rows += len(rows)
@@ -224,14 +249,99 @@ def test_an_operator_can_be_pickled() -> None:
     assert Lane(copy).epoch(batch(("a", 1.0, 1))).output["n"].to_pylist() == [1]
 
 
-def test_the_description_holds_codec_and_shape_of_the_state() -> None:
-    assert operator().describe_state() == StateDescription(
-        columns=(("state", "large_binary"),), codec="msgpack", type="StructType"
+class Wider(msgspec.Struct):
+    rows: float = 0.0
+    prices: list[float | None] = []
+    last: str = ""
+
+
+class Renamed(msgspec.Struct):
+    count: int = 0
+    prices: list[float | None] = []
+
+
+def stored(state_type: Any = Book, **options: Any) -> Any:
+    """Description of a state's type as it stands in a checkpoint."""
+    described = operator(state_type=state_type, **options).describe_state()
+    return msgspec.structs.replace(described, type=plain(described.type))
+
+
+def test_the_description_holds_the_schema_of_the_state() -> None:
+    described = stored()
+    assert described.columns == (("state", "large_binary"),)
+    assert described.codec == "msgpack"
+    assert list(described.type["classes"]["Book"]["fields"]) == ["rows", "prices"]
+    assert operator().upgrade_from(described) is None
+
+
+@pytest.mark.parametrize(
+    ("made", "described", "said"),
+    [
+        (operator(), stored(dict), r"state: dict\[Any, Any\] → Book|Book: dict\[Any, Any\] → Book"),
+        (operator(), stored(codec="pickle"), "codec: pickle → msgpack"),
+        (operator(state_type=Renamed), stored(), "Renamed: rows gone and count new"),
+        (
+            operator(state_type=dict, codec="pickle"),
+            stored(codec="pickle"),
+            "class: .*Book → .*dict",
+        ),
+    ],
+)
+def test_a_type_that_does_not_fit_is_refused_with_every_difference(
+    made: ProcessOperator, described: Any, said: str
+) -> None:
+    with pytest.raises(CheckpointMismatchError, match=said) as caught:
+        made.upgrade_from(described)
+    assert "state_upgrade=" in caught.value.remedy
+    assert caught.value.context["operator"] == "market"
+
+
+def upgraded(lane: Lane, made: ProcessOperator) -> Lane:
+    """Carry a lane's state over to a changed operator, as hydration does."""
+    described = stored()
+    upgrade = made.upgrade_from(described)
+    layout = EntryLayout(
+        name="market",
+        schema=made.schema,
+        former={3: Former(columns=described.columns, upgrade=upgrade)},
     )
-    assert operator().upgrade_from(operator().describe_state()) is None
-    for other in (operator(state_type=dict), operator(codec="pickle")):
-        with pytest.raises(CheckpointMismatchError, match="'market' in the checkpoint does not"):
-            operator().upgrade_from(other.describe_state())
+    keys = pa.array([key[0] for key in lane.store], pa.string())
+    states = pa.array([state["state"] for state in lane.store.values()], pa.large_binary())
+    batch = pa.record_batch(
+        {"h": pa.array(range(len(keys)), pa.int64()), "symbol": keys, "state": states}
+    )
+    after = Lane(made)
+    values = layout.read(batch, 3).values.to_pylist()
+    after.store = dict(zip(lane.store, values, strict=True))
+    return after
+
+
+def test_old_state_goes_on_after_a_compatible_change_and_after_an_upgrade() -> None:
+    lane = Lane(operator())
+    lane.epoch(batch(("a", 1.0, 1), ("b", 2.0, 1), ("a", 3.0, 1)))
+    wider = upgraded(lane, operator(state_type=Wider))
+    wider.epoch(batch(("a", 4.0, 1)))
+    assert held(wider, Wider) == {"a": Wider(3.0, [1.0, 3.0, 4.0]), "b": Wider(1.0, [2.0])}
+    renamed = upgraded(
+        lane,
+        operator(
+            lambda *_: None,
+            Renamed,
+            state_upgrade=lambda old: Renamed(count=old["rows"], prices=old["prices"]),
+        ),
+    )
+    assert held(renamed, Renamed) == {"a": Renamed(2, [1.0, 3.0]), "b": Renamed(1, [2.0])}
+
+
+def test_an_upgrade_that_fails_names_operator_and_key() -> None:
+    lane = Lane(operator())
+    lane.epoch(batch(("a", 1.0, 1), ("b", None, 1)))
+    made = operator(
+        state_type=Renamed, state_upgrade=lambda old: Renamed(count=int(old["prices"][0]))
+    )
+    with pytest.raises(UserFunctionError, match=r"Key \('b',\): .* operator 'market' raised") as e:
+        upgraded(lane, made)
+    assert e.value.context["key"] == ("b",)
 
 
 def test_it_cannot_be_merged() -> None:
@@ -358,7 +468,7 @@ def test_state_that_cannot_be_written_names_operator_key_and_type() -> None:
     assert "Operator 'market' cannot write its state of key ('b',), of type Book" in str(
         caught.value
     )
-    assert "Expected `int`, got `str`" in caught.value.message
+    assert ".rows is 'three', declared as int" in caught.value.message
     assert caught.value.context["key"] == ("b",)
 
 

@@ -1,0 +1,327 @@
+"""What a type of state looks like, as plain values that a checkpoint can keep.
+
+A description has two parts: ``type`` is a node, and ``classes`` holds what nodes refer to by name,
+so that a class may hold itself.  A node is the name of a scalar (``"int"``, ``"any"``) or a dict
+with a ``kind``::
+
+    {"type": {"kind": "class", "name": "OrderBook"},
+     "classes": {"OrderBook": {"kind": "record", "fields": {
+         "bids": {"type": {"kind": "list", "of": "float"}, "default": []}}}}}
+
+Invariant: the description says everything on which the meaning of written state depends, and
+nothing else: a docstring or a method may change.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import inspect
+import types
+import typing
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Described", "UndescribableError", "describe", "fields_of", "is_record", "node_text"]
+
+SCALARS: dict[Any, str] = {
+    type(None): "none",
+    bool: "bool",
+    int: "int",
+    float: "float",
+    complex: "complex",
+    str: "str",
+    bytes: "bytes",
+    bytearray: "bytearray",
+    decimal.Decimal: "decimal",
+    dt.date: "date",
+    dt.datetime: "datetime",
+    dt.time: "time",
+    dt.timedelta: "timedelta",
+    uuid.UUID: "uuid",
+}
+"""Types without parts, and their names."""
+
+COLLECTIONS: dict[Any, str] = {
+    list: "list",
+    set: "set",
+    frozenset: "frozenset",
+    collections.deque: "deque",
+}
+MAPPINGS: dict[Any, str] = {
+    dict: "dict",
+    collections.defaultdict: "defaultdict",
+    collections.OrderedDict: "ordereddict",
+    collections.Counter: "counter",
+}
+_REQUIRED = object()
+
+
+class UndescribableError(Exception):
+    """A part of a type cannot be state.
+
+    Attributes
+    ----------
+    path
+        Where it is, such as ``Book.levels[]``.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A type of state.
+
+    Attributes
+    ----------
+    schema
+        Its description, as plain values.
+    classes
+        Name in the description → class.
+    """
+
+    schema: dict[str, Any]
+    classes: dict[str, type]
+
+
+def describe(state_type: Any, others: Mapping[str, type] | Sequence[type] = ()) -> Described:
+    """Describe a type of state.
+
+    Parameters
+    ----------
+    state_type
+        A class, or a type such as ``dict[str, set[int]]``.
+    others
+        Classes that state may hold besides, in places whose type leaves it open; a mapping gives
+        them names of their own.
+
+    Raises
+    ------
+    UndescribableError
+        If a part of it cannot be state: a class that declares no fields, two classes of one name.
+    """
+    made = _Describer()
+    named = others if isinstance(others, Mapping) else {_class_name(cls): cls for cls in others}
+    for name, cls in named.items():
+        made.add_class(cls, name, name)
+    node = made.node(state_type, "state")
+    return Described(schema={"type": node, "classes": made.described}, classes=made.classes)
+
+
+def is_record(cls: Any) -> bool:
+    """Whether a class declares fields: a `msgspec.Struct`, a dataclass or a named tuple."""
+    return isinstance(cls, type) and (
+        issubclass(cls, msgspec.Struct) or dataclasses.is_dataclass(cls) or _is_named_tuple(cls)
+    )
+
+
+def fields_of(cls: Any) -> tuple[str, ...]:
+    """Names of a record's fields."""
+    if issubclass(cls, msgspec.Struct):
+        names: tuple[str, ...] = cls.__struct_fields__
+        return names
+    if _is_named_tuple(cls):
+        named: tuple[str, ...] = cls._fields
+        return named
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def node_text(node: Any) -> str:
+    """Write a node as Python would."""
+    if isinstance(node, str):
+        return {"none": "None", "any": "Any"}.get(node, node)
+    kind = node["kind"]
+    if kind == "class":
+        return str(node["name"])
+    if kind == "union":
+        return " | ".join(map(node_text, node["of"]))
+    if kind == "literal":
+        return f"Literal[{', '.join(map(repr, node['values']))}]"
+    if kind == "fixed":
+        return f"tuple[{', '.join(map(node_text, node['of'])) or '()'}]"
+    if kind == "tuple":
+        return f"tuple[{node_text(node['of'])}, ...]"
+    if "key" in node:
+        return f"{kind}[{node_text(node['key'])}, {node_text(node['of'])}]"
+    return f"{kind}[{node_text(node['of'])}]"
+
+
+class _Describer:
+    """One description under way."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, type] = {}
+        self.described: dict[str, Any] = {}
+        self._names: dict[type, str] = {}
+
+    def node(self, given: Any, path: str) -> Any:
+        """Describe a type."""
+        while isinstance(given, typing.NewType) or hasattr(given, "__value__"):
+            given = getattr(given, "__value__", None) or given.__supertype__
+        if given is None:
+            return "none"
+        if given in (Any, object, typing.Hashable) or isinstance(given, typing.TypeVar):
+            return "any"
+        origin, arguments = typing.get_origin(given), typing.get_args(given)
+        if origin in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
+            return self.node(arguments[0], path)
+        if origin in (typing.Union, types.UnionType):
+            return self._union(arguments, path)
+        if origin is typing.Literal:
+            members = {type(value) for value in arguments if isinstance(value, enum.Enum)}
+            if members:
+                return self._union(sorted(members, key=_class_name), path)
+            return {"kind": "literal", "values": list(arguments)}
+        kind = origin or given
+        if kind in SCALARS:
+            return SCALARS[kind]
+        if kind in COLLECTIONS:
+            return {"kind": COLLECTIONS[kind], "of": self._argument(arguments, 0, f"{path}[]")}
+        if kind is tuple:
+            return self._tuple(arguments, bare=origin is None, path=path)
+        if kind in MAPPINGS:
+            of = "int" if kind is collections.Counter else self._argument(arguments, 1, f"{path}[]")
+            key = self._argument(arguments, 0, f"{path}[key]")
+            return {"kind": MAPPINGS[kind], "key": key, "of": of}
+        if getattr(kind, "__module__", "") == "collections.abc":
+            return "any"
+        if isinstance(kind, type):
+            return {"kind": "class", "name": self.add_class(kind, None, path)}
+        raise UndescribableError(path, f"{given!r} is no type of which state can be")
+
+    def add_class(self, cls: Any, name: str | None, path: str) -> str:
+        """Describe a class, once."""
+        if cls in self._names:
+            return self._names[cls]
+        name = name or _class_name(cls)
+        taken = self.classes.get(name)
+        if taken is not None:
+            raise UndescribableError(
+                path, f"{taken.__module__}.{name} and {cls.__module__}.{name} share a name"
+            )
+        self._names[cls], self.classes[name] = name, cls
+        self.described[name] = {}  # takes its place before its fields, which may refer to it
+        if issubclass(cls, enum.Enum):
+            self.described[name] = _enumeration(cls)
+        elif typing.is_typeddict(cls):
+            self.described[name] = self._record(cls, "typeddict", cls.__annotations__, path)
+        elif is_record(cls):
+            self.described[name] = self._record(cls, _record_kind(cls), fields_of(cls), path)
+        else:
+            raise UndescribableError(path, f"{_class_name(cls)} is a class that declares no fields")
+        return name
+
+    def _record(self, cls: Any, kind: str, names: Any, path: str) -> dict[str, Any]:
+        where = path if path.endswith(_class_name(cls)) else _class_name(cls)
+        hints = _hints(cls, where)
+        defaults = _defaults(cls)
+        fields: dict[str, Any] = {}
+        for name in names:
+            field = {"type": self.node(hints.get(name, Any), f"{where}.{name}")}
+            default = defaults.get(name, _REQUIRED)
+            if default is not _REQUIRED:
+                field["default"] = _plain_default(default)
+            fields[name] = field
+        described = {"kind": kind, "fields": fields}
+        if issubclass(cls, msgspec.Struct) and cls.__struct_config__.tag is not None:
+            described["tag"] = [cls.__struct_config__.tag_field, cls.__struct_config__.tag]
+        return described
+
+    def _union(self, arguments: Sequence[Any], path: str) -> Any:
+        nodes: list[Any] = []
+        for argument in arguments:
+            node = self.node(argument, path)
+            parts = node["of"] if isinstance(node, dict) and node["kind"] == "union" else [node]
+            nodes += [part for part in parts if part not in nodes]
+        if "any" in nodes:
+            return "any"
+        return nodes[0] if len(nodes) == 1 else {"kind": "union", "of": nodes}
+
+    def _tuple(self, arguments: Sequence[Any], *, bare: bool, path: str) -> Any:
+        if bare:
+            return {"kind": "tuple", "of": "any"}
+        if len(arguments) == 2 and arguments[1] is ...:
+            return {"kind": "tuple", "of": self.node(arguments[0], f"{path}[]")}
+        parts = [self.node(argument, f"{path}[{i}]") for i, argument in enumerate(arguments)]
+        return {"kind": "fixed", "of": parts}
+
+    def _argument(self, arguments: Sequence[Any], index: int, path: str) -> Any:
+        return self.node(arguments[index], path) if len(arguments) > index else "any"
+
+
+def _class_name(cls: type) -> str:
+    """Name of a class by which state finds it again, wherever the class is defined."""
+    return cls.__qualname__.rpartition("<locals>.")[2]
+
+
+def _record_kind(cls: type) -> str:
+    return "namedtuple" if _is_named_tuple(cls) else "record"
+
+
+def _is_named_tuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def _hints(cls: Any, where: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls, include_extras=True)
+    except Exception as error:
+        raise UndescribableError(
+            where, f"its annotations cannot be looked up: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _defaults(cls: Any) -> dict[str, Any]:
+    """Default of every field that has one; a factory stands for what it makes."""
+    found: dict[str, Any] = {}
+    if issubclass(cls, msgspec.Struct):
+        for info in msgspec.structs.fields(cls):
+            if info.default is not msgspec.NODEFAULT:
+                found[info.name] = info.default
+            elif info.default_factory is not msgspec.NODEFAULT:
+                found[info.name] = info.default_factory
+    elif _is_named_tuple(cls):
+        found = dict(cls._field_defaults)
+    elif dataclasses.is_dataclass(cls):
+        for field in dataclasses.fields(cls):
+            if field.default is not dataclasses.MISSING:
+                found[field.name] = field.default
+            elif field.default_factory is not dataclasses.MISSING:
+                found[field.name] = field.default_factory
+    elif typing.is_typeddict(cls):
+        found = dict.fromkeys(cls.__optional_keys__)
+    return found
+
+
+def _plain_default(default: Any) -> Any:
+    made: Any = default
+    if inspect.isclass(default) or inspect.isroutine(default):
+        factory: Callable[[], Any] = default
+        if factory not in (*COLLECTIONS, *MAPPINGS, tuple):
+            return {"made by": getattr(factory, "__qualname__", type(factory).__name__)}
+        made = factory()
+    try:
+        return msgspec.to_builtins(made, str_keys=True)
+    except Exception:  # noqa: BLE001 - a default may be anything
+        return {"of type": type(made).__qualname__}
+
+
+def _enumeration(cls: type[enum.Enum]) -> dict[str, Any]:
+    members = {
+        name: member.value if isinstance(member.value, (str, int)) else repr(member.value)
+        for name, member in cls.__members__.items()
+    }
+    kind = "flag" if issubclass(cls, enum.Flag) else "enum"
+    return {"kind": kind, "members": members}
