@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,88 +24,29 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from godwit.planning import metrics
+from godwit.planning.allocation.aims import Aims
 from godwit.planning.allocation.collocation import collocate
-from godwit.planning.allocation.graph_partition import KeyGroupGraph, with_executors
-from godwit.planning.allocation.milp import (
-    AllocationResult,
-    SolverLimits,
-    allocate_units,
-    solver_limits,
-)
+from godwit.planning.allocation.graph_partition import KeyGroupGraph
+from godwit.planning.allocation.milp import SolverLimits, allocate_units, plan_milp, solver_limits
 from godwit.planning.allocation.model import build_model
+from godwit.planning.allocation.pairs import ScoredPairs, pin_pairs, score_pairs
 from godwit.planning.allocation.placement import Placement
-from godwit.planning.allocation.units import FREE, Units, merge_units
-from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
+from godwit.planning.allocation.units import FREE, merge_units, single_units
+from godwit.planning.arrays import IndexArray, IntArray, wrong_value
 from godwit.planning.validation import make_solution
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from godwit.planning.allocation.model import AllocationModel
-    from godwit.planning.arrays import BoolArray, Clock
+    from godwit.planning.arrays import Clock
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = ["ScoredPairs", "plan_albic", "score_pairs"]
+__all__ = ["plan_albic"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ScoredPairs:
-    """Pairs of key groups whose traffic is well above the average of the sender.
-
-    Attributes
-    ----------
-    source, target
-        Shape ``(p,)``: the two key groups.
-    rate
-        Shape ``(p,)``: out(g_i, g_j).
-    together
-        Shape ``(p,)``: whether they are on one executor today (colGrps; the rest is toBeColGrps).
-    """
-
-    source: IntArray
-    target: IntArray
-    rate: FloatArray
-    together: BoolArray
-
-
-def score_pairs(problem: Problem, score_factor: float) -> ScoredPairs:
-    """Find pairs worth collocating: ``out(g_i, g_j) > avg(g_i)·sF`` (paper 2, Algorithm 2, step 1).
-
-    ``avg(g_i)`` is what g_i sends divided by the number of key groups of the operators downstream.
-    """
-    m, traffic = problem.num_key_groups, problem.traffic
-    out = sparse.coo_matrix((traffic.rate, (traffic.source, traffic.target)), shape=(m, m)).tocsr()
-    out.sum_duplicates()
-    sent = np.asarray(out.sum(axis=1)).ravel()
-    receivers = _downstream_key_groups(problem)[problem.operator_of]
-    average = sent / np.maximum(receivers, 1)
-    pairs = out.tocoo()
-    high = (pairs.data > average[pairs.row] * score_factor) & (pairs.row != pairs.col)
-    source, target = pairs.row[high].astype(np.int32), pairs.col[high].astype(np.int32)
-    return ScoredPairs(
-        source=source,
-        target=target,
-        rate=np.asarray(pairs.data[high], np.float64),
-        together=problem.current[source] == problem.current[target],
-    )
-
-
-def _downstream_key_groups(problem: Problem) -> IntArray:
-    """Shape ``(operators,)``: number of key groups of all operators downstream of each."""
-    size = np.bincount(problem.operator_of, minlength=len(problem.operators))
-    links = set(problem.downstream)
-    if not links:
-        traffic = problem.traffic
-        links = set(
-            zip(
-                problem.operator_of[traffic.source].tolist(),
-                problem.operator_of[traffic.target].tolist(),
-                strict=True,
-            )
-        )
-    total = np.zeros(len(size), np.int32)
-    for up, down in sorted(links):
-        total[up] += size[down]
-    return total
+_DRAWS = 3
+"""Times that as many pairs are drawn anew before fewer are tried."""
 
 
 def plan_albic(
@@ -178,72 +119,140 @@ def plan_albic(
         rng=rng,
     )
     start = clock()
-    scored = score_pairs(problem, score_factor)
     graph = KeyGroupGraph(problem)
-    mean = metrics.mean_index(problem)
-    share, attempts = max_partition_load, 0
-    while True:
-        attempts += 1
-        left = max(0.05, (start + time_limit_s - clock()) * (0.5 if share > 0 else 1.0))
-        units, pinned = _constrain(problem, scored, graph, share=share, pairs=pairs, rng=limits.rng)
-        model = build_model(problem, units)
-        enough = even_enough / 100 * mean if share > 0 and graph.talks else 0.0
-        result = _solve(model, limits, left, enough)
-        if result.objective <= max_load_distance / 100 * mean or share <= 0:
-            break
-        if len(pinned) > 1:  # pins may have taken the moves that balance needs
-            pairs = len(pinned) // 2
-        else:
-            share = max(0.0, share - partition_step)
-    place = result.place
-    if share > 0:
-        placement = Placement(model, place)
-        collocate(
-            placement,
-            graph.between(units.unit_of, len(units)),
-            limit=max(enough / model.scale, *model.over_under(place)) * (1 + 1e-9),
-            go_on=lambda: clock() < start + time_limit_s,
+    if max_partition_load == 0 or not graph.talks:
+        pure = plan_milp(
+            problem,
+            time_limit_s=time_limit_s,
+            node_limit=node_limit,
+            patience=patience,
+            clock=clock,
+            rng=rng,
         )
-        place = placement.place
+        details = {"attempts": 1, "max_partition_load": 0.0, "units": problem.num_key_groups}
+        return replace(pure, method="albic", details=details | {"pinned": []})
+    search = _Search(
+        problem=problem,
+        graph=graph,
+        scored=score_pairs(problem, score_factor),
+        limits=limits,
+        deadline=start + time_limit_s,
+        enough=even_enough / 100 * metrics.mean_index(problem),
+    )
+    aims = Aims(
+        problem, search.scored, max_load_distance=max_load_distance, even_enough=even_enough
+    )
+    today = aims.reached(problem.current)
+    best, best_reached, made = _Attempt(assignment=problem.current), today, 0
+    for attempt in search.attempts(max_partition_load, partition_step, pairs):
+        made += 1
+        reached = aims.reached(attempt.assignment)
+        moves = int(np.count_nonzero(attempt.assignment != problem.current))
+        if aims.worth_moving(reached, today, moves) and reached < best_reached:
+            best, best_reached = attempt, reached
+        if best_reached < today and aims.is_balanced(best_reached):
+            break
     return make_solution(
         problem,
-        units.expand(place),
+        best.assignment,
         method="albic",
-        reason="the limits contradict each other" if result.infeasible else "",
-        objective=model.objective(place),
+        reason="the limits contradict each other" if best.contradiction else "",
+        objective=metrics.load_distance(problem, best.assignment),
         elapsed_s=clock() - start,
         details={
-            "attempts": attempts,
-            "max_partition_load": share,
-            "units": len(units),
-            "pinned": pinned,
+            "attempts": made,
+            "max_partition_load": best.share,
+            "units": best.units,
+            "pinned": list(best.pinned),
         },
     )
 
 
-def _solve(
-    model: AllocationModel, limits: SolverLimits, time_limit_s: float, enough: float
-) -> AllocationResult:
-    return allocate_units(model, limits=replace(limits, time_limit_s=time_limit_s), enough=enough)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """One assignment, and how it was found."""
+
+    assignment: IntArray
+    share: float = 0.0
+    units: int = 0
+    pinned: tuple[tuple[int, int], ...] = ()
+    contradiction: bool = False
 
 
-def _constrain(
-    problem: Problem,
-    scored: ScoredPairs,
-    graph: KeyGroupGraph,
-    *,
-    share: float,
-    pairs: int,
-    rng: np.random.Generator,
-) -> tuple[Units, list[tuple[int, int]]]:
-    """Form units that stay together (step 2) and pin pairs to one executor (step 3)."""
-    m = problem.num_key_groups
-    if share <= 0:
-        alone = np.arange(m, dtype=np.int32)
-        return merge_units(problem, alone, np.full(m, FREE, np.int32)), []
-    unit_of = _partition_sets(problem, scored, graph, share)
-    pinned, chosen = _pin_pairs(problem, scored, graph, unit_of, pairs=pairs, rng=rng)
-    return merge_units(problem, unit_of, pinned), chosen
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """Makes attempts, until it has none left."""
+
+    problem: Problem
+    graph: KeyGroupGraph
+    scored: ScoredPairs
+    limits: SolverLimits
+    deadline: float
+    enough: float
+    _seen: set[bytes] = field(default_factory=set)
+
+    def attempts(self, share: float, step: float, pairs: int) -> Iterator[_Attempt]:
+        """Try ever less: other pairs, half as many, smaller parts, key groups alone, traffic only.
+
+        Units and pins that were tried already are passed over.
+        """
+        while share > 0:
+            unit_of = _partition_sets(self.problem, self.scored, self.graph, share)
+            while pairs > 0:
+                for _ in range(_DRAWS):
+                    pinned, chosen = pin_pairs(
+                        self.problem,
+                        self.scored,
+                        self.graph,
+                        unit_of,
+                        pairs=pairs,
+                        rng=self.limits.rng,
+                    )
+                    if chosen:
+                        yield from self._allocate(unit_of, pinned, share, chosen)
+                pairs = min(pairs, len(chosen)) // 2  # pins may have taken what balance needs
+            free = np.full(int(unit_of.max()) + 1, FREE, np.int32)
+            yield from self._allocate(unit_of, free, share, [])
+            share -= step
+        alone = np.arange(self.problem.num_key_groups, dtype=np.int32)
+        yield from self._allocate(alone, np.full(len(alone), FREE, np.int32), 0.0, [])
+        yield self._collocate_only()
+
+    def _allocate(
+        self, unit_of: IntArray, pinned: IntArray, share: float, chosen: list[tuple[int, int]]
+    ) -> Iterator[_Attempt]:
+        key = unit_of.tobytes() + pinned.tobytes()
+        if key in self._seen or self.limits.clock() >= self.deadline:
+            return
+        self._seen.add(key)
+        units = merge_units(self.problem, unit_of, pinned)
+        model = build_model(self.problem, units)
+        left = max(0.05, (self.deadline - self.limits.clock()) * (0.5 if share > 0 else 1.0))
+        result = allocate_units(
+            model, limits=replace(self.limits, time_limit_s=left), enough=self.enough
+        )
+        yield _Attempt(
+            assignment=units.expand(self._collocate(model, result.place)),
+            share=share,
+            units=len(units),
+            pinned=tuple(chosen),
+            contradiction=result.infeasible and len(units) == len(unit_of) and not chosen,
+        )
+
+    def _collocate_only(self) -> _Attempt:
+        units = single_units(self.problem)
+        place = self._collocate(build_model(self.problem, units), self.problem.current)
+        return _Attempt(assignment=units.expand(place), units=len(units))
+
+    def _collocate(self, model: AllocationModel, place: IntArray) -> IntArray:
+        placement = Placement(model, place)
+        collocate(
+            placement,
+            self.graph.between(model.units.unit_of, len(model.units)),
+            limit=max(self.enough / model.scale, *model.over_under(place)) * (1 + 1e-9),
+            go_on=lambda: self.limits.clock() < self.deadline,
+        )
+        return placement.place
 
 
 def _partition_sets(
@@ -292,72 +301,3 @@ def _ratio(amount: float, limit: float | None) -> float:
     if limit is None:
         return 0.0
     return amount / limit if limit > 0 else math.inf if amount > 0 else 0.0
-
-
-def _pin_pairs(
-    problem: Problem,
-    scored: ScoredPairs,
-    graph: KeyGroupGraph,
-    unit_of: IntArray,
-    *,
-    pairs: int,
-    rng: np.random.Generator,
-) -> tuple[IntArray, list[tuple[int, int]]]:
-    """Step 3: pin the pairs with most traffic that are apart, as far as the budget goes.
-
-    A pair that could only meet by parting as much traffic as it brings together is passed over:
-    once most pairs are together, collocation would else go round in circles.
-    """
-    current, limits = problem.current, problem.limits
-    count = np.bincount(unit_of)
-    size = np.bincount(unit_of, weights=problem.state_bytes)
-    load = np.bincount(unit_of, weights=problem.weight)
-    home = np.empty(len(count), np.int32)
-    home[unit_of] = current
-    traffic = graph.between(unit_of, len(home))
-    with_executor = with_executors(traffic, home, problem.num_executors)
-    pinned = np.full(len(count), FREE, np.int32)
-    index = metrics.load_index(problem, current)
-    moves_left = math.inf if limits.max_moves is None else float(limits.max_moves)
-    bytes_left = math.inf if limits.max_bytes is None else limits.max_bytes
-    apart = np.flatnonzero(~scored.together)
-    order = apart[np.lexsort((rng.random(len(apart)), -scored.rate[apart]))]
-    chosen: list[tuple[int, int]] = []
-    for at in order.tolist():
-        if len(chosen) == pairs:
-            break
-        g, h = int(scored.source[at]), int(scored.target[at])
-        a, b = int(unit_of[g]), int(unit_of[h])
-        if pinned[a] != FREE or pinned[b] != FREE:
-            continue
-        mover, place = -1, -1
-        for goes, stays in _ways_to_meet(index, (a, count[a] > 1), (b, count[b] > 1), home):
-            gain = with_executor[goes, home[stays]] - with_executor[goes, home[goes]]
-            if gain > 0 and not problem.draining[home[stays]]:
-                mover, place = goes, int(home[stays])
-                break
-        if mover < 0 or count[mover] > moves_left or size[mover] > bytes_left:
-            continue
-        moves_left, bytes_left = moves_left - count[mover], bytes_left - size[mover]
-        pinned[[a, b]] = place
-        index[home[mover]] -= load[mover] / problem.speed[home[mover]]
-        index[place] += load[mover] / problem.speed[place]
-        chosen.append((g, h))
-    return pinned, chosen
-
-
-def _ways_to_meet(
-    index: FloatArray, one: tuple[int, bool], other: tuple[int, bool], home: IntArray
-) -> list[tuple[int, int]]:
-    """Which of two units goes to the other's executor, the better way first.
-
-    They meet at the partition's executor if one of them is a single key group, otherwise at the
-    less loaded one.
-    """
-    (a, a_is_partition), (b, b_is_partition) = one, other
-    b_goes, a_goes = (b, a), (a, b)
-    if a_is_partition == b_is_partition:
-        a_first = (index[home[b]], home[b]) < (index[home[a]], home[a])
-    else:
-        a_first = b_is_partition
-    return [a_goes, b_goes] if a_first else [b_goes, a_goes]

@@ -153,6 +153,7 @@ def plan_milp(
     node_limit: int | None = None,
     rounds: int = 10_000,
     patience: int = 400,
+    least_gain: float = 0.1,
     clock: Clock = time.perf_counter,
     rng: np.random.Generator | None = None,
 ) -> Solution:
@@ -170,12 +171,19 @@ def plan_milp(
         Loads, owners and limits.
     time_limit_s, node_limit, rounds, patience, clock, rng
         How long to look, see `SolverLimits`.
+    least_gain
+        Percent of the mean load index. A plan that does not lower d, or the two sides of it
+        together, by as much moves nothing, unless it takes key groups off a draining executor or
+        ends a breach of limits; 0 takes every gain.
 
     Returns
     -------
     Solution
-        `objective` is d and `bound` a proved lower bound of it, both in the unit of load.
+        `objective` is d and `bound` a proved lower bound of it, both in the unit of load. It is
+        optimal where no d is lower by `least_gain`, or, if key groups move, none at all.
     """
+    if not 0 <= least_gain < np.inf:
+        raise wrong_value("options.least_gain", least_gain, "give a finite number ≥ 0")
     limits = solver_limits(
         time_limit_s=time_limit_s,
         node_limit=node_limit,
@@ -187,9 +195,11 @@ def plan_milp(
     start = limits.clock()
     model = build_model(problem, single_units(problem))
     least = load_distance_bound(problem)
-    result = allocate_units(model, limits=limits, least=least)
+    result = allocate_units(model, limits=limits, least=least, least_gain=least_gain / 100)
     bound = max(least, result.bound)
-    close = result.objective - bound <= _CLOSE_ENOUGH * model.scale
+    stays = bool((result.place == model.units.home).all())
+    slack = max(_CLOSE_ENOUGH, least_gain / 100 if stays else 0.0)
+    close = result.objective - bound <= slack * model.scale
     return make_solution(
         problem,
         model.units.expand(result.place),
@@ -204,7 +214,12 @@ def plan_milp(
 
 
 def allocate_units(
-    model: AllocationModel, *, limits: SolverLimits, least: float = 0.0, enough: float = 0.0
+    model: AllocationModel,
+    *,
+    limits: SolverLimits,
+    least: float = 0.0,
+    enough: float = 0.0,
+    least_gain: float = 0.0,
 ) -> AllocationResult:
     """Place units so that d is least; what MILP and ALBIC share.
 
@@ -218,6 +233,8 @@ def allocate_units(
         A known lower bound of d, in the problem's unit, at which to stop.
     enough
         A d, in the problem's unit, below which moves are rather saved.
+    least_gain
+        By how much, in fair shares, d or both sides together must fall for units to move.
     """
     deadline = limits.clock() + limits.time_limit_s
     start = model.units.home.copy()
@@ -226,6 +243,9 @@ def allocate_units(
     place = search.place
     proved, infeasible, bound, rounds = False, False, 0.0, 0
     done = 0 < enough >= model.objective(place) and model.within_room(place)
+    over_and_under = sum(model.over_under(start))
+    if over_and_under - least / model.scale <= least_gain and model.within_room(start):
+        place, done = start, True
     if not done and (program_size(model) <= _WHOLE_PROGRAM or not model.within_room(place)):
         result = solve_allocation(
             model,
@@ -242,6 +262,8 @@ def allocate_units(
             place = result.place
     if not done and not proved and not infeasible:
         place, rounds = _search_neighbourhoods(model, place, limits, deadline, least)
+    if not _worth_moving(model, place, start, least_gain):
+        place = start
     search = AllocationSearch(model, place)
     forced = search.drain(force=not _lower(model, place, start))
     search, costs = _evacuate(model, search, start)
@@ -296,10 +318,25 @@ def _key(model: AllocationModel, place: IntArray) -> tuple[float, float]:
     return max(over, under), over + under
 
 
-def _lower(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
-    """Whether `place` is better, in d or in both sides together, by enough to put draining off."""
+def _worth_moving(
+    model: AllocationModel, place: IntArray, start: IntArray, least_gain: float
+) -> bool:
+    """Whether `place` gains enough to leave `start` for it; draining is not asked about."""
+    excess, before = model.excess(place), model.excess(start)
+    return excess < before or (
+        excess == before and _lower(model, place, start, by=max(least_gain, _CLOSE_ENOUGH))
+    )
+
+
+def _lower(
+    model: AllocationModel, place: IntArray, than: IntArray, *, by: float = _PROGRESS
+) -> bool:
+    """Whether `place` is better, in d or in both sides together, by as much as is asked for.
+
+    What is asked for by default is enough to put draining off.
+    """
     (d, both), (d_before, both_before) = _key(model, place), _key(model, than)
-    return d < d_before - _PROGRESS or (d <= d_before and both < both_before - _PROGRESS)
+    return d < d_before - by or (d <= d_before and both < both_before - by)
 
 
 def _search_neighbourhoods(

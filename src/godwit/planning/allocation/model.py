@@ -91,11 +91,17 @@ class AllocationModel:
 
     def within_room(self, place: IntArray) -> bool:
         """Whether no executor that stays uses more of a resource than it may."""
+        return self.excess(place) == 0
+
+    def excess(self, place: IntArray) -> float:
+        """Add up what executors that stay use above their room, as shares of it."""
+        above = 0.0
         for r in range(self.usage.shape[1]):
             used = np.bincount(place, weights=self.usage[:, r], minlength=len(self.speed))
-            if (used > self.room[:, r] * (1 + 1e-9))[self.stays].any():
-                return False
-        return True
+            room = self.room[:, r]
+            over = self.stays & (used > room * (1 + 1e-9))
+            above += float(((used - room) / np.maximum(room, 1e-300))[over].sum())
+        return above
 
 
 def build_model(problem: Problem, units: Units) -> AllocationModel:

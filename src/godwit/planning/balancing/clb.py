@@ -11,8 +11,10 @@ Source: paper 4 §4, Algorithm 2, with two changes.  Equations 4 and 5 make ħ e
 of the executors' loads only if their mean loads are equal, which the algorithm does not see to; so
 the sets are then evened out by moving substreams that lower ħ itself (``refine``; 0 gives the
 paper's sets).  And sets are given to executors so that most state stays (a maximum-weight
-matching), which ħ does not notice where executors are equal.  The covariance matrix is never
-stored: it is made in blocks, each pair of substreams at most twice.
+matching), which ħ does not notice where executors are equal.  Before any set is split, today's
+assignment is evened out in the same way; new sets are made only where they could gain as much
+again.  The covariance matrix is never stored: it is made in blocks, each pair of substreams at
+most twice.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ def plan_clb(
     *,
     threshold: float = 0.0,
     refine: int = 2,
+    least_gain: float = 5.0,
     clock: Clock = time.perf_counter,
 ) -> Solution:
     """Low imbalance over the history's windows (paper 4, Algorithm 2).
@@ -64,8 +67,11 @@ def plan_clb(
         θ: two substreams are kept apart when their covariance is at least θ times the mean
         variance; 0 ≤ θ < 1.
     refine
-        Passes over the key groups that move each to where ħ is least; 0: none, as in the paper.
-        With any, today's assignment is kept where its ħ is no worse.
+        Passes over the key groups that move each to where ħ is least; 0: the paper's sets,
+        whatever they move.
+    least_gain
+        Percent of today's ħ by which a plan must lower it to move anything, and new sets to be
+        preferred to today's evened out; each move by itself gains a fiftieth of that.
 
     Returns
     -------
@@ -83,24 +89,16 @@ def plan_clb(
         raise wrong_value("options.threshold", threshold, "give 0 ≤ θ < 1")
     if refine < 0:
         raise wrong_value("options.refine", refine, "give at least 0")
+    if not 0 <= least_gain < math.inf:
+        raise wrong_value("options.least_gain", least_gain, "give a finite number ≥ 0")
     start = clock()
-    available = problem.available
     series = np.ascontiguousarray(problem.history.T)
-    group = split_by_covariance(series, len(available), threshold=threshold)
-    speed = problem.speed[available]
     if refine:
-        _even_out(series, group, speed, refine)
-    place = _match(problem, group, available)
-    if not problem.homogeneous and refine:
-        group = np.searchsorted(available, place[group]).astype(np.int32)
-        place = available
-        _even_out(series, group, speed, 1)
-    assignment = place[group].astype(np.int32)
+        assignment = _improve(problem, series, threshold, refine, least_gain / 100)
+    else:
+        group = split_by_covariance(series, len(problem.available), threshold=threshold)
+        assignment = _match(problem, group)[group]
     imbalance = metrics.history_imbalance(problem, assignment)
-    if refine and not problem.draining[problem.current].any():
-        today = metrics.history_imbalance(problem, problem.current)
-        if today <= imbalance:
-            assignment, imbalance = problem.current, today
     return make_solution(
         problem,
         assignment,
@@ -108,6 +106,51 @@ def plan_clb(
         objective=imbalance,
         elapsed_s=clock() - start,
     )
+
+
+def _improve(
+    problem: Problem, series: FloatArray, threshold: float, refine: int, least_gain: float
+) -> IntArray:
+    """Even today's assignment out, or new sets if they gain more by `least_gain` of today's ħ."""
+    available, speed = problem.available, problem.speed[problem.available]
+    today = metrics.history_imbalance(problem, problem.current)
+    group = _places_today(problem, series)
+    _even_out(series, group, speed, refine, least_gain / 50)
+    evened = available[group]
+    imbalance = metrics.history_imbalance(problem, evened)
+    if imbalance > least_gain * today:
+        group = split_by_covariance(series, len(available), threshold=threshold)
+        _even_out(series, group, speed, refine)
+        place = _match(problem, group)
+        if not problem.homogeneous:
+            group = np.searchsorted(available, place[group]).astype(np.int32)
+            place = available
+            _even_out(series, group, speed, 1)
+        split = metrics.history_imbalance(problem, place[group])
+        if split < imbalance - least_gain * today:
+            evened, imbalance = place[group], split
+    drains = problem.draining[problem.current].any()
+    worth = imbalance < today * (1 - least_gain) and imbalance < today
+    return evened if drains or worth else problem.current
+
+
+def _places_today(problem: Problem, series: FloatArray) -> IntArray:
+    """Index into the available executors of each key group's owner.
+
+    What drains goes where it makes the least of Σ_t Σ_i (L_it/c_i)², heaviest first.
+    """
+    available, speed = problem.available, problem.speed[problem.available]
+    group = np.searchsorted(available, problem.current).astype(np.int32)
+    leaves = problem.draining[problem.current]
+    totals = np.zeros((len(available), series.shape[1]))
+    np.add.at(totals, group[~leaves], series[~leaves])
+    square = (series**2).sum(axis=1)
+    waiting = np.flatnonzero(leaves)
+    for k in waiting[np.argsort(-square[waiting], kind="stable")].tolist():
+        rise = (2 * (totals @ series[k]) + square[k]) / speed**2
+        group[k] = int(rise.argmin())
+        totals[group[k]] += series[k]
+    return group
 
 
 def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float = 0.0) -> IntArray:
@@ -210,11 +253,14 @@ def _at_least(covariance: npt.NDArray[np.float32], bar: float) -> npt.NDArray[np
     return covariance
 
 
-def _even_out(series: FloatArray, group: IntArray, speed: FloatArray, passes: int) -> None:
+def _even_out(
+    series: FloatArray, group: IntArray, speed: FloatArray, passes: int, least_gain: float = 0.0
+) -> None:
     """Move each substream to the set where Σ_t Σ_i (L_it/c_i)² is least, heaviest first, in place.
 
     ħ falls with that sum wherever the mean load index per window does not depend on the assignment,
-    that is where executors are equal; otherwise the fair share is subtracted first.
+    that is where executors are equal; otherwise the fair share is subtracted first. A move must
+    gain the share `least_gain` of the sum there is at first.
     """
     totals = np.zeros((len(speed), series.shape[1]))
     np.add.at(totals, group, series)
@@ -225,6 +271,7 @@ def _even_out(series: FloatArray, group: IntArray, speed: FloatArray, passes: in
     order = np.argsort(-square, kind="stable")
     inverse = 1.0 / speed
     rise = np.empty(len(speed))
+    least = max(1e-12, least_gain * float((deviation**2).sum()))
     for _ in range(passes):
         changed = False
         for k in order.tolist():
@@ -236,7 +283,7 @@ def _even_out(series: FloatArray, group: IntArray, speed: FloatArray, passes: in
             rise += square[k] * inverse
             rise *= inverse
             best = int(rise.argmin())
-            if rise[best] >= rise[own] * (1 - 1e-12) - 1e-12:
+            if rise[best] >= rise[own] * (1 - 1e-12) - least:
                 best = own
             deviation[best] += y * inverse[best]
             if best != own:
@@ -246,9 +293,9 @@ def _even_out(series: FloatArray, group: IntArray, speed: FloatArray, passes: in
             return
 
 
-def _match(problem: Problem, group: IntArray, available: IntArray) -> IntArray:
+def _match(problem: Problem, group: IntArray) -> IntArray:
     """Executor of each set, keeping as many bytes as possible where they are."""
-    n = problem.num_executors
+    n, available = problem.num_executors, problem.available
     kept = np.zeros((len(available), n))
     np.add.at(kept, (group, problem.current), problem.state_bytes + 1.0)
     rows, columns = linear_sum_assignment(kept[:, available], maximize=True)

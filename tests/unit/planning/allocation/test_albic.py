@@ -8,10 +8,11 @@ import pytest
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
-from godwit.planning.allocation.albic import plan_albic, score_pairs
+from godwit.planning.allocation.albic import plan_albic
 from godwit.planning.allocation.collocation import collocate
 from godwit.planning.allocation.graph_partition import KeyGroupGraph
 from godwit.planning.allocation.model import build_model
+from godwit.planning.allocation.pairs import score_pairs
 from godwit.planning.allocation.placement import Placement
 from godwit.planning.allocation.units import single_units
 from godwit.planning.problem import Limits, Problem, Traffic
@@ -190,6 +191,20 @@ def test_collocation_steps_keep_every_limit_and_never_lose_traffic() -> None:
         assert model.within_room(placement.place) or not within
         arrived = placement.place[placement.place != problem.current]
         assert not problem.draining[arrived].any()
+
+
+def test_two_key_groups_do_not_swap_for_ever() -> None:
+    problem = Problem(
+        executors=("a", "b"),
+        load=np.array([6.0, 5.0, 5.0, 4.0, 4.0, 4.0]),
+        state_bytes=np.ones(6),
+        current=np.array([1, 0, 0, 1, 1, 0]),
+        traffic=Traffic(
+            source=np.array([0, 1, 2]), target=np.array([3, 5, 4]), rate=np.full(3, 7.0)
+        ),
+        limits=Limits(max_moves=3),
+    )
+    assert plan_albic(problem).num_moves == 0
 
 
 @pytest.mark.parametrize(

@@ -195,3 +195,25 @@ def test_options_that_are_not_positive_are_named(option: str) -> None:
     wrong: dict[str, Any] = {option: 0}
     with pytest.raises(InvalidProblemError, match=f"options.{option} = 0"):
         plan_milp(problem([1.0], [0]), **wrong)
+
+
+def test_a_hair_of_balance_moves_nothing_unless_asked_for() -> None:
+    rng = np.random.default_rng(1)
+    load = 100 + rng.uniform(-0.05, 0.05, 60)
+    asked = problem(load.tolist(), (np.arange(60) % 6).tolist(), 6)
+    still = plan_milp(asked, time_limit_s=1.0)
+    assert still.num_moves == 0
+    assert still.status is Status.OPTIMAL
+    restless = plan_milp(asked, time_limit_s=1.0, least_gain=0.0)
+    assert restless.num_moves > 0
+    assert restless.load_distance < still.load_distance
+
+
+def test_a_plan_within_the_dead_band_still_drains() -> None:
+    asked = problem([10.0] * 6, [0, 0, 0, 1, 1, 2], 3, draining=np.array([False, False, True]))
+    assert not (plan_milp(asked, least_gain=50.0).assignment == 2).any()
+
+
+def test_a_negative_least_gain_is_named() -> None:
+    with pytest.raises(InvalidProblemError, match="least_gain = -1"):
+        plan_milp(problem([1.0, 2.0], [0, 0], 2), least_gain=-1.0)

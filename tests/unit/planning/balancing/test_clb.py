@@ -92,9 +92,35 @@ def test_draining_executor_gets_nothing_and_faster_ones_more() -> None:
     assert held[2] == pytest.approx(3 * held[1], rel=0.1)
 
 
+def test_assignment_that_is_nearly_as_even_stays() -> None:
+    # Sets made anew would differ from these in most key groups, for less than a per cent.
+    rng = np.random.default_rng(3)
+    series = rng.poisson(100, (100, 12)).astype(np.float64)
+    even = plan_clb(problem(series, 5), least_gain=0.0)
+    again = problem(series, 5, current=even.assignment)
+    assert plan_clb(again, refine=0).num_moves > 50
+    assert plan_clb(again).num_moves == 0
+
+
+def test_uneven_load_is_evened_out_from_where_it_is() -> None:
+    rng = np.random.default_rng(4)
+    series = rng.poisson(rng.uniform(50, 150, 100)[:, None], (100, 10)).astype(np.float64)
+    asked = problem(series, 5, current=rng.integers(0, 5, 100))
+    evened, anew = plan_clb(asked), plan_clb(asked, refine=0)
+    assert evened.objective is not None
+    assert anew.objective is not None
+    assert evened.objective < anew.objective
+    assert evened.objective < 0.03 * metrics.history_imbalance(asked, asked.current)
+    assert evened.num_moves < 30 < anew.num_moves
+
+
 @pytest.mark.parametrize(
     ("options", "names"),
-    [({"threshold": 1.0}, "threshold = 1"), ({"refine": -1}, "refine = -1")],
+    [
+        ({"threshold": 1.0}, "threshold = 1"),
+        ({"refine": -1}, "refine = -1"),
+        ({"least_gain": -1.0}, "least_gain = -1"),
+    ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], names: str) -> None:
     with pytest.raises(InvalidProblemError, match=names):
