@@ -19,6 +19,7 @@ from godwit.spark import by_value
 from godwit.spark.exchange import exchange, placed
 from godwit.spark.feeds import FeedInput, read_feeds
 from godwit.spark.source_rows import arrow_batches
+from godwit.spark.worker_memory import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,6 +68,7 @@ class ShippedProgram:
         if self._key not in _programs:
             _programs.clear()
             _programs[self._key] = pickle.loads(self._broadcast.value)  # noqa: S301  our own driver's
+        settle(self._key)
         return _programs[self._key]
 
     def destroy(self) -> None:
