@@ -124,7 +124,25 @@ class _Compilation:
             inputs=tuple(inputs[name] for name in names),
             outputs=tuple(self.outputs()),
             actions={node.name: _action(node) for node in self.flow.operators},
+            formerly=self.formerly(),
+            unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
         )
+
+    def formerly(self) -> dict[str, str]:
+        """Names that operators had before."""
+        found: dict[str, str] = {}
+        for node in self.flow.operators:
+            if node.formerly and node.formerly in found.values():
+                raise InvalidFlowError(
+                    f"Two operators of flow {self.flow.name!r} say that they were formerly "
+                    f"{node.formerly!r}.",
+                    remedy="State goes to one of them; leave formerly= out at the other.",
+                    flow=self.flow.name,
+                    operator=node.name,
+                )
+            if node.formerly:
+                found[node.name] = node.formerly
+        return found
 
     def bind(self, node: OperatorNode) -> Input:
         """Bind one operator; every operator upstream is bound already."""

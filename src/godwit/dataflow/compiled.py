@@ -7,7 +7,7 @@ every operator has a path to a sink.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from godwit.dataflow.naming import did_you_mean, listing
@@ -166,6 +166,10 @@ class CompiledFlow:
         Names of the sources, in the order they were declared.
     components
         In the order of their levels, and in the order they were declared within a level.
+    formerly
+        Operator's name → name that it had before, as the user says.
+    unnamed
+        Operators whose names nobody chose: they follow from results, function and key.
     plan
         Version of the physical plan, which says what operators make a component.
     inputs
@@ -183,6 +187,8 @@ class CompiledFlow:
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     actions: Mapping[str, str]
+    formerly: Mapping[str, str] = field(default_factory=dict)
+    unnamed: frozenset[str] = frozenset()
     plan: int = 0
 
     @property

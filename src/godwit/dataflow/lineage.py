@@ -44,7 +44,7 @@ __all__ = ["Layouts", "flow_version", "layouts_of"]
 def flow_version(flow: CompiledFlow) -> FlowVersion:
     """Describe a flow as its checkpoint keeps it."""
     return FlowVersion(
-        operators={operator.name: _operator_version(operator) for operator in flow.operators},
+        operators={operator.name: _operator_version(operator, flow) for operator in flow.operators},
         sinks={
             output.name: SinkVersion(
                 columns=columns_of(output.schema),
@@ -57,13 +57,15 @@ def flow_version(flow: CompiledFlow) -> FlowVersion:
     )
 
 
-def _operator_version(operator: KeyedOperator) -> OperatorVersion:
+def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVersion:
     description = operator.describe_state()
     return OperatorVersion(
         kind=operator.kind,
         keys=columns_of(operator.schema.keys),
         states={state.state: description for state in operator.states},
         waiting=columns_of(operator.waiting),
+        formerly=flow.formerly.get(operator.name, ""),
+        named=operator.name not in flow.unnamed,
     )
 
 

@@ -71,6 +71,10 @@ class ComputeNode:
         Name of the result → aggregate.
     complete
         Whether every epoch emits all keys, or those that changed.
+    formerly
+        Name that it had before; empty if that is not said.
+    named
+        Whether the user chose its name.
     """
 
     name: str
@@ -78,11 +82,19 @@ class ComputeNode:
     keys: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]
     complete: bool
+    formerly: str = ""
+    named: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProcessNode:
-    """A function of the user over the rows of one key and that key's state."""
+    """A function of the user over the rows of one key and that key's state.
+
+    Attributes
+    ----------
+    formerly, named
+        As in `ComputeNode`.
+    """
 
     name: str
     upstream: StreamNode
@@ -93,6 +105,8 @@ class ProcessNode:
     codec: Codec
     state_classes: Mapping[str, type] | Sequence[type] = ()
     state_upgrade: Callable[[Any], Any] | None = None
+    formerly: str = ""
+    named: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -155,6 +155,7 @@ class KeyedStream:
         *,
         name: str | None = None,
         output: Literal["update", "complete"] = "update",
+        formerly: str | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
         """Aggregate all rows of each key so far.
@@ -167,6 +168,8 @@ class KeyedStream:
         output
             ``"update"``: an epoch emits the keys that it changed. ``"complete"``: every epoch
             emits all keys, which costs time in proportion to them.
+        formerly
+            Name that the operator had in the checkpoint; it keeps its state under the new one.
         **aggregates
             Name of a result column → aggregate, as in ``total=gw.sum("arr_delay")``.
 
@@ -181,7 +184,7 @@ class KeyedStream:
             If there is no aggregate, one is something else, a result has the name of a key column
             or a reserved one, or the operator's name is taken.
         """
-        self._check_not_results(name=name, output=output)
+        self._check_not_results(name=name, output=output, formerly=formerly)
         if not aggregates:
             raise InvalidFlowError(
                 f"compute by {listing(self.keys)} on {_describe(self.node)} has no aggregates.",
@@ -190,7 +193,8 @@ class KeyedStream:
         action = "_".join(aggregates)
         if len(aggregates) > 3:
             action = "_".join([*list(aggregates)[:2], f"{len(aggregates) - 2}_more"])
-        name = self._operator_name(name, action)
+        named, name = name is not None, self._operator_name(name, action)
+        _check_formerly(name, formerly)
         if output not in ("update", "complete"):
             raise InvalidFlowError(
                 f"Operator {name!r} has output={output!r}.",
@@ -216,6 +220,8 @@ class KeyedStream:
                 keys=self.keys,
                 aggregates=dict(aggregates),
                 complete=output == "complete",
+                formerly=formerly or "",
+                named=named,
             )
         )
 
@@ -230,6 +236,7 @@ class KeyedStream:
         codec: Codec = "msgpack",
         state_classes: Mapping[str, type] | Sequence[type] = (),
         state_upgrade: Callable[[Any], Any] | None = None,
+        formerly: str | None = None,
     ) -> Stream:
         """Run a function of your own over the rows of each key, in arrival order.
 
@@ -256,6 +263,8 @@ class KeyedStream:
             Called with the old state of a key, as plain values (a dict for a class), and returns
             the new one; for state that was written when its type was another and that does not fit
             as it is.
+        formerly
+            Name that the operator had in the checkpoint; it keeps its state under the new one.
 
         Raises
         ------
@@ -266,7 +275,9 @@ class KeyedStream:
         where = f"process by {listing(self.keys)} on {_describe(self.node)}"
         _check_function(function, where, "process(clear_market, state=..., output=...)")
         action = function_name(function)
+        named = name is not None
         name = self._operator_name(name, "process" if action == "<lambda>" else action)
+        _check_formerly(name, formerly)
         if not callable(state):
             raise InvalidFlowError(
                 f"Operator {name!r} has no type of state, but {state!r}."
@@ -300,6 +311,8 @@ class KeyedStream:
                 codec=codec,
                 state_classes=state_classes,
                 state_upgrade=state_upgrade,
+                formerly=formerly or "",
+                named=named,
             )
         )
 
@@ -332,6 +345,15 @@ def _check_function(function: object, where: str, example: str) -> None:
         raise InvalidFlowError(
             f"{where} was given a value of type {type_name(function)}, which cannot be called.",
             remedy=f"Give it a function, as in {example}.",
+        )
+
+
+def _check_formerly(name: str, formerly: object) -> None:
+    if formerly is not None and (not isinstance(formerly, str) or formerly in ("", name)):
+        raise InvalidFlowError(
+            f"Operator {name!r} has formerly={formerly!r}.",
+            remedy="Give the other name that it has in the checkpoint, or leave formerly= out.",
+            operator=name,
         )
 
 

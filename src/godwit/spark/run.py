@@ -166,6 +166,8 @@ class Run:
             for command in self.protocol.opening:
                 self._background.carry_out(command, {})
         self.emit(self.event(events.QueryStarted, name=self.flow.name, resumed=committed >= 0))
+        if committed >= 0 and (told := self._taken_up.told()) is not None:
+            self.emit(self.event(events.FlowChanged, **told))
         if committed >= 0:
             self._deliver(self.log.record(committed))
         self._background.watch_executors()

@@ -44,6 +44,18 @@ class TakenUp:
     layouts: Layouts
     changes: FlowChanges
 
+    def told(self) -> dict[str, Any] | None:
+        """Fields of the event that says what changed; ``None`` if there is nothing to say."""
+        changes = self.changes
+        fields = {
+            "added": changes.added,
+            "returned": changes.returned,
+            "removed": changes.removed,
+            "renamed": changes.renamed,
+            "results": changes.results,
+        }
+        return fields if any(fields.values()) else None
+
     def renamed(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
         """Give what was recorded by names of the last run, by those of this one."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}

@@ -22,7 +22,7 @@ import msgspec
 from godwit.model.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -88,6 +88,8 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
         Columns of the rows that wait for it: key columns, then the others.
     formerly
         Name that the program says it had before; empty if it says none.
+    named
+        Whether somebody chose its name; otherwise it follows from what the operator does.
     """
 
     kind: str
@@ -95,6 +97,7 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, StateDescription]
     waiting: Columns = ()
     formerly: str = ""
+    named: bool = True
 
 
 class SinkVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +174,8 @@ class FlowChanges:
         Operators that were removed, and find the state that they left.
     removed
         Operators that are gone from the flow, and whose state is kept.
+    results
+        What became of the results of operators that aggregate, in words.
     """
 
     version: FlowVersion | None
@@ -178,6 +183,7 @@ class FlowChanges:
     added: tuple[str, ...]
     returned: tuple[str, ...]
     removed: tuple[str, ...]
+    results: tuple[str, ...] = ()
 
 
 def changes_to(
@@ -209,7 +215,9 @@ def changes_to(
     problems: list[str] = []
     renamed = _renamed(given, stored, problems)
     origin = {new: old for old, new in renamed.items()}
-    added, returned = [], []
+    added: list[str] = []
+    returned: list[str] = []
+    results: list[str] = []
     for name, operator in given.operators.items():
         old = origin.get(name, name)
         before = None if old == name and name in renamed else stored.operator(old)
@@ -221,28 +229,61 @@ def changes_to(
         where = f"operator {name!r}: "
         problems += differences(f"{where}kind", before.kind, operator.kind)
         problems += differences(f"{where}keys", before.keys, operator.keys)
+        results += _results(name, before, operator)
+    taken = {origin.get(name, name) for name in given.operators} - set(added)
+    carried = {**stored.kept, **stored.operators}
+    kept = {name: carried[name] for name in sorted(carried.keys() - taken)}
+    removed = tuple(name for name in kept if name in stored.operators)
+    problems += _mistaken(given, stored, added, removed)
     if problems:
         raise CheckpointMismatchError(
             f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}.",
-            remedy="Give a changed operator a name of its own, under which it starts empty, or "
-            "undo the change.",
+            remedy="Give an operator the name that its state has (name=, or formerly= to rename "
+            "it); one that is to start empty needs a name that the checkpoint does not have.",
             uri=uri,
             differences=problems,
         )
-    taken = {origin.get(name, name) for name in given.operators} - set(added)
-    carried = {**stored.operators, **stored.kept}
-    kept = {name: carried[name] for name in sorted(carried.keys() - taken)}
     version = msgspec.structs.replace(given, previous=previous, kept=kept, renamed=renamed)
-    same = not renamed and msgspec.structs.replace(
+    same = not renamed and _read_back(version) == msgspec.structs.replace(
         stored, previous=previous, renamed={}, dropped=()
-    ) == _read_back(version)
+    )
     return FlowChanges(
         version=None if same else version,
         renamed=renamed,
         added=tuple(added),
         returned=tuple(returned),
-        removed=tuple(name for name in kept if name in stored.operators),
+        removed=removed,
+        results=tuple(results),
     )
+
+
+def _results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+    """Say what became of an operator's aggregates."""
+    for state, described_as in now.states.items():
+        was = before.states.get(state)
+        if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
+            continue
+        if was.codec == described_as.codec == "arrow":
+            for result in described_as.type.keys() - was.type.keys():
+                yield f"{name}.{result} starts empty"
+            for result in was.type.keys() - described_as.type.keys():
+                yield f"{name}.{result} was let go"
+
+
+def _mistaken(
+    given: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
+) -> Iterator[str]:
+    """Find operators that nobody named, and that lost their state because of that."""
+    for name in added:
+        operator = given.operators[name]
+        for old in removed:
+            before = stored.operators[old]
+            alike = (operator.kind, operator.keys) == (before.kind, before.keys)
+            if alike and not operator.named and not before.named:
+                yield (
+                    f"operator {name!r}, which nobody named, would start empty, and {old!r} of the "
+                    f"same keys is gone; if it is the same one, say name={old!r}"
+                )
 
 
 def _read_back(version: FlowVersion) -> FlowVersion:

@@ -13,7 +13,12 @@ from tests.oracles.lane import Lane, grouped
 
 from godwit.dataflow import aggregates as gw
 from godwit.dataflow.compute import ComputeOperator
-from godwit.model.errors import EpochFailedError, InvalidFlowError, UserFunctionError
+from godwit.model.errors import (
+    CheckpointMismatchError,
+    EpochFailedError,
+    InvalidFlowError,
+    UserFunctionError,
+)
 from godwit.state.evolution import StateDescription
 
 KEYS = pa.schema({"plane": pa.string()})
@@ -141,6 +146,77 @@ def test_the_description_says_columns_and_aggregates() -> None:
             },
         },
     )
+
+
+def written(made: ComputeOperator, *rows: tuple[str | None, int | None]) -> pa.RecordBatch:
+    """State columns of the keys of some rows, in order of keys, as a program left them."""
+    lane = Lane(made)
+    lane.epoch(batch(*rows))
+    states = [lane.store[key] for key in sorted(lane.store)]
+    return pa.RecordBatch.from_pylist(states, schema=made.schema.values)
+
+
+def test_reordered_results_find_their_state_by_name() -> None:
+    before = operator(t=gw.sum("delay"), n=gw.count(), hi=gw.max("delay"))
+    after = operator(n=gw.count(), hi=gw.max("delay"), t=gw.sum("delay"))
+    upgrade = after.upgrade_from(before.describe_state())
+    assert upgrade is not None
+    brought = upgrade(written(before, ("a", 400), ("a", 7), ("b", 1)))
+    assert brought.schema == after.schema.values
+    assert brought.to_pylist() == [{"n": 2, "hi": 400, "t": 407}, {"n": 1, "hi": 1, "t": 1}]
+
+
+def test_a_new_result_starts_empty_and_a_removed_one_is_let_go() -> None:
+    before = operator(t=gw.sum("delay"), hi=gw.max("delay"))
+    after = operator(n=gw.count(), mean=gw.mean("delay"), t=gw.sum("delay"))
+    upgrade = after.upgrade_from(before.describe_state())
+    assert upgrade is not None
+    assert upgrade(written(before, ("a", 4))).to_pylist() == [
+        {"n": 0, "mean__sum": None, "mean__count": 0, "t": 4}
+    ]
+
+
+def test_a_new_result_does_not_take_a_column_that_another_one_left() -> None:
+    before = operator(a=gw.mean("delay"))
+    after = operator(a__sum=gw.sum("delay"))
+    upgrade = after.upgrade_from(before.describe_state())
+    assert upgrade is not None
+    assert upgrade(written(before, ("k", 4))).to_pylist() == [{"a__sum": None}]
+
+
+def test_state_that_is_the_same_needs_no_upgrade() -> None:
+    stored = operator(t=gw.sum("delay"), n=gw.count()).describe_state()
+    assert operator(t=gw.sum("delay"), n=gw.count()).upgrade_from(stored) is None
+
+
+def test_a_variance_and_a_standard_deviation_fit_each_others_state() -> None:
+    variance = operator(a=gw.variance("delay"))
+    deviation = operator(a=gw.stddev("delay", population=True))
+    assert deviation.upgrade_from(variance.describe_state()) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        (gw.max("delay"), "result 't': aggregate.aggregate was 'sum' and is 'max'"),
+        (gw.sum("other"), "result 't': aggregate.column was 'delay' and is 'other'"),
+        (gw.sum("ratio"), "aggregate.type was 'int64' and is 'double'"),
+    ],
+)
+def test_a_result_that_became_another_one_is_refused_with_the_difference(
+    changed: gw.Aggregate, difference: str
+) -> None:
+    inputs = pa.schema({**dict(zip(INPUTS.names, INPUTS.types, strict=True)), "other": pa.int64()})
+    inputs = inputs.append(pa.field("ratio", pa.float64()))
+
+    def made(aggregate: gw.Aggregate) -> ComputeOperator:
+        aggregates = {"n": gw.count(), "t": aggregate}
+        return ComputeOperator(name="delays", keys=KEYS, inputs=inputs, aggregates=aggregates)
+
+    with pytest.raises(CheckpointMismatchError) as caught:
+        made(changed).upgrade_from(made(gw.sum("delay")).describe_state())
+    assert difference in caught.value.message
+    assert "a result name of its own" in caught.value.remedy
 
 
 def test_an_overflow_names_operator_result_and_key() -> None:

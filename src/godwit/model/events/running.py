@@ -21,6 +21,7 @@ __all__ = [
     "ExecutorDraining",
     "ExecutorLost",
     "FilesCollected",
+    "FlowChanged",
     "QueryFailed",
     "QueryStarted",
     "QueryStopped",
@@ -38,6 +39,38 @@ class QueryStarted(Event):
     def _line(self) -> str:
         how = f"resumed after epoch {self.epoch}" if self.resumed else "started"
         return f"query {self.name} {how}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowChanged(Event):
+    """A query goes on with another flow than the one that its checkpoint was written by.
+
+    Attributes
+    ----------
+    added
+        Operators that start without state.
+    returned
+        Operators that had been removed, and find the state that they left.
+    removed
+        Operators that are gone from the flow; the checkpoint keeps their state until it is dropped.
+    renamed
+        Old name → new name.
+    results
+        What became of the results of operators that aggregate, in words.
+    """
+
+    added: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    results: tuple[str, ...] = ()
+
+    def _line(self) -> str:
+        told = [f"{name} starts empty" for name in self.added]
+        told += [f"{name} is back, with the state it left" for name in self.returned]
+        told += [f"{name} is gone, its state is kept" for name in self.removed]
+        told += [f"{old} is now {new}" for old, new in self.renamed.items()]
+        return f"flow changed after epoch {self.epoch}: {'; '.join((*told, *self.results))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

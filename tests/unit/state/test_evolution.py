@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from godwit.model.errors import CheckpointMismatchError
+from godwit.state.evolution import (
+    FlowChanges,
+    FlowVersion,
+    OperatorVersion,
+    StateDescription,
+    changes_to,
+    described,
+    plain,
+)
+
+
+def state(*results: str) -> StateDescription:
+    return StateDescription(
+        columns=tuple((result, "int64") for result in results),
+        codec="arrow",
+        type={result: {"state": [result], "aggregate": {"column": result}} for result in results},
+    )
+
+
+def operator(
+    *results: str, formerly: str = "", named: bool = True, key: str = "k"
+) -> OperatorVersion:
+    return OperatorVersion(
+        kind="compute",
+        keys=((key, "string"),),
+        states={"state": state(*results)},
+        formerly=formerly,
+        named=named,
+    )
+
+
+def flow(**operators: OperatorVersion) -> FlowVersion:
+    return FlowVersion(operators=operators)
+
+
+def changes(stored: FlowVersion, given: FlowVersion) -> FlowChanges:
+    return changes_to(given, stored, previous=0, uri="ck")
+
+
+def after(stored: FlowVersion, given: FlowVersion) -> FlowVersion:
+    """Give the version that a run of `given` commits, as the next one reads it."""
+    version = changes(stored, given).version
+    assert version is not None
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
+
+
+STORED = flow(a=operator("t"), b=operator("n"))
+
+
+def test_the_same_flow_needs_no_version_in_whatever_order_it_is_written() -> None:
+    again = flow(b=operator("n"), a=operator("t"))
+    assert changes(STORED, again).version is None
+    assert changes(after(STORED, flow(a=operator("t"))), flow(a=operator("t"))).version is None
+
+
+def test_a_new_operator_starts_empty_and_a_removed_one_is_kept() -> None:
+    changed = changes(STORED, flow(a=operator("t"), c=operator("x")))
+    assert (changed.added, changed.removed, changed.returned) == (("c",), ("b",), ())
+    assert changed.version is not None
+    assert changed.version.kept == {"b": STORED.operators["b"]}
+    assert changed.version.previous == 0
+
+
+def test_a_removed_operator_finds_its_state_again() -> None:
+    without = after(STORED, flow(a=operator("t")))
+    back = changes(without, flow(a=operator("t"), b=operator("n")))
+    assert (back.added, back.returned, back.removed) == ((), ("b",), ())
+    assert back.version is not None
+    assert back.version.kept == {}
+
+
+def test_a_declared_renaming_is_done_once() -> None:
+    given = flow(c=operator("t", formerly="a"), b=operator("n"))
+    first = changes(STORED, given)
+    assert (first.renamed, first.added, first.removed) == ({"a": "c"}, (), ())
+    second = changes(after(STORED, given), given)
+    assert (second.renamed, second.added, second.version) == ({}, (), None)
+
+
+def test_names_can_be_exchanged_and_are_not_exchanged_back() -> None:
+    given = flow(a=operator("n", formerly="b"), b=operator("t", formerly="a"))
+    first = changes(STORED, given)
+    assert first.renamed == {"a": "b", "b": "a"}
+    assert changes(after(STORED, given), given).version is None
+
+
+def test_a_new_operator_may_take_the_name_of_a_renamed_one() -> None:
+    given = flow(c=operator("t", formerly="a"), a=operator("x"), b=operator("n"))
+    changed = changes(STORED, given)
+    assert (changed.renamed, changed.added) == ({"a": "c"}, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (flow(a=operator("t"), c=operator("n", formerly="d")), "'c' says that it was 'd', but"),
+        (flow(a=operator("t", formerly="b")), "the checkpoint has state of both"),
+        (flow(a=operator("t", key="j"), b=operator("n")), r"operator 'a': keys was .*'k'.*'j'"),
+        (
+            flow(a=msgspec.structs.replace(operator("t"), kind="process"), b=operator("n")),
+            "operator 'a': kind was 'compute' and is 'process'",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_up_is_refused(given: FlowVersion, message: str) -> None:
+    with pytest.raises(CheckpointMismatchError, match=message):
+        changes(STORED, given)
+
+
+def test_an_operator_that_nobody_named_does_not_lose_its_state_by_an_added_result() -> None:
+    stored = flow(rows_t_by_k=operator("t", named=False))
+    given = flow(rows_n_t_by_k=operator("n", "t", named=False))
+    with pytest.raises(CheckpointMismatchError, match="say name='rows_t_by_k'"):
+        changes(stored, given)
+    named = flow(rows_n_t_by_k=operator("n", "t"))
+    assert changes(stored, named).added == ("rows_n_t_by_k",)
+
+
+def test_a_formerly_means_nothing_where_there_is_no_checkpoint_yet() -> None:
+    given = flow(a=operator("t", formerly="old"))
+    assert changes_to(given, None, previous=-1, uri="ck").version == given
+
+
+def line(*versions: FlowVersion) -> dict[int, FlowVersion]:
+    return {
+        number: msgspec.structs.replace(version, previous=number - 1)
+        for number, version in enumerate(versions)
+    }
+
+
+def results(found: StateDescription | None) -> list[str]:
+    assert found is not None
+    return list(found.type)
+
+
+def test_state_is_described_as_the_version_that_wrote_it_has_it() -> None:
+    versions = line(flow(a=operator("t", "n")), flow(a=operator("n", "t", "x")))
+    assert described(versions, 1, "a", "state", 0) == state("t", "n")
+    assert described(versions, 1, "a", "state", 1) == state("n", "t", "x")
+
+
+def test_a_result_that_some_version_did_not_have_is_gone_though_it_came_back() -> None:
+    versions = line(flow(a=operator("t", "n")), flow(a=operator("n")), flow(a=operator("n", "t")))
+    found = described(versions, 2, "a", "state", 0)
+    assert results(found) == ["n"]
+    assert found is not None
+    assert found.columns == state("t", "n").columns  # they are in the bytes all the same
+
+
+def test_state_is_found_through_renamings_and_while_an_operator_was_away() -> None:
+    versions = line(
+        flow(a=operator("t")),
+        FlowVersion(operators={"b": operator("t")}, renamed={"a": "b"}),
+        FlowVersion(kept={"b": operator("t")}),
+        flow(b=operator("t")),
+    )
+    assert described(versions, 3, "b", "state", 0) == state("t")
+    assert described(versions, 3, "a", "state", 0) is None
+
+
+def test_state_of_a_dropped_operator_is_not_its_successors() -> None:
+    versions = line(flow(a=operator("t")), FlowVersion(dropped=("a",)), flow(a=operator("t")))
+    assert described(versions, 2, "a", "state", 0) is None
+
+
+def test_plain_values_are_what_a_record_gives_back() -> None:
+    assert plain({"a": (1, ("b",))}) == {"a": [1, ["b"]]}
