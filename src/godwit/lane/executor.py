@@ -1,12 +1,26 @@
-"""Which executor this Python process belongs to, and where its local store lies."""
+"""Which executor this Python process belongs to, and where its local store lies.
+
+Invariant: what is made, trusted and removed lies in a directory that belongs to this user and that
+nobody else may write to; it may itself lie in one that everybody shares, such as ``/tmp``.  Names
+come from a checkpoint and from a command line, so they are checked before they become a path.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-__all__ = ["current_executor", "local_store_root"]
+from godwit.model.errors import LocalStoreError
+
+__all__ = ["claim_local_store", "current_executor", "local_store_root"]
+
+_ID: Final = re.compile(r"[0-9a-f]{1,64}")
+_EXECUTOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 def current_executor(expected: str) -> str:
@@ -38,9 +52,72 @@ def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
     By default it lies in the executor's own block directory (which Spark names to its Python
     processes, and removes with the executor).  ``<query>-<run>`` is the form of `run_id`: all runs
     of one query are neighbours, so a later run can remove what an earlier one left behind.
+
+    Raises
+    ------
+    LocalStoreError
+        If an id is none, and so could name a directory elsewhere.
     """
     query, _, run = run_id.partition("-")
+    if not (_ID.fullmatch(query) and _ID.fullmatch(run) and _EXECUTOR.fullmatch(executor)):
+        raise LocalStoreError(
+            f"Run {run_id!r} on executor {executor!r} cannot have a local store: ids are "
+            f"hexadecimal, and executors have plain names.",
+            remedy="If the checkpoint was made by Godwit, its identity was changed: restore "
+            "identity.rec from a copy.",
+            run_id=run_id,
+            executor=executor,
+        )
     if local_dir is None:
         block_dirs = os.environ.get("SPARK_LOCAL_DIRS", "")
         local_dir = block_dirs.split(",")[0] or "/tmp"  # noqa: S108  Spark's own last resort
     return Path(local_dir) / f"godwit-{query}" / run / executor
+
+
+def claim_local_store(root: Path) -> None:
+    """Make the directory of a query's local stores our own, and remove those of its earlier runs.
+
+    Nobody trusts what an earlier run left behind, and this is when it is known to be over.
+
+    Raises
+    ------
+    LocalStoreError
+        If the directory is a link or somebody else's, or others may write to it.
+    """
+    run, query = root.parent, root.parent.parent
+    descriptor = _own_directory(query)
+    try:
+        for name in os.listdir(descriptor):  # noqa: PTH208  of what is open, whatever its name
+            if name != run.name and _ID.fullmatch(name):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _own_directory(path: Path) -> int:
+    """Open a directory that is ours alone, creating it if there is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shared = path.parent.stat()
+        if shared.st_mode & stat.S_IWOTH and not shared.st_mode & stat.S_ISVTX:
+            raise _refused(path.parent, "may be written by everybody and has no sticky bit")
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise _refused(path, f"cannot be opened as a directory ({error.strerror})") from error
+    owner = os.fstat(descriptor).st_uid
+    if owner != os.geteuid():
+        os.close(descriptor)
+        raise _refused(path, f"belongs to user {owner}")
+    os.fchmod(descriptor, 0o700)
+    return descriptor
+
+
+def _refused(path: Path, why: str) -> LocalStoreError:
+    return LocalStoreError(
+        f"The local store cannot lie in {str(path)!r}, which {why}.",
+        remedy="Remove it, or give a directory that belongs to this user, as in "
+        'flow.start(local_dir="/var/lib/godwit").',
+        path=str(path),
+    )

@@ -9,14 +9,13 @@ leaves only files that no commit record names.
 from __future__ import annotations
 
 import pickle
-import shutil
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from godwit.lane.executor import current_executor, local_store_root
+from godwit.lane.executor import claim_local_store, current_executor, local_store_root
 from godwit.lane.messages import LaneReport
 from godwit.lane.operator_lane import LaneFiles, OperatorLane
 from godwit.lane.outputs import stage_output
@@ -162,8 +161,6 @@ class _Lane:
         expected = instruction.places[place].executor
         self.report = LaneReport(level=level, place=place, executor=current_executor(expected))
         self.started = time.perf_counter()
-        root = local_store_root(instruction.local_dir, instruction.run_id, self.report.executor)
-        self.store = local_store(root)
         self.files = LaneFiles(
             storage=instruction.storage,
             epoch=instruction.epoch,
@@ -175,6 +172,8 @@ class _Lane:
         self.shipments = shipments(flow, instruction)
 
     def run(self, by_operator: dict[int, list[tuple[Header, bytes]]]) -> Iterator[Blob]:
+        told = self.instruction
+        store = local_store(local_store_root(told.local_dir, told.run_id, self.report.executor))
         for member in self.flow.operators:
             if member.level != self.level:
                 continue
@@ -185,7 +184,7 @@ class _Lane:
                 self.instruction,
                 self.instruction.operators[member.index],
                 self.place,
-                store=self.store,
+                store=store,
                 files=self.files,
                 report=self.report,
             )
@@ -247,13 +246,9 @@ def local_store(root: Path) -> LocalStore:
     """Return the local store at `root`, one object for as long as this Python process lives."""
     store = _stores.get(root)
     if store is None:
-        run = root.parent
-        neighbours = run.parent.glob("*") if run.parent.name.startswith("godwit-") else ()
-        for other in neighbours:
-            if other != run:  # of an earlier run of this query, whose local store nobody trusts
-                shutil.rmtree(other, ignore_errors=True)
+        claim_local_store(root)
         for known in list(_stores):
-            if known.parent != run:
+            if known.parent != root.parent:
                 del _stores[known]
         store = _stores[root] = LocalStore(root)
     return store

@@ -21,6 +21,7 @@ __all__ = [
     "InvalidFlowError",
     "InvalidPlanError",
     "InvalidProblemError",
+    "LocalStoreError",
     "MigrationError",
     "SinkError",
     "StateEncodingError",
@@ -89,6 +90,10 @@ class CheckpointInUseError(CheckpointError):
 
 class ConcurrentRunError(CheckpointError):
     """Another run has taken over this checkpoint."""
+
+
+class LocalStoreError(GodwitError):
+    """An executor's local store cannot lie where it is to; nothing was changed there."""
 
 
 class StorageFullError(GodwitError):

@@ -40,6 +40,9 @@ DEFAULT_INLINE_BYTES: Final = 32 * 1024
 
 Compression = Literal["lz4", "zstd"]
 
+# What Arrow raises for bytes that are no stream, or whose names are no text.
+_UNREADABLE = (pa.ArrowException, OSError, StopIteration, UnicodeDecodeError)
+
 
 class BlockWriter:
     """Writes the blocks of one attempt of one lane in one epoch.
@@ -180,19 +183,25 @@ def encode_batch(batch: pa.RecordBatch, compression: Compression | None = None) 
 def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
     """Undo `encode_batch`, without a copy unless it is compressed.
 
+    A checksum says that bytes are as they were written, not that it is safe to use them: offsets
+    that point out of a buffer crash whoever follows them.  So every batch is validated in full.
+
     Raises
     ------
     CorruptCheckpointError
-        If the bytes are not an Arrow IPC stream of one batch.
+        If the bytes are not an Arrow IPC stream of one valid batch.
     """
     try:
         with pa.ipc.open_stream(data) as stream:
-            return stream.read_next_batch()
-    except (pa.ArrowException, OSError, StopIteration) as error:
+            batch = stream.read_next_batch()
+        batch.validate(full=True)
+        batch.schema.names  # noqa: B018  raises where a name is no text
+    except _UNREADABLE as error:
         raise CorruptCheckpointError(
             f"A block does not hold an Arrow record batch: {error}.",
             remedy="Run a verification of the checkpoint to see which file is affected.",
         ) from error
+    return batch
 
 
 def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
@@ -209,7 +218,7 @@ def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
     except CorruptCheckpointError as error:
         raise CorruptCheckpointError(
             f"The block at {ref.offset} of {ref.file!r} in the checkpoint {storage.uri!r} is no "
-            f"Arrow record batch, though its checksum is right.",
+            f"valid Arrow record batch, though its checksum is right ({error.__cause__}).",
             remedy="It was written by something else than this version of Godwit.",
             file=ref.file,
             offset=ref.offset,

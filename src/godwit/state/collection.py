@@ -83,12 +83,13 @@ def needed_files(log: CommitLog) -> set[str]:
     # Commits beside this may move on meanwhile; what they still need, these epochs do too.
     anchor = log.manifest_before(retained.start)
     needed = {IDENTITY}
-    needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
-    needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
+    # Records are read before anything is counted: a number alone costs nothing to write.
     chains = log.replay(retained.start)
     needed.update(block.file for block in chains.blocks())
     for epoch in retained:
         needed.update(block.file for block in log.load(epoch).blocks())
+    needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
+    needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
     written_under = {chains.flow, *(segment.flow for segment in chains.segments())}
     written_under.update(snapshot.flow for snapshot in chains.snapshots())
     # What was written under a version is read through every one that followed.

@@ -381,13 +381,23 @@ class CommitLog:
         start = self.manifest_before(epoch)
         if start >= 0:
             path = manifest_path(start)
-            chains = Chains.restore(load_record(self.storage, path, Manifest))
+            manifest = load_record(self.storage, path, Manifest)
+            if manifest.num_key_groups != self.identity.num_key_groups:
+                raise _contradiction(
+                    self.storage,
+                    path,
+                    f"it has {manifest.num_key_groups} key groups, not "
+                    f"{self.identity.num_key_groups}",
+                )
+            chains = Chains.restore(manifest)
         else:
             chains = Chains(self.identity.num_key_groups)
         for later in range(start + 1, epoch + 1):
             record = self.load(later)
             if record.flow != chains.flow:
                 chains.become(record.flow, self.version(record.flow))
+            for problem in chains.problems(record):
+                raise _contradiction(self.storage, commit_path(later), problem)
             chains.apply(record)
         return chains
 
@@ -448,6 +458,17 @@ def load_record(storage: CheckpointStorage, path: str, kind: type[_T]) -> _T:
         If it is missing or damaged.
     """
     return decode_record(memoryview(storage.read(path)), kind, path=path)
+
+
+def _contradiction(storage: CheckpointStorage, path: str, problem: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"The file {path!r} of the checkpoint {storage.uri!r} contradicts the records before it: "
+        f"{problem}.",
+        remedy="Restore this file from a copy of the checkpoint; run a verification to see what "
+        "else is affected.",
+        file=path,
+        uri=storage.uri,
+    )
 
 
 def _numbers(storage: CheckpointStorage, directory: str) -> list[int]:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
+from godwit.state.record_checks import record_problems
 from godwit.state.records import (
     ALIGNMENT,
     FORMAT,
@@ -31,6 +32,9 @@ __all__ = ["decode_record", "encode_commit", "encode_record", "without_bytes"]
 # Magic and format; where the body begins; its length; CRC-32 of all that follows; of all before.
 _HEADER = struct.Struct("<8sQQII")
 _MAGIC = b"GODWIT\x00" + bytes([FORMAT])
+
+# What msgspec raises, and what Python does for values that nest too deep or cannot be keys.
+_UNDECODABLE = (msgspec.MsgspecError, RecursionError, TypeError, ValueError, MemoryError)
 
 _T = TypeVar("_T")
 _ENCODER = msgspec.msgpack.Encoder()
@@ -51,7 +55,8 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
     Raises
     ------
     CorruptCheckpointError
-        If a byte is missing, too many or changed, or the record is not a `kind`.
+        If a byte is missing, too many or changed, the record is not a `kind`, or says what cannot
+        be so.
     CheckpointMismatchError
         If another version of Godwit wrote it, in another format.
     """
@@ -62,9 +67,13 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
         if magic != _MAGIC:
             raise _other_format(magic[7], path)
         try:
-            return msgspec.msgpack.decode(view[start : start + length], type=kind)
-        except msgspec.DecodeError as error:
+            record = msgspec.msgpack.decode(view[start : start + length], type=kind)
+        except _UNDECODABLE as error:
             problem = f"it does not hold a {kind.__name__} ({error})"
+        else:
+            problem = next(record_problems(record, path), "")
+            if not problem:
+                return record
     raise CorruptCheckpointError(
         f"The file {path!r} of the checkpoint is damaged: {problem}.",
         remedy="Restore this file from a copy of the checkpoint; run a verification to see what "

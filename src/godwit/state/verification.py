@@ -44,7 +44,7 @@ from godwit.state.records import (
 from godwit.state.written_files import decode_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from godwit.state.storage import CheckpointStorage
 
@@ -128,11 +128,6 @@ class _Verification:
         self.flows = {n: self.load(path, FlowVersion) for n, path in self.numbered(FLOWS)}
         commits = {n: self.load(path, CommitRecord) for n, path in self.numbered(COMMITS)}
         manifests = {n: self.load(path, Manifest) for n, path in self.numbered(MANIFESTS)}
-        for loaded in (commits, manifests):
-            for number, value in loaded.items():
-                if value is not None and value.epoch != number:
-                    path = (commit_path if loaded is commits else manifest_path)(number)
-                    self.find(path, f"It holds epoch {value.epoch}, not {number}.", _RESTORE)
         epochs = self.check_epochs(commits, manifests)
         return VerificationReport(
             findings=tuple(sorted(self.findings)),
@@ -176,14 +171,10 @@ class _Verification:
         chains: Chains | None = None
         if anchor < 0:
             chains = None if self.num_key_groups is None else Chains(self.num_key_groups)
-        for epoch in range(max(anchor, 0), last + 1):
+        start = max(anchor, 0)
+        self.check_records_exist(start, commits, last)
+        for epoch in sorted(epoch for epoch in {*commits, *manifests} if epoch >= start):
             record = commits.get(epoch)
-            if epoch not in commits:
-                self.find(
-                    commit_path(epoch),
-                    f"The record of epoch {epoch} is missing, though epoch {last} is committed.",
-                    _RESTORE,
-                )
             if epoch > anchor:
                 chains = self.advance(chains, record)
             if epoch in manifests and epoch >= anchor:
@@ -200,6 +191,22 @@ class _Verification:
             self.check_columns(chains)
         return floor, last
 
+    def check_records_exist(self, first: int, commits: Collection[int], last: int) -> None:
+        """Find the records that are missing from `first` on, a run of them at a time.
+
+        A number costs nothing to write, so the work goes by the files there are.
+        """
+        for epoch in [*sorted(epoch for epoch in commits if epoch >= first), last + 1]:
+            if epoch > first:
+                some = (
+                    f"record of epoch {first} is"
+                    if epoch == first + 1
+                    else (f"records of epochs {first} to {epoch - 1} are")
+                )
+                problem = f"The {some} missing, though epoch {last} is committed."
+                self.find(commit_path(first), problem, _RESTORE)
+            first = epoch + 1
+
     def check_manifests_exist(
         self, records: list[CommitRecord], floor: int, manifests: dict[int, Manifest | None]
     ) -> int:
@@ -213,7 +220,9 @@ class _Verification:
         return anchor
 
     def advance(self, chains: Chains | None, record: CommitRecord | None) -> Chains | None:
-        if chains is None or record is None or not self.under_its_flow(chains, record):
+        if chains is None or record is None or record.epoch != chains.epoch + 1:
+            return None
+        if not self.under_its_flow(chains, record):
             return None
         problems = list(chains.problems(record))
         for problem in problems:
@@ -281,12 +290,8 @@ class _Verification:
         self.checked[ref] = None
         try:
             batch = read_batch(self.storage, ref)
-            batch.validate(full=True)
         except GodwitError as error:
             self.find(ref.file, error.message, error.remedy)
-            return None
-        except pa.ArrowException as error:
-            self.find(ref.file, f"The batch at {ref.offset} is invalid: {error}.", _REPORT)
             return None
         self.checked[ref] = batch.schema.remove_metadata()
         self.checked_bytes += ref.length
@@ -305,7 +310,7 @@ class _Verification:
             if ends[-1] != batch.num_rows:
                 problem = f"{where} has {batch.num_rows} rows, not {ends[-1]}."
                 self.find(segment.block.file, problem, _REPORT)
-            elif segment.kind == "changes":
+            elif segment.kind == "changes" and self.has_hashes(segment.block, batch, where):
                 filed = np.repeat(np.array(segment.key_groups, np.int64), np.diff(ends))
                 self.check_hashes(segment.block, batch, filed, where)
 
@@ -321,8 +326,9 @@ class _Verification:
             if snapshot.rows != batch.num_rows:
                 problem = f"{where} has {batch.num_rows} rows, not {snapshot.rows}."
                 self.find(snapshot.block.file, problem, _REPORT)
-            filed = np.full(batch.num_rows, snapshot.key_group, np.int64)
-            self.check_hashes(snapshot.block, batch, filed, where)
+            if self.has_hashes(snapshot.block, batch, where):
+                filed = np.full(batch.num_rows, snapshot.key_group, np.int64)
+                self.check_hashes(snapshot.block, batch, filed, where)
 
     def check_outputs(self, outputs: Iterable[OutputRef]) -> None:
         for output in outputs:
@@ -347,16 +353,21 @@ class _Verification:
             self.find(ref.file, error.message, error.remedy)
             return None
 
+    def has_hashes(self, ref: BlockRef, batch: pa.RecordBatch, where: str) -> bool:
+        """Whether the first column is one of hashes, so that there are as many rows as it says."""
+        column = batch.column(0) if batch.num_columns else None
+        if column is None or column.type != pa.int64() or column.null_count:
+            self.find(ref.file, f"{where} has no column of hashes.", _REPORT)
+            return False
+        return True
+
     def check_hashes(
         self, ref: BlockRef, batch: pa.RecordBatch, filed: IntArray, where: str
     ) -> None:
         """Compare the key group of each row's hash with the one it is filed under."""
         if self.num_key_groups is None:
             return
-        if not batch.num_columns or batch.column(0).type != pa.int64():
-            self.find(ref.file, f"{where} has no column of hashes.", _REPORT)
-            return
-        actual = key_groups_of(batch.column(0).to_numpy(zero_copy_only=False), self.num_key_groups)
+        actual = key_groups_of(batch.column(0).to_numpy(), self.num_key_groups)
         wrong = np.flatnonzero(actual != filed)
         if len(wrong):
             self.find(

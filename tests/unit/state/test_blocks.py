@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -124,6 +125,38 @@ def test_bytes_that_are_no_batch_are_refused(storage: CheckpointStorage) -> None
     with BlockWriter(storage, epoch=1, name="a", inline_limit_bytes=0) as writer:
         writer.add(b"not arrow")
         (ref,) = writer.close()
-    with pytest.raises(CorruptCheckpointError, match="is no Arrow record batch") as caught:
+    with pytest.raises(CorruptCheckpointError, match="is no valid Arrow record batch") as caught:
         read_batch(storage, ref)
     assert caught.value.context["file"] == ref.file
+
+
+def hostile_batches() -> dict[str, bytes]:
+    """Batches that say of themselves what is not so; their bytes are in order otherwise."""
+    strings = pa.record_batch({"k": ["abc", "de", "f"]})
+    good = encode_batch(strings).to_pybytes()
+    offsets = struct.pack("<4i", 0, 3, 5, 6)
+    assert good.count(offsets) == 1
+    schema = encode_batch(pa.record_batch({"plain": [1]})).to_pybytes()
+    return {
+        "offset out of the buffer": good.replace(offsets, struct.pack("<4i", 0, 3, 5, 2**30)),
+        "negative offset": good.replace(offsets, struct.pack("<4i", 0, -(2**30), 5, 6)),
+        "offsets that go backwards": good.replace(offsets, struct.pack("<4i", 0, 6, 1, 6)),
+        "text that is none": good.replace(b"abcdef", b"\xff\xfe\xfddef"),
+        "name that is no text": schema.replace(b"plain", b"\xff\xfe\xfd\xfc\xfb"),
+        "no batch": good[: good.index(offsets) // 2],
+    }
+
+
+@pytest.mark.parametrize("kind", hostile_batches())
+def test_a_batch_that_would_crash_its_reader_is_refused(
+    storage: CheckpointStorage, kind: str
+) -> None:
+    data = hostile_batches()[kind]
+    with pytest.raises(CorruptCheckpointError):
+        decode_batch(data)
+    with BlockWriter(storage, epoch=0, name="a", inline_limit_bytes=0) as writer:
+        writer.add(data)
+        (ref,) = writer.close()
+    with pytest.raises(CorruptCheckpointError, match=r"no valid Arrow.*checksum is right") as found:
+        read_batch(storage, ref)
+    assert found.value.context["file"] == ref.file

@@ -14,6 +14,7 @@ from godwit.state.records import (
     SegmentRef,
     SnapshotRef,
     StateId,
+    manifest_path,
 )
 from godwit.state.state_chains import rows_of
 
@@ -21,7 +22,9 @@ STATE = StateId("op", "state")
 
 
 def block(length: int = 100, data: bytes = b"") -> BlockRef:
-    return BlockRef(file="blocks/x.blk", offset=0, length=length, checksum=0, data=data)
+    return BlockRef(
+        file="blocks/000000000000-x-ab.blk", offset=0, length=length, checksum=0, data=data
+    )
 
 
 def segment(
@@ -238,7 +241,7 @@ def test_a_manifest_holds_everything() -> None:
         record(3, segment(3, 3), consumed=(3,)),
         record(4, segment(4, 2, 3, kind="waiting")),
     )
-    manifest = decode_record(encode_record(chains.manifest()), Manifest, path="x")
+    manifest = decode_record(encode_record(chains.manifest()), Manifest, path=manifest_path(4))
     restored = Chains.restore(manifest)
     assert restored.epoch == 4
     assert restored.manifest() == chains.manifest()
@@ -292,7 +295,9 @@ def test_a_flow_version_renames_and_drops_state_and_waiting_rows_at_once() -> No
     assert chains.versions(StateId("b", "state")).tolist() == [-1, 0, -1, -1]
     assert chains.versions(StateId("a", "state")).tolist() == [-1, -1, 0, -1]
     assert (chains.waiting_key_groups("b"), chains.waiting_key_groups("c")) == ([0], [])
-    restored = Chains.restore(decode_record(encode_record(chains.manifest()), Manifest, path="x"))
+    restored = Chains.restore(
+        decode_record(encode_record(chains.manifest()), Manifest, path=manifest_path(1))
+    )
     assert restored.manifest() == chains.manifest()
     # What was written keeps the name that it was written under.
     assert restored.segments(StateId("b", "state"))[0].operator == "a"

@@ -7,13 +7,21 @@ import pytest
 
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.state.framing import decode_record, encode_commit, encode_record
-from godwit.state.records import ALIGNMENT, BlockRef, CommitRecord, OutputRef, RunRecord
+from godwit.state.records import (
+    ALIGNMENT,
+    BlockRef,
+    CommitRecord,
+    OutputRef,
+    RunRecord,
+    commit_path,
+    run_path,
+)
 
 RUN = RunRecord(number=3, run_id="a run")
 
 
 def test_a_record_comes_back() -> None:
-    assert decode_record(encode_record(RUN), RunRecord, path="x") == RUN
+    assert decode_record(encode_record(RUN), RunRecord, path=run_path(3)) == RUN
 
 
 def test_every_changed_byte_is_noticed() -> None:
@@ -69,7 +77,7 @@ def test_inline_blocks_get_an_aligned_address_in_the_records_own_file() -> None:
         assert block.file == "commits/000000000007.rec"
         assert block.offset % ALIGNMENT == 0
         assert data[block.offset : block.offset + block.length] == content == block.data
-    stored = decode_record(data, CommitRecord, path="x")
+    stored = decode_record(data, CommitRecord, path=commit_path(7))
     assert [o.block.offset for o in stored.outputs] == [o.block.offset for o in settled.outputs]
     assert not any(output.block.data for output in stored.outputs)
 

@@ -120,7 +120,7 @@ def test_output_with_another_number_of_rows_is_found(log: CommitLog) -> None:
 def test_a_block_that_is_no_batch_is_found(log: CommitLog) -> None:
     commit(log, segment(log, b"not arrow"))
     (problem,) = problems(log)
-    assert "is no Arrow record batch" in problem
+    assert "is no valid Arrow record batch" in problem
 
 
 def test_columns_that_change_within_a_chain_are_found(log: CommitLog) -> None:
@@ -166,7 +166,7 @@ def test_a_record_filed_under_another_epoch_is_found(log: CommitLog, tmp_path: P
     for _ in range(2):
         commit(log, segment(log))
     (tmp_path / commit_path(1)).write_bytes((tmp_path / commit_path(0)).read_bytes())
-    assert any("It holds epoch 0, not 1" in problem for problem in problems(log))
+    assert any("it is of epoch 0" in problem for problem in problems(log))
 
 
 def test_a_record_that_contradicts_the_one_before_is_found(log: CommitLog, tmp_path: Path) -> None:
