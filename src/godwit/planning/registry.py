@@ -96,6 +96,9 @@ class Planner:
         Type of problem: ``assignment`` is `Problem`; ``cores`` and ``fusion`` have their own.
     requires
         Checks a problem must pass; see `refusal`.
+    refuses
+        Limits that it does not keep: a problem that has one is refused. A baseline may break other
+        limits, and its solution then says so.
     """
 
     name: str
@@ -107,10 +110,17 @@ class Planner:
     paper: str
     asks: Literal["assignment", "cores", "fusion"] = "assignment"
     requires: tuple[Requirement, ...] = ()
+    refuses: tuple[str, ...] = ()
 
     def refusal(self, problem: Problem) -> str:
         """Why this planner cannot take `problem`; empty if it can."""
-        return "; ".join(filter(None, (check(problem) for check in self.requires)))
+        reasons = [check(problem) for check in self.requires]
+        reasons += [
+            f"it does not keep limits.{name}"
+            for name in self.refuses
+            if getattr(problem.limits, name) is not None
+        ]
+        return "; ".join(filter(None, reasons))
 
     def load(self) -> Callable[..., Any]:
         """Import and return the planner's function.
@@ -186,10 +196,11 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 family="intervals",
                 kind="exact",
                 minimises="bytes moved by one migration",
-                constraints="intervals; load at most (1 + tau) times the fair share",
+                constraints="intervals; load within tau; target_executors, max_usage, max_bytes",
                 cost="time O(m·r·n'), r = longest interval within the bound (paper: O(m²·n'))",
                 paper="1 §4.3",
                 requires=_INTERVALS_WITHIN_TAU,
+                refuses=("max_moves",),
             ),
             Planner(
                 name="simple_ssm",
@@ -200,6 +211,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="time O(m³·n³·n'²), space O(m²·n²·n'): refuses m·n·n' above 2,000",
                 paper="1 §4.2",
                 requires=_INTERVALS_WITHIN_TAU,
+                refuses=("max_moves",),
             ),
             Planner(
                 name="oms",
@@ -210,6 +222,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="partitionings per step, squared; refuses what cannot be enumerated",
                 paper="1 §5.1",
                 requires=_INTERVALS_WITHIN_TAU,
+                refuses=("max_moves", "max_bytes"),
             ),
             Planner(
                 name="mtm",
@@ -220,6 +233,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="one pass over the partitionings, after a pre-computation (PMC)",
                 paper="1 §5.2",
                 requires=_INTERVALS_WITHIN_TAU,
+                refuses=("max_moves", "max_bytes", "max_usage"),
             ),
             Planner(
                 name="consistent_hashing",
@@ -229,6 +243,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="none (ignores load and limits)",
                 cost="O((m + n·points) log(n·points))",
                 paper="1 §6, appendix A",
+                refuses=("max_usage",),
             ),
             Planner(
                 name="storm_default",
@@ -238,6 +253,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="intervals (ignores load and limits)",
                 cost="O(m)",
                 paper="1 §6",
+                refuses=("max_usage",),
             ),
             Planner(
                 name="redistribution",
@@ -247,13 +263,14 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="explicit map for heavy key groups, consistent hash for the rest",
                 cost="O(m log m + heavy·n)",
                 paper="1 §6 (Gedik 2014)",
+                refuses=("max_usage",),
             ),
             Planner(
                 name="milp",
                 family="allocation",
                 kind="exact",
                 minimises="load distance, then load left to drain, then over- plus underload",
-                constraints="max_moves, max_bytes, max_usage, tau; nothing onto draining executors",
+                constraints="max_moves, max_bytes, max_usage, tau, target_executors; drains",
                 cost="exact up to 600 binaries; beyond, the time limit, with a bound and a gap",
                 paper="2 §4.3.1",
                 requires=(arbitrary_maps,),
@@ -277,6 +294,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="O(moves·(m + n log n))",
                 paper="2 §5.1 (Shah 2003)",
                 requires=(arbitrary_maps,),
+                refuses=("max_usage", "target_executors"),
             ),
             Planner(
                 name="potc",
@@ -287,6 +305,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="O(m)",
                 paper="2 §5.2 (Nasir 2015)",
                 requires=(arbitrary_maps,),
+                refuses=("max_usage", "target_executors"),
             ),
             Planner(
                 name="cola",
@@ -297,26 +316,29 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="O(parts·(e + parts·log n))",
                 paper="2 §5.3 (Khandekar 2009)",
                 requires=(arbitrary_maps, some_traffic),
+                refuses=("max_usage", "target_executors"),
             ),
             Planner(
                 name="elb",
                 family="balancing",
                 kind="heuristic",
                 minimises="state moved and imbalance, by putting every load into a range",
-                constraints="load_low, load_high; grows and shrinks the executors in use",
+                constraints="load_low, load_high, target_executors; adds and empties executors",
                 cost="O(m log m)",
                 paper="4 §3",
                 requires=(arbitrary_maps, a_load_range),
+                refuses=("max_moves", "max_bytes", "max_usage", "tau"),
             ),
             Planner(
                 name="clb",
                 family="balancing",
                 kind="heuristic",
                 minimises="variance of load summed over the windows of the history",
-                constraints="none (ignores limits: state movement is amortised over the windows)",
+                constraints="target_executors (state movement is amortised over the windows)",
                 cost="O(m²·windows)",
                 paper="4 §4",
                 requires=(arbitrary_maps, two_windows),
+                refuses=("max_moves", "max_bytes", "max_usage", "tau"),
             ),
             Planner(
                 name="pkg",
@@ -327,6 +349,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="O(m)",
                 paper="4 §5 (Nasir 2015)",
                 requires=(arbitrary_maps,),
+                refuses=("max_usage", "target_executors"),
             ),
             Planner(
                 name="universal_hashing",
@@ -337,6 +360,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="O(m)",
                 paper="4 §5 (UHLB)",
                 requires=(arbitrary_maps,),
+                refuses=("max_usage", "target_executors"),
             ),
             Planner(
                 name="intra_executor",
@@ -347,6 +371,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="O(m log m + rounds·log m)",
                 paper="5 §3.1",
                 requires=(arbitrary_maps, equal_executors, none_draining),
+                refuses=("max_bytes", "max_usage", "target_executors", "tau"),
             ),
             Planner(
                 name="core_allocation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ from godwit.model.errors import InvalidProblemError
 from godwit.planning.json_format import solution_to_dict
 from godwit.planning.problem import Limits, Problem, Traffic
 from godwit.planning.registry import PLANNERS
-from godwit.planning.solution import Solution
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import Solution, Status
+from godwit.planning.validation import broken_limits, illegalities, validate_solution
 
 if TYPE_CHECKING:
     from godwit.planning.registry import Planner
@@ -95,8 +96,9 @@ def test_a_planner_is_a_function_of_its_problem(entry: Planner) -> None:
     rng = np.random.default_rng(11)
     compared = 0
     for intervals in (False, True):
+        tau = None if "tau" in entry.refuses else 2.0
         problem = dataclasses.replace(
-            _problem(rng, intervals=intervals), limits=Limits(tau=2.0, load_low=1.0, load_high=9.0)
+            _problem(rng, intervals=intervals), limits=Limits(tau=tau, load_low=1.0, load_high=9.0)
         )
         if entry.refusal(problem):
             continue
@@ -105,3 +107,60 @@ def test_a_planner_is_a_function_of_its_problem(entry: Planner) -> None:
         assert first.assignment.tolist() == second.assignment.tolist()
         compared += 1
     assert compared
+
+
+LIMITS: dict[str, dict[str, Any]] = {
+    "max_moves": {"max_moves": 2},
+    "max_bytes": {"max_bytes": 9.0},
+    "tau": {"tau": 0.5},
+    "max_usage": {"max_usage": (14.0, 14.0)},
+    "target_executors": {"target_executors": 2},
+}
+
+
+def _within_reach(problem: Problem) -> bool:
+    """Whether any assignment keeps the limits."""
+    m, n = problem.num_key_groups, problem.num_executors
+    return any(
+        not illegalities(problem, assignment) and not broken_limits(problem, assignment)
+        for assignment in (
+            np.array(places, np.int32) for places in itertools.product(range(n), repeat=m)
+        )
+    )
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("entry", ASSIGNMENT, ids=lambda entry: entry.name)
+def test_every_planner_keeps_every_limit_or_refuses_it_by_name(entry: Planner, limit: str) -> None:
+    rng = np.random.default_rng(13)
+    for seed in range(12):
+        always = {} if "tau" in entry.refuses or limit == "tau" else {"tau": 2.0}
+        if entry.name == "elb":
+            always = {"load_low": 0.0, "load_high": 60.0}
+        problem = Problem(
+            executors=("a", "b", "c"),
+            resources=("cpu", "memory"),
+            load=rng.integers(1, 6, (6, 2)).astype(np.float64),
+            state_bytes=rng.integers(1, 6, 6).astype(np.float64),
+            current=np.sort(rng.integers(0, 3, 6, np.int32)),
+            intervals=entry.family == "intervals" or entry.name == "storm_default",
+            limits=Limits(**always | LIMITS[limit]),
+            traffic=Traffic(
+                source=np.arange(5, dtype=np.int32),
+                target=np.arange(1, 6, dtype=np.int32),
+                rate=np.ones(5),
+            ),
+            history=rng.random((3, 6)),
+        )
+        if limit in entry.refuses:
+            with pytest.raises(InvalidProblemError, match=rf"does not keep limits\.{limit}"):
+                entry(problem, **OPTIONS.get(entry.name, {}))
+            continue
+        solution = entry(problem, **OPTIONS.get(entry.name, {}))
+        validate_solution(solution)
+        if solution.status is not Status.INFEASIBLE:
+            continue
+        if entry.kind == "baseline":
+            assert limit in {"max_moves", "max_bytes", "tau"}, solution.reason
+        else:
+            assert not _within_reach(problem), (seed, solution.reason)

@@ -31,6 +31,7 @@ from godwit.planning.allocation.milp import SolverLimits, allocate_units, plan_m
 from godwit.planning.allocation.model import build_model
 from godwit.planning.allocation.pairs import ScoredPairs, pin_pairs, score_pairs
 from godwit.planning.allocation.placement import Placement
+from godwit.planning.allocation.target import plan_within_target
 from godwit.planning.allocation.units import FREE, merge_units, single_units
 from godwit.planning.arrays import IndexArray, IntArray, wrong_value
 from godwit.planning.validation import make_solution
@@ -118,9 +119,16 @@ def plan_albic(
         clock=clock,
         rng=rng,
     )
-    start = clock()
-    graph = KeyGroupGraph(problem)
-    if max_partition_load == 0 or not graph.talks:
+    settings = _Settings(
+        max_load_distance=max_load_distance,
+        max_partition_load=max_partition_load,
+        partition_step=partition_step,
+        score_factor=score_factor,
+        pairs=pairs,
+        even_enough=even_enough,
+        limits=limits,
+    )
+    if max_partition_load == 0 or not KeyGroupGraph(problem).talks:
         pure = plan_milp(
             problem,
             time_limit_s=time_limit_s,
@@ -131,20 +139,44 @@ def plan_albic(
         )
         details = {"attempts": 1, "max_partition_load": 0.0, "units": problem.num_key_groups}
         return replace(pure, method="albic", details=details | {"pinned": []})
+    return plan_within_target(problem, lambda narrowed: _plan(narrowed, settings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    """The options of `plan_albic`, checked."""
+
+    max_load_distance: float
+    max_partition_load: float
+    partition_step: float
+    score_factor: float
+    pairs: int
+    even_enough: float
+    limits: SolverLimits
+
+
+def _plan(problem: Problem, settings: _Settings) -> Solution:
+    clock = settings.limits.clock
+    start = clock()
     search = _Search(
         problem=problem,
-        graph=graph,
-        scored=score_pairs(problem, score_factor),
-        limits=limits,
-        deadline=start + time_limit_s,
-        enough=even_enough / 100 * metrics.mean_index(problem),
+        graph=KeyGroupGraph(problem),
+        scored=score_pairs(problem, settings.score_factor),
+        limits=settings.limits,
+        deadline=start + settings.limits.time_limit_s,
+        enough=settings.even_enough / 100 * metrics.mean_index(problem),
     )
     aims = Aims(
-        problem, search.scored, max_load_distance=max_load_distance, even_enough=even_enough
+        problem,
+        search.scored,
+        max_load_distance=settings.max_load_distance,
+        even_enough=settings.even_enough,
     )
     today = aims.reached(problem.current)
     best, best_reached, made = _Attempt(assignment=problem.current), today, 0
-    for attempt in search.attempts(max_partition_load, partition_step, pairs):
+    for attempt in search.attempts(
+        settings.max_partition_load, settings.partition_step, settings.pairs
+    ):
         made += 1
         reached = aims.reached(attempt.assignment)
         moves = int(np.count_nonzero(attempt.assignment != problem.current))
@@ -156,7 +188,6 @@ def plan_albic(
         problem,
         best.assignment,
         method="albic",
-        reason="the limits contradict each other" if best.contradiction else "",
         objective=metrics.load_distance(problem, best.assignment),
         elapsed_s=clock() - start,
         details={
@@ -176,7 +207,6 @@ class _Attempt:
     share: float = 0.0
     units: int = 0
     pinned: tuple[tuple[int, int], ...] = ()
-    contradiction: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -236,7 +266,6 @@ class _Search:
             share=share,
             units=len(units),
             pinned=tuple(chosen),
-            contradiction=result.infeasible and len(units) == len(unit_of) and not chosen,
         )
 
     def _collocate_only(self) -> _Attempt:

@@ -27,6 +27,7 @@ from godwit.planning.allocation.bound import load_distance_bound
 from godwit.planning.allocation.model import AllocationModel, build_model
 from godwit.planning.allocation.search import AllocationSearch
 from godwit.planning.allocation.solver import program_size, solve_allocation
+from godwit.planning.allocation.target import plan_within_target
 from godwit.planning.allocation.units import single_units
 from godwit.planning.arrays import wrong_value
 from godwit.planning.validation import make_solution
@@ -161,9 +162,9 @@ def plan_milp(
 
     Minimises d, the largest deviation of a load index from the mean; then load left on draining
     executors; then the sum of the largest overload and the largest underload; then moves.
-    Constraints: every key group has one executor, ``max_moves``, ``max_bytes``, ``max_usage`` and
-    ``tau`` of the problem's limits, nothing onto a draining executor. Ties are broken by the lowest
-    index.
+    Constraints: every key group has one executor, ``max_moves``, ``max_bytes``, ``max_usage``,
+    ``tau`` and ``target_executors`` of the problem's limits, nothing onto a draining executor. Ties
+    are broken by the lowest index.
 
     Parameters
     ----------
@@ -192,6 +193,12 @@ def plan_milp(
         clock=clock,
         rng=rng,
     )
+    return plan_within_target(
+        problem, lambda narrowed: _plan(narrowed, limits=limits, least_gain=least_gain)
+    )
+
+
+def _plan(problem: Problem, *, limits: SolverLimits, least_gain: float) -> Solution:
     start = limits.clock()
     model = build_model(problem, single_units(problem))
     least = load_distance_bound(problem)
@@ -205,12 +212,18 @@ def plan_milp(
         model.units.expand(result.place),
         method="milp",
         optimal=(result.optimal or close) and not result.forced,
-        reason="the limits contradict each other" if result.infeasible else "",
+        reason=_contradiction(problem) if result.infeasible else "",
         objective=result.objective,
         bound=min(bound, result.objective),
         elapsed_s=limits.clock() - start,
         details={"rounds": result.rounds, "forced_drain": result.forced},
     )
+
+
+def _contradiction(problem: Problem) -> str:
+    if problem.limits.target_executors is not None and problem.draining.any():
+        return "no plan within the limits empties the draining executors"
+    return "the limits contradict each other"
 
 
 def allocate_units(
@@ -239,6 +252,8 @@ def allocate_units(
     deadline = limits.clock() + limits.time_limit_s
     start = model.units.home.copy()
     search = AllocationSearch(model, start)
+    if model.empties:
+        search.evacuate(len(model.units))
     search.improve(enough / model.scale)
     place = search.place
     proved, infeasible, bound, rounds = False, False, 0.0, 0

@@ -52,6 +52,8 @@ class AllocationModel:
         What one unit of scaled load is in the problem's unit.
     max_moves, max_bytes
         Budget left for units that are not pinned; infinite where there is no limit.
+    empties
+        Whether executors that do not stay must be empty after the plan.
     """
 
     units: Units
@@ -64,6 +66,7 @@ class AllocationModel:
     scale: float
     max_moves: float
     max_bytes: float
+    empties: bool
 
     def deviations(self, place: IntArray) -> FloatArray:
         """Shape ``(n,)``: load index minus mean, scaled."""
@@ -90,12 +93,12 @@ class AllocationModel:
         return moves <= self.max_moves and size <= self.max_bytes * (1 + 1e-9)
 
     def within_room(self, place: IntArray) -> bool:
-        """Whether no executor that stays uses more of a resource than it may."""
+        """Whether no executor that stays uses more than it may, and those to empty are empty."""
         return self.excess(place) == 0
 
     def excess(self, place: IntArray) -> float:
-        """Add up what executors that stay use above their room, as shares of it."""
-        above = 0.0
+        """Add up what executors use above their room, as shares of it; units, if there is none."""
+        above = float((~self.stays[place]).sum()) if self.empties else 0.0
         for r in range(self.usage.shape[1]):
             used = np.bincount(place, weights=self.usage[:, r], minlength=len(self.speed))
             room = self.room[:, r]
@@ -130,4 +133,5 @@ def build_model(problem: Problem, units: Units) -> AllocationModel:
         scale=scale,
         max_moves=np.inf if limits.max_moves is None else limits.max_moves - units.fixed_moves,
         max_bytes=np.inf if limits.max_bytes is None else limits.max_bytes - units.fixed_bytes,
+        empties=limits.target_executors is not None,
     )

@@ -66,6 +66,8 @@ class _Program:
         inside[executors] = True
         allowed = np.broadcast_to(model.stays & inside, (len(free), n)).copy()
         at_home = inside[units.home[free]]
+        if model.empties:
+            at_home &= model.stays[units.home[free]]
         allowed[np.flatnonzero(at_home), units.home[free][at_home]] = True
         pinned = units.pinned[free]
         held = np.flatnonzero(pinned != FREE)

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from godwit.planning import metrics
+from godwit.planning.allocation.target import choose_executors
 from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
 from godwit.planning.validation import make_solution
 
@@ -92,6 +93,7 @@ def plan_clb(
     if not 0 <= least_gain < math.inf:
         raise wrong_value("options.least_gain", least_gain, "give a finite number ≥ 0")
     start = clock()
+    asked, problem = problem, next(choose_executors(problem))
     series = np.ascontiguousarray(problem.history.T)
     if refine:
         assignment = _improve(problem, series, threshold, refine, least_gain / 100)
@@ -100,7 +102,7 @@ def plan_clb(
         assignment = _match(problem, group)[group]
     imbalance = metrics.history_imbalance(problem, assignment)
     return make_solution(
-        problem,
+        asked,
         assignment,
         method="clb",
         objective=imbalance,

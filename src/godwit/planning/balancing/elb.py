@@ -94,9 +94,10 @@ def plan_elb(
     available = problem.available
     in_use = available[np.bincount(problem.current, minlength=len(index))[available] > 0]
     goal = wanted_executors(total / float(problem.speed[available].mean()), wanted.low, wanted.high)
+    most = problem.target_executors
     if not resize:
-        goal = len(available)
-    used = _choose_executors(available, in_use, index, min(goal, len(available)))
+        goal = most
+    used = _choose_executors(available, in_use, index, min(goal, most))
     assignment, given = _give(problem, used, wanted, giving)
     _take(problem, assignment, given, used)
     after = metrics.load_index(problem, assignment)[used]
@@ -106,7 +107,7 @@ def plan_elb(
         problem,
         assignment,
         method="elb",
-        reason="" if in_range else _why(problem, goal, len(available), wanted),
+        reason="" if in_range else _why(problem, goal, most, wanted),
         objective=metrics.load_variance(problem, assignment),
         elapsed_s=clock() - start,
         details={

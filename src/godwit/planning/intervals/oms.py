@@ -28,7 +28,7 @@ from godwit.planning.intervals.ssm import (
     load_bound,
     plan_ssm,
     present_cuts,
-    reach_of,
+    reach_within,
 )
 from godwit.planning.validation import RELATIVE_TOLERANCE, make_solution
 
@@ -82,7 +82,7 @@ def plan_oms(
     _check_sequence(problem, targets, taus)
     total = float(problem.weight.sum())
     reaches = [
-        reach_of(problem.weight, (1 + tau) * total / n * (1 + RELATIVE_TOLERANCE / 2))
+        reach_within(problem, (1 + tau) * total / n * (1 + RELATIVE_TOLERANCE / 2))
         for n, tau in zip(targets, taus, strict=True)
     ]
     path = _shortest_path(problem, targets, reaches)
@@ -92,7 +92,7 @@ def plan_oms(
             problem,
             fallback.assignment,
             method="oms",
-            reason="a step of the sequence has no intervals within its tau; this is ssm's plan",
+            reason="a step of the sequence has no intervals within its limits; this is ssm's plan",
             objective=fallback.objective,
             elapsed_s=clock() - began,
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.intervals.ssm import assign_intervals, least_bound, load_bound
+from godwit.planning.intervals.ssm import assign_intervals, least_bound, line_of, load_bound
 from godwit.planning.validation import make_solution
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def plan_simple_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> So
     if plan is None:
         reason = "no intervals are within tau"
         plan = _best(problem, least_bound(problem))
+    if plan is None:
+        reason = "no intervals are within limits.max_usage; it is ignored"
+        plan = _best(problem, max(load_bound(problem), least_bound(problem)), use=False)
     assert plan is not None, "the least bound admits a plan"
     assignment = assign_intervals(problem, list(plan[1]))
     moved = float(problem.state_bytes[assignment != problem.current].sum())
@@ -72,8 +75,8 @@ def plan_simple_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> So
     )
 
 
-def _best(problem: Problem, limit: float) -> Plan | None:
-    load = np.concatenate(([0.0], np.cumsum(problem.weight)))
+def _best(problem: Problem, limit: float, *, use: bool = True) -> Plan | None:
+    reach = line_of(problem, limit, use=use).reach
     keeps = np.where(problem.draining[problem.current], 0.0, problem.state_bytes)
     state = np.concatenate(([0.0], np.cumsum(keeps)))
     cuts = np.flatnonzero(np.diff(problem.current, prepend=-1, append=-1)).tolist()
@@ -82,7 +85,7 @@ def _best(problem: Problem, limit: float) -> Plan | None:
     @cache
     def solve(x: int, y: int, first: int, last: int, parts: int) -> Plan | None:
         best: Plan | None = None
-        if load[y] - load[x] <= limit:
+        if y <= reach[x]:
             gain, keeper = 0.0, -1
             for begin, end in old[first:last]:
                 kept = float(state[min(y, end)] - state[max(x, begin)])

@@ -48,6 +48,7 @@ __all__ = [
     "plan_ssm",
     "present_cuts",
     "reach_of",
+    "reach_within",
 ]
 
 BLOCK_CELLS = 1 << 18
@@ -170,14 +171,20 @@ def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
     use
         Whether ``limits.max_usage`` bounds intervals, too.
     """
-    reach = reach_of(problem.weight, limit)
-    if use and problem.limits.max_usage is not None:
-        capacity = problem.capacity[problem.available[0]] * (1 + RELATIVE_TOLERANCE)
-        for r, usage in enumerate(problem.limits.max_usage):
-            reach = np.minimum(reach, reach_of(problem.load[:, r], usage * float(capacity[r])))
+    reach = reach_within(problem, limit) if use else reach_of(problem.weight, limit)
     keeps = np.where(problem.draining[problem.current], 0.0, problem.state_bytes)
     kept = np.concatenate(([0.0], np.cumsum(keeps)))
     return lay_out(present_cuts(problem), reach=reach, kept=kept)
+
+
+def reach_within(problem: Problem, limit: float) -> IntArray:
+    """Shape ``(m + 1,)``: reach of each cut within a bound on load and ``limits.max_usage``."""
+    reach = reach_of(problem.weight, limit)
+    if problem.limits.max_usage is not None:
+        capacity = problem.capacity[problem.available[0]] * (1 + RELATIVE_TOLERANCE)
+        for r, usage in enumerate(problem.limits.max_usage):
+            reach = np.minimum(reach, reach_of(problem.load[:, r], usage * float(capacity[r])))
+    return reach
 
 
 def present_cuts(problem: Problem) -> IntArray:

@@ -217,3 +217,32 @@ def test_a_plan_within_the_dead_band_still_drains() -> None:
 def test_a_negative_least_gain_is_named() -> None:
     with pytest.raises(InvalidProblemError, match="least_gain = -1"):
         plan_milp(problem([1.0, 2.0], [0, 0], 2), least_gain=-1.0)
+
+
+def test_fewer_executors_are_used_than_there_are() -> None:
+    asked = problem([3.0] * 4, [0, 0, 1, 1], 3, limits=Limits(target_executors=2))
+    solution = plan_milp(asked)
+    validate_solution(solution)
+    assert solution.status is Status.FEASIBLE
+    assert solution.num_moves == 0
+
+
+def test_executors_beyond_the_target_are_emptied_within_other_limits() -> None:
+    asked = problem(
+        [4.0, 4.0, 1.0, 1.0, 2.0], [0, 1, 2, 2, 1], 3,
+        limits=Limits(target_executors=2, max_moves=3, tau=0.0),
+    )  # fmt: skip
+    solution = plan_milp(asked)
+    assert solution.status is Status.FEASIBLE
+    assert sorted(solution.load_index.tolist()) == [0.0, 6.0, 6.0]
+
+
+def test_other_executors_are_kept_where_the_busiest_cannot_be() -> None:
+    # Nothing else fits beside the key group of 9; the two others can be kept.
+    asked = problem(
+        [9.0, 2.0, 2.0], [0, 1, 2], 3,
+        limits=Limits(target_executors=2, max_moves=1, max_usage=(9.0,)),
+    )  # fmt: skip
+    solution = plan_milp(asked)
+    assert solution.status is Status.FEASIBLE
+    assert len(set(solution.assignment.tolist())) == 2

@@ -134,4 +134,4 @@ def test_oms_falls_back_to_a_single_step_when_a_later_step_is_infeasible() -> No
     problem = line_problem([0, 0, 1], load=[2, 1, 3], num_executors=3, tau=0.4, target=2)
     plan = plan_oms(problem, targets=(2, 3), taus=(0.4, 0.0))
     assert plan.moved_bytes == plan_ssm(problem).moved_bytes
-    assert "no intervals within its tau" in plan.reason
+    assert "no intervals within its limits" in plan.reason
