@@ -1,13 +1,13 @@
 """What a key costs in the local store: found, read, and changed, beside a dictionary and LMDB.
 
-A line is one key group that holds so many string keys with a count and a total, of which an epoch
-touches some: find them, read their state, apply their changes.  Medians of epochs are printed.  A
-dictionary does the same in a Python loop, in one process and without versions; LMDB, where it is
+A line is a lane's table of so many string keys with a count and a total, of which an epoch
+touches some: find them and read their state, apply their changes.  Medians of epochs are printed.
+A dictionary does the same in a Python loop, in one process and without versions; LMDB, where it is
 installed, does it in one transaction an epoch that is not synced to disk.
 
     python benchmarks/state_table.py [--epochs 60] [--key-groups 1] [--root DIRECTORY]
 
-Several key groups take turns, so that each finds the processor's caches cold.
+The keys are spread over so many key groups.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.state.changes import Changes
 from godwit.state.local_store import LocalStore
 from godwit.state.schema import StateSchema
 
@@ -53,8 +54,8 @@ class Touched:
 
 
 def all_keys(held: int) -> Touched:
-    """Every key of a key group; their hashes share the low bits, as those of one key group do."""
-    hashes = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, held) & ~np.int64(255)
+    """Every key, with a hash that chooses its key group."""
+    hashes = np.random.default_rng(0).integers(0, 2**63 - 1, held)
     keys = [f"customer-{i:08d}" for i in range(held)]
     counts, totals = pa.array(np.arange(held)), pa.array(np.ones(held))
     return Touched(
@@ -64,26 +65,39 @@ def all_keys(held: int) -> Touched:
     )
 
 
+def changes_of(touched: Touched, epoch: int, key_groups: int) -> Changes:
+    """Rows as one epoch's changes, in the order of their key groups."""
+    groups = touched.hashes % key_groups
+    ordered = touched.take(np.argsort(groups, kind="stable"))
+    found, counts = np.unique(groups, return_counts=True)
+    return Changes(
+        key_groups=found,
+        ends=np.cumsum(counts),
+        epochs=np.full(len(found), epoch),
+        hashes=ordered.hashes,
+        keys=ordered.keys,
+        values=ordered.values,
+    )
+
+
 def time_table(root: Path, everything: Touched, epochs: list[Touched], key_groups: int) -> Any:
-    """Median seconds of load, find, read and apply."""
-    store = LocalStore(root)
-    loads, times = [], []
-    for key_group in range(key_groups):
-        table = store.table("benchmark", key_group, SCHEMA)
-        start = perf_counter()
-        table.replace(0, everything.hashes, everything.keys, everything.values)
-        loads.append(perf_counter() - start)
+    """Median seconds of load, of find and read, and of apply."""
+    state = LocalStore(root).state("benchmark", SCHEMA, key_groups)
+    homes, all_groups = np.zeros(key_groups, np.int32), np.arange(key_groups)
+    state.take_up(all_groups)
+    start = perf_counter()
+    state.replace(changes_of(everything, 0, key_groups), homes)
+    load, times = perf_counter() - start, []
     for number, epoch in enumerate(epochs, start=1):
-        table = store.table("benchmark", number % key_groups, SCHEMA)
+        changes = changes_of(epoch, number, key_groups)
+        groups = np.repeat(changes.key_groups, np.diff(changes.ends, prepend=0))
         marks = [perf_counter()]
-        rows = table.find(epoch.hashes, epoch.keys)
+        state.prior(changes.keys, groups)
         marks.append(perf_counter())
-        table.read(rows)
-        marks.append(perf_counter())
-        table.apply(number, epoch.hashes, epoch.keys, epoch.values)
+        state.apply(changes, homes)
         marks.append(perf_counter())
         times.append(np.diff(marks))
-    return [float(np.median(loads)), *np.median(times, axis=0)]
+    return [load, *np.median(times, axis=0)]
 
 
 def time_dictionary(everything: Touched, epochs: list[Touched]) -> float:
@@ -136,9 +150,9 @@ def main() -> None:
     parser.add_argument("--root", type=Path, help="where tables are (default: a temporary place)")
     arguments = parser.parse_args()
     has_lmdb = importlib.util.find_spec("lmdb") is not None
-    print("us per key, and us per epoch of one key group where marked *")
+    print("us per key, and us per epoch where marked *")
     print(f"{'held':>8}{'touched':>9}", end="")
-    for title in ("load", "find", "read", "apply", "all", "all*", "dict", "LMDB"):
+    for title in ("load", "find", "apply", "all", "all*", "dict", "LMDB"):
         print(f"{title:>9}", end="")
     print()
     for held, touched in SIZES:

@@ -1,8 +1,9 @@
-"""A table of the local store does what a dictionary does, through everything that happens to it.
+"""The local store does what dictionaries do, through everything that happens to it.
 
-The model is a dictionary from key to state and the epoch it is at.  Keys of all types come with
-hashes that are well spread, few, or all equal; tables grow, are reopened, are replaced from
-snapshots, and are killed while being written.
+The model has, for each key group, a dictionary from key to state and the epoch it is at.  Keys of
+all types come with hashes that are well spread, few, or all equal; key groups lie in one or several
+tables, grow, are reopened, replaced from snapshots, dropped, and lose what was being written when
+their writer was killed, and no more than that.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
 
 from godwit.model.errors import StorageFullError
+from godwit.state.changes import Changes
 from godwit.state.image import TableImage
 from godwit.state.local_store import LocalStore
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
-    from godwit.state.table import KeyGroupTable
+    from collections.abc import Iterable
 
 Key = tuple[Any, ...]
 State = tuple[Any, ...]
@@ -81,14 +82,18 @@ def rows_in(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     return [bits(row) for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
 
 
-class TableMachine(RuleBasedStateMachine):
-    """One table beside one dictionary."""
+NUM_KEY_GROUPS = 4
+ALL = np.arange(NUM_KEY_GROUPS)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Some key groups beside as many dictionaries."""
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="godwit-"))
-        self.epoch = -1
-        self.model: dict[Key, tuple[Key, State]] = {}
+        self.epochs = np.full(NUM_KEY_GROUPS, -1, np.int64)
+        self.models: list[dict[Key, tuple[Key, State]]] = [{} for _ in ALL]
         self.patch = pytest.MonkeyPatch()
 
     def teardown(self) -> None:
@@ -99,101 +104,119 @@ class TableMachine(RuleBasedStateMachine):
         keys=st.lists(st.sampled_from(TYPES), min_size=1, max_size=3),
         values=st.lists(st.sampled_from(TYPES), min_size=1, max_size=3),
         distinct_hashes=st.sampled_from([1, 3, 2**60]),
+        tables=st.sampled_from([1, 1, 3]),
     )
     def start(
-        self, keys: list[pa.DataType], values: list[pa.DataType], distinct_hashes: int
+        self,
+        keys: list[pa.DataType],
+        values: list[pa.DataType],
+        distinct_hashes: int,
+        tables: int,
     ) -> None:
         self.types = keys, values
         self.distinct_hashes = distinct_hashes
+        self.homes = ALL.astype(np.int32) % tables
         self.schema = StateSchema(
             pa.schema([(f"k{i}", t) for i, t in enumerate(keys)]),
             pa.schema([(f"v{i}", t) for i, t in enumerate(values)]),
         )
         self.reopen()
 
-    @property
-    def table(self) -> KeyGroupTable:
-        return self.store.table("operator", 5, self.schema)
+    @rule()
+    def reopen(self) -> None:
+        self.state = LocalStore(self.root).state("operator", self.schema, NUM_KEY_GROUPS)
 
-    def hashes(self, keys: list[Key]) -> npt.NDArray[np.int64]:
-        def hash_of(key: Key) -> int:
-            text = repr(bits(key)).encode()
-            mixed = (zlib.crc32(text) << 32 | zlib.crc32(text[::-1])) % self.distinct_hashes
-            return mixed - (1 << 59)
+    def hash_of(self, key: Key) -> int:
+        text = repr(bits(key)).encode()
+        mixed = (zlib.crc32(text) << 32 | zlib.crc32(text[::-1])) % self.distinct_hashes
+        return mixed - (1 << 59)
 
-        return np.array([hash_of(key) for key in keys], np.int64)
+    def group_of(self, key: Key) -> int:
+        return self.hash_of(key) % NUM_KEY_GROUPS
 
     def draw(self, data: st.DataObject, max_size: int) -> list[tuple[Key, State]]:
-        """Draw keys, each once, with states."""
+        """Draw keys, each once, with states, ordered by key group."""
         pairs = st.tuples(rows_of(self.types[0]), rows_of(self.types[1]))
-        return data.draw(st.lists(pairs, max_size=max_size, unique_by=lambda pair: bits(pair[0])))
+        drawn = data.draw(st.lists(pairs, max_size=max_size, unique_by=lambda pair: bits(pair[0])))
+        return sorted(drawn, key=lambda pair: self.group_of(pair[0]))
 
-    def change(self, data: st.DataObject, max_size: int = 12) -> dict[str, Any]:
-        """Draw one epoch's changes."""
-        pairs = self.draw(data, max_size)
+    def changes(
+        self,
+        pairs: list[tuple[Key, State]],
+        groups: Iterable[int],
+        epochs: npt.NDArray[np.int64],
+        removed: npt.NDArray[np.bool_] | None = None,
+    ) -> Changes:
+        """Rows of `groups`, which are all that `pairs` belong to, and maybe more."""
+        chosen = np.array(sorted(groups), np.int64)
         keys = [key for key, _ in pairs]
+        of_rows = [self.group_of(key) for key in keys]
+        return Changes(
+            key_groups=chosen,
+            ends=np.searchsorted(of_rows, chosen, side="right").astype(np.int64),
+            epochs=epochs[chosen],
+            hashes=np.array([self.hash_of(key) for key in keys], np.int64),
+            keys=batch_of(self.schema.keys, keys),
+            values=batch_of(self.schema.values, [state for _, state in pairs]),
+            removed=removed,
+        )
+
+    def drawn_changes(
+        self, data: st.DataObject, ahead: int, max_size: int = 12
+    ) -> tuple[list[tuple[Key, State]], Changes]:
+        """Draw one epoch's changes of some key groups, or of all of them."""
+        pairs = self.draw(data, max_size)
+        groups = {self.group_of(key) for key, _ in pairs}
+        groups |= set(data.draw(st.lists(st.sampled_from(ALL.tolist()), max_size=2)))
         removed = data.draw(st.one_of(st.none(), st.lists(st.booleans(), min_size=len(pairs))))
         mask = None if removed is None else np.array(removed[: len(pairs)], np.bool_)
-        return {
-            "hashes": self.hashes(keys),
-            "keys": batch_of(self.schema.keys, keys),
-            "values": batch_of(self.schema.values, [state for _, state in pairs]),
-            "removed": mask,
-            "pairs": pairs,
-        }
+        return pairs, self.changes(pairs, groups, self.epochs + ahead, mask)
 
-    def apply(self, epoch: int, change: dict[str, Any]) -> None:
-        arguments = {name: value for name, value in change.items() if name != "pairs"}
-        self.table.apply(epoch, **arguments)
+    def apply(self, changes: Changes) -> None:
+        self.state.take_up(changes.key_groups)
+        self.state.apply(changes, self.homes)
 
-    def note(self, epoch: int, change: dict[str, Any]) -> None:
-        """Do to the model what was done to the table."""
-        self.epoch = epoch
-        for i, (key, state) in enumerate(change["pairs"]):
-            if change["removed"] is not None and change["removed"][i]:
-                self.model.pop(bits(key), None)
+    def note(self, pairs: list[tuple[Key, State]], changes: Changes) -> None:
+        """Do to the models what was done to the store."""
+        self.epochs[changes.key_groups] = changes.epochs
+        for i, (key, state) in enumerate(pairs):
+            model = self.models[self.group_of(key)]
+            if changes.removed is not None and changes.removed[i]:
+                model.pop(bits(key), None)
             else:
-                self.model[bits(key)] = (key, state)
+                model[bits(key)] = (key, state)
 
-    @rule(data=st.data(), skipped=st.integers(0, 2))
-    def apply_an_epoch(self, data: st.DataObject, skipped: int) -> None:
-        change, epoch = self.change(data), self.epoch + 1 + skipped
-        self.apply(epoch, change)
-        self.note(epoch, change)
-
-    @rule(data=st.data())
-    def apply_many_keys(self, data: st.DataObject) -> None:
-        change = self.change(data, max_size=150)
-        self.apply(self.epoch + 1, change)
-        self.note(self.epoch + 1, change)
+    @rule(data=st.data(), ahead=st.integers(1, 3), many=st.booleans())
+    def apply_an_epoch(self, data: st.DataObject, ahead: int, *, many: bool) -> None:
+        pairs, changes = self.drawn_changes(data, ahead, 150 if many else 12)
+        self.apply(changes)
+        self.note(pairs, changes)
 
     @rule(data=st.data(), ago=st.integers(0, 3))
     def apply_an_old_epoch_again(self, data: st.DataObject, ago: int) -> None:
-        self.apply(self.epoch - ago, self.change(data))
-
-    @rule()
-    def reopen(self) -> None:
-        self.store = LocalStore(self.root)
+        self.apply(self.drawn_changes(data, -ago)[1])
 
     @rule(data=st.data(), ahead=st.integers(-1, 5))
-    def replace_from_a_snapshot(self, data: st.DataObject, ahead: int) -> None:
+    def replace_from_snapshots(self, data: st.DataObject, ahead: int) -> None:
         pairs = self.draw(data, 40)
-        keys, states = [key for key, _ in pairs], [state for _, state in pairs]
-        self.table.replace(
-            self.epoch + ahead,
-            self.hashes(keys),
-            batch_of(self.schema.keys, keys),
-            batch_of(self.schema.values, states),
-        )
+        groups = {self.group_of(key) for key, _ in pairs} | {2}
+        contents = self.changes(pairs, groups, self.epochs + ahead)
+        self.state.take_up(contents.key_groups)
+        self.state.replace(contents, self.homes)
         if ahead > 0:
-            self.epoch += ahead
-            self.model = {bits(key): (key, state) for key, state in pairs}
+            for group in groups:
+                self.models[group] = {}
+            self.note(pairs, contents)
 
-    @precondition(lambda self: self.epoch >= 0)
-    @rule(data=st.data(), at=st.sampled_from(["remove", "write", "_put_values"]))
+    @rule(group=st.sampled_from(ALL.tolist()))
+    def drop(self, group: int) -> None:
+        self.state.drop(np.array([group]))
+        self.epochs[group] = -1
+        self.models[group] = {}
+
+    @rule(data=st.data(), at=st.sampled_from(["remove", "write", "_put_values", "enlarge_index"]))
     def kill_while_writing(self, data: st.DataObject, at: str) -> None:
-        change = self.change(data)
-        before = [(key, state) for key, state in self.model.values()]
+        pairs, changes = self.drawn_changes(data, 1)
 
         def dies(*_: Any) -> None:
             raise KeyboardInterrupt
@@ -201,26 +224,35 @@ class TableMachine(RuleBasedStateMachine):
         with self.patch.context() as patch:
             patch.setattr(TableImage, at, dies)
             try:
-                self.apply(self.epoch + 1, change)
+                self.apply(changes)
             except KeyboardInterrupt:
                 pass
             else:
-                self.note(self.epoch + 1, change)
+                self.note(pairs, changes)
                 return
         self.reopen()
-        assert self.table.version in {-1, self.epoch}  # a file that was growing is as it was
-        if self.table.version == -1:
-            keys, states = [key for key, _ in before], [state for _, state in before]
-            self.table.replace(
-                self.epoch,
-                self.hashes(keys),
-                batch_of(self.schema.keys, keys),
-                batch_of(self.schema.values, states),
-            )
+        self.notice_what_a_kill_left(pairs, changes)
+
+    def notice_what_a_kill_left(self, pairs: list[tuple[Key, State]], changes: Changes) -> None:
+        """Each key group is as it was, or (those being written) gone or as it was to become."""
+        found = self.state.take_up(ALL)
+        done = np.isin(ALL, changes.key_groups)
+        for group in ALL[~done].tolist():
+            assert found[group] == self.epochs[group]
+        became = self.epochs.copy()
+        became[changes.key_groups] = changes.epochs
+        for group in ALL[done].tolist():
+            if found[group] == -1 != self.epochs[group]:
+                self.epochs[group], self.models[group] = -1, {}
+            elif found[group] != self.epochs[group]:  # another table than the one that was killed
+                assert found[group] == became[group]
+                mask = changes.key_groups == group
+                mine = [pair for pair in pairs if self.group_of(pair[0]) == group]
+                self.note(mine, changes.where(mask))
 
     @rule(data=st.data())
     def run_out_of_space(self, data: st.DataObject) -> None:
-        change = self.change(data, max_size=60)
+        pairs, changes = self.drawn_changes(data, 1, 60)
 
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
@@ -228,37 +260,41 @@ class TableMachine(RuleBasedStateMachine):
         with self.patch.context() as patch:
             patch.setattr("os.posix_fallocate", full)
             try:
-                self.apply(self.epoch + 1, change)
+                self.apply(changes)
             except StorageFullError:
+                self.notice_what_a_kill_left(pairs, changes)
                 return
-        self.note(self.epoch + 1, change)
+        self.note(pairs, changes)
 
     @invariant()
     def versions_agree(self) -> None:
-        assert self.table.version == self.epoch
-        expected = {} if self.epoch < 0 else {5: self.epoch}
-        assert self.store.versions("operator") == expected
+        assert self.state.take_up(ALL).tolist() == self.epochs.tolist()
 
     @invariant()
     def contents_agree(self) -> None:
-        hashes, keys, values = self.table.scan()
-        expected = {name: bits(state) for name, (_, state) in self.model.items()}
-        found = rows_in(keys)
-        assert len(set(found)) == len(found) == self.table.num_keys
-        assert dict(zip(found, rows_in(values), strict=True)) == expected
-        assert hashes.tolist() == self.hashes([self.model[name][0] for name in found]).tolist()
+        self.state.take_up(ALL)
+        found = self.state.scan(ALL)
+        names = rows_in(found.keys)
+        models = {name: entry for model in self.models for name, entry in model.items()}
+        expected = {name: bits(state) for name, (_, state) in models.items()}
+        assert len(set(names)) == len(names)
+        assert dict(zip(names, rows_in(found.values), strict=True)) == expected
+        assert found.hashes.tolist() == [self.hash_of(models[name][0]) for name in names]
+        assert found.key_groups.tolist() == [self.group_of(models[name][0]) for name in names]
 
     @rule(data=st.data())
     def look_up(self, data: st.DataObject) -> None:
+        models = {name: entry for model in self.models for name, entry in model.items()}
         asked = [key for key, _ in self.draw(data, 30)]
         names = {bits(key) for key in asked}
-        asked += [key for name, (key, _) in self.model.items() if name not in names]
-        rows = self.table.find(self.hashes(asked), batch_of(self.schema.keys, asked))
-        assert (rows >= 0).tolist() == [bits(key) in self.model for key in asked]
-        states = rows_in(self.table.read(rows))
-        for key, row, state in zip(asked, rows, states, strict=True):
-            if row >= 0:
-                assert state == bits(self.model[bits(key)][1])
+        asked += [key for name, (key, _) in models.items() if name not in names]
+        groups = np.array([self.group_of(key) for key in asked], np.int64)
+        self.state.take_up(ALL)
+        known, values = self.state.prior(batch_of(self.schema.keys, asked), groups)
+        assert known.tolist() == [bits(key) in models for key in asked]
+        for key, is_known, state in zip(asked, known, rows_in(values), strict=True):
+            if is_known:
+                assert state == bits(models[bits(key)][1])
 
     @invariant()
     def bytes_agree(self) -> None:
@@ -275,16 +311,20 @@ class TableMachine(RuleBasedStateMachine):
             return len(value.encode() if isinstance(value, str) else value)
 
         types = self.types[0] + self.types[1]
-        assert self.table.state_bytes == sum(
-            size(dtype, value)
-            for key, state in self.model.values()
-            for dtype, value in zip(types, key + state, strict=True)
-        )
+        self.state.take_up(ALL)
+        assert self.state.state_bytes(ALL).tolist() == [
+            sum(
+                size(dtype, value)
+                for key, state in model.values()
+                for dtype, value in zip(types, key + state, strict=True)
+            )
+            for model in self.models
+        ]
 
 
-def test_a_table_does_what_a_dictionary_does() -> None:
+def test_the_store_does_what_dictionaries_do() -> None:
     run_state_machine_as_test(
-        TableMachine,
+        StoreMachine,
         settings=settings(
             derandomize=True,
             deadline=None,

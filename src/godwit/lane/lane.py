@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.lane.executor import claim_local_store, current_executor, local_store_root
+from godwit.lane.files import LaneFiles
 from godwit.lane.messages import LaneReport
-from godwit.lane.operator_lane import LaneFiles, OperatorLane
+from godwit.lane.operator_lane import run_operator
 from godwit.lane.outputs import stage_output
 from godwit.lane.wire import Header, Shipment, pack_report, ship
 from godwit.model.errors import GodwitError
@@ -179,16 +180,14 @@ class _Lane:
                 continue
             arrived = by_operator.get(member.index, [])
             arrived.sort(key=lambda item: item[0].origin)
-            lane = OperatorLane(
+            output = run_operator(
                 member,
                 self.instruction,
-                self.instruction.operators[member.index],
-                self.place,
+                arrived,
                 store=store,
                 files=self.files,
                 report=self.report,
             )
-            output = lane.process(arrived)
             if output is not None:
                 yield from self._pass_on(member, output)
 

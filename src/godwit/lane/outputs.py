@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from godwit.dataflow.staging import Rejections, StagedSink
-    from godwit.lane.operator_lane import LaneFiles
+    from godwit.lane.files import LaneFiles
 
 __all__ = ["refusal", "rejected_rows", "stage_output"]
 

@@ -432,8 +432,11 @@ class Run:
         """Where a state's copies on an executor are."""
         return Errand(
             state=state,
+            schema=self.layout_of(state).schema,
+            num_key_groups=self.flow.num_key_groups,
             executor=executor.name,
             location=executor.location,
+            lanes=executor.lanes,
             run_id=self.run_id,
             local_dir=self.options.local_dir,
         )

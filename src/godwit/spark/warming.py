@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from godwit.lane.messages import StateInstruction
     from godwit.state.entries import EntryLayout
     from godwit.state.records import StateId
+    from godwit.state.schema import StateSchema
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["POOL", "Errand", "drop_copies", "warm_copies"]
@@ -43,15 +44,20 @@ class Errand:
     ----------
     state
         Whose.
-    executor, location
-        Name of the executor, and how a task is sent there.
+    schema, num_key_groups
+        Its columns, and the number of its key groups.
+    executor, location, lanes
+        Name of the executor, how a task is sent there, and how many lanes it has.
     run_id, local_dir
         Where the run's local stores are.
     """
 
     state: StateId
+    schema: StateSchema
+    num_key_groups: int
     executor: str
     location: str | None
+    lanes: int
     run_id: str
     local_dir: str | None
 
@@ -78,10 +84,15 @@ def warm_copies(
     def warm(_index: int) -> Iterator[Any]:
         executor = current_executor(errand.executor)
         try:
+            store = local_store(local_store_root(errand.local_dir, errand.run_id, executor))
+            num_key_groups = len(told.floor)
+            layout = pickle.loads(shipped)  # noqa: S301 - our own driver's
+            local = store.state(str(errand.state), layout.schema, num_key_groups)
             hydration = Hydration(
-                store=local_store(local_store_root(errand.local_dir, errand.run_id, executor)),
-                state=errand.state,
-                layout=pickle.loads(shipped),  # noqa: S301 - our own driver's
+                local=local,
+                layout=layout,
+                # Any lane of the executor may have them later: they are dealt out evenly.
+                homes=np.arange(num_key_groups, dtype=np.int32) % errand.lanes,
                 storage=storage,
                 segments=told.segments,
                 snapshots=told.snapshots,
@@ -91,11 +102,13 @@ def warm_copies(
                     storage, told.recorded_as, committed, missing
                 ),
             )
-            hydration.bring_forward(key_groups)
+            warmed = np.array(sorted(key_groups), np.int64)
+            hydration.bring_forward(warmed)
+            versions = dict(zip(warmed.tolist(), local.versions[warmed].tolist(), strict=True))
         except GodwitError as error:
             yield pickle.dumps((executor, error))
         else:
-            yield pickle.dumps((executor, hydration.versions))
+            yield pickle.dumps((executor, versions))
 
     executor, result = _run(errand, warm, spark)
     if isinstance(result, GodwitError):
@@ -107,8 +120,8 @@ def warm_copies(
             remedy="It is tried again; a larger spark.locality.wait makes Spark wait longer for a "
             "free core.",
         )
-    versions: dict[int, int] = result
-    return versions
+    warmed: dict[int, int] = result
+    return warmed
 
 
 def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) -> None:
@@ -118,8 +131,8 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
         executor = current_executor(errand.executor)
         if executor == errand.executor:
             store = local_store(local_store_root(errand.local_dir, errand.run_id, executor))
-            for key_group in key_groups:
-                store.drop(str(errand.state), key_group)
+            local = store.state(str(errand.state), errand.schema, errand.num_key_groups)
+            local.drop(np.array(sorted(key_groups), np.int64))
         yield pickle.dumps((executor, None))
 
     _run(errand, drop, spark)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,11 @@ __all__ = [
     "Column",
     "Encoded",
     "Nulls",
+    "Per",
     "Rows",
-    "Sections",
+    "Section",
     "as_arrow",
     "null_bytes",
-    "offset_type",
     "offsets_of",
     "unpack_bits",
     "validity_bits",
@@ -37,12 +37,35 @@ __all__ = [
 
 Rows = npt.NDArray[np.int64]
 Nulls = npt.NDArray[np.uint8]
-Sections = list[tuple[np.dtype[Any], tuple[int, ...]]]
 
 COLUMN_WORDS = 4
 NULLS, ENTRIES, HEAP, LIVE = range(COLUMN_WORDS)
 """Words of a column in the header: null seen, entries, bytes of entries, bytes of live entries."""
 _ONE = np.uint8(1)
+
+Per = Literal["row", "entry", "byte"]
+"""What an array has places for: the table's rows, a column's entries, the bytes of its entries."""
+
+
+class Section(NamedTuple):
+    """One array of a column.
+
+    Attributes
+    ----------
+    dtype
+        Type of its elements.
+    per
+        What it has a place for.
+    width
+        Elements per place; ``None`` for an array of plain elements.
+    more
+        Places beyond those.
+    """
+
+    dtype: np.dtype[Any]
+    per: Per
+    width: int | None = None
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +75,8 @@ class Encoded:
     Attributes
     ----------
     values
-        A NumPy array of bits, one row a value; or, where lengths vary, an Arrow array without
-        nulls.
+        A NumPy array of bits, one row a value; or, where lengths vary, an Arrow array of large
+        binary without nulls.
     nulls
         Shape ``(n,)``, uint8: 1 where the value is null; ``None`` where none is.
     """
@@ -74,6 +97,12 @@ class Encoded:
             return 0
         offsets = offsets_of(self.values)
         return int(offsets[-1]) - int(offsets[0])
+
+    def lengths(self) -> Rows | None:
+        """Return the bytes that each value needs beside its row; ``None`` where none does."""
+        if isinstance(self.values, np.ndarray) or not len(self.values):
+            return None
+        return np.diff(offsets_of(self.values)).view(np.int64)
 
 
 class Column(ABC):
@@ -106,20 +135,8 @@ class Column(ABC):
 
     @staticmethod
     @abstractmethod
-    def sections(dtype: pa.DataType, rows: int, entries: int, heap: int) -> Sections:
-        """Arrays that a column of `rows` rows needs: their types and shapes.
-
-        Parameters
-        ----------
-        dtype
-            Arrow type of the column.
-        rows
-            Places for rows.
-        entries
-            Places for entries of a state column; 0 for a key column, whose entries are its rows.
-        heap
-            Bytes of its entries.
-        """
+    def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:
+        """Arrays that a key column or a state column needs."""
 
     @abstractmethod
     def encode(self, array: pa.Array) -> Encoded:
@@ -160,20 +177,16 @@ class Column(ABC):
         """Write values of a state column, over those that the rows had."""
 
     @abstractmethod
+    def lengths(self, rows: Rows) -> Rows | None:
+        """Return the bytes of the entries of `rows`; ``None`` if the column has none."""
+
+    @abstractmethod
     def release(self, rows: Rows) -> None:
         """Count the entries of `rows` as garbage from now on; a state column forgets them."""
 
     @abstractmethod
     def revive(self, rows: Rows) -> None:
         """Count the entries of a key column's released rows as live again."""
-
-    @abstractmethod
-    def fits(self, encoded: Encoded) -> bool:
-        """Whether there is room for entries of these values."""
-
-    @abstractmethod
-    def live_bytes(self) -> int:
-        """Return the bytes of live entries."""
 
     def _nulls_of(self, rows: Rows) -> Nulls | None:
         return self._nulls.take(rows) if self._words[NULLS] else None
@@ -196,21 +209,14 @@ class Column(ABC):
         return same
 
 
-def offset_type(dtype: pa.DataType) -> np.dtype[Any]:
-    """Return the type of a variable-width type's offsets, as unsigned integers."""
-    large = pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype)
-    return np.dtype(np.uint64 if large else np.uint32)
-
-
 def as_arrow(which: Rows) -> pa.Array:
     """Return row numbers as an Arrow array over the same memory."""
     return pa.Array.from_buffers(pa.int64(), len(which), [None, pa.py_buffer(which)])
 
 
-def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Offsets of a variable-width array that is not empty: its length and one more."""
-    unit = offset_type(array.type)
-    return np.ndarray((len(array) + 1,), unit, array.buffers()[1], array.offset * unit.itemsize)
+def offsets_of(array: pa.Array) -> npt.NDArray[np.uint64]:
+    """Offsets of an array of large binary that is not empty: its length and one more."""
+    return np.ndarray((len(array) + 1,), np.uint64, array.buffers()[1], array.offset * 8)
 
 
 def unpack_bits(buffer: pa.Buffer, offset: int, count: int) -> npt.NDArray[np.uint8]:

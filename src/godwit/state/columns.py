@@ -3,7 +3,8 @@
 A fixed-width column is one array with a place per row.  A variable-width column is a list of
 *entries* that is only ever appended to, in the layout of an Arrow array (offsets and bytes), so
 Arrow reads it where it lies; a key's entry is its row, a state value's entry is named by its row
-and left behind when the value changes.
+and left behind when the value changes.  Offsets have 64 bits whatever the column's type: a table
+holds the state of many key groups.
 
 Invariants: an entry never changes once it is written; entry 0 of a state column is empty; the last
 row is never used and stays zero, so row -1 reads as zeros and empty strings.
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.model.errors import StateEncodingError
 from godwit.state.column import (
     ENTRIES,
     HEAP,
@@ -25,27 +27,24 @@ from godwit.state.column import (
     Column,
     Encoded,
     Rows,
-    Sections,
+    Section,
     as_arrow,
     null_bytes,
-    offset_type,
     offsets_of,
     unpack_bits,
     validity_bits,
 )
 from godwit.state.schema import is_variable_width
 
-__all__ = ["column_class", "heap_limit"]
+__all__ = ["column_class"]
+
+_MAX_OFFSET = 2**31 - 1
+_BYTE = np.dtype(np.uint8)
 
 
 def column_class(dtype: pa.DataType) -> type[Column]:
     """Return the class of columns of `dtype`."""
     return _VariableColumn if is_variable_width(dtype) else _FixedColumn
-
-
-def heap_limit(dtype: pa.DataType) -> int:
-    """Bytes that all entries of one column can have: what offsets of the Arrow type can count."""
-    return int(np.iinfo(offset_type(dtype)).max) >> 1
 
 
 class _FixedColumn(Column):
@@ -61,18 +60,15 @@ class _FixedColumn(Column):
         self.row_bytes = self._data.dtype.itemsize * (self._data.shape[1:] or (1,))[0]
 
     @staticmethod
-    def sections(dtype: pa.DataType, rows: int, entries: int, heap: int) -> Sections:
-        assert not entries
-        assert not heap
+    def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  keys are like state
         width = 1 if pa.types.is_boolean(dtype) else dtype.bit_width // 8
-        data: tuple[np.dtype[Any], tuple[int, ...]]
         if width in (1, 2, 4, 8):
-            data = np.dtype(f"u{width}"), (rows,)
+            data = Section(np.dtype(f"u{width}"), "row")
         elif width and width % 8 == 0:
-            data = np.dtype("u8"), (rows, width // 8)
+            data = Section(np.dtype("u8"), "row", width // 8)
         else:
-            data = np.dtype("u1"), (rows, width)
-        return [data, (np.dtype(np.uint8), (rows,))]
+            data = Section(_BYTE, "row", width)
+        return [data, Section(_BYTE, "row")]
 
     def encode(self, array: pa.Array) -> Encoded:
         if array.type != self.dtype:
@@ -119,17 +115,14 @@ class _FixedColumn(Column):
         self._data[rows] = encoded.values
         self._put_nulls(rows, encoded)
 
+    def lengths(self, rows: Rows) -> None:
+        pass  # a value has its place in its row
+
     def release(self, rows: Rows) -> None:
         pass  # a dead row keeps its place
 
     def revive(self, rows: Rows) -> None:
         pass
-
-    def fits(self, encoded: Encoded) -> bool:
-        return not encoded.heap_bytes()
-
-    def live_bytes(self) -> int:
-        return 0
 
 
 class _VariableColumn(Column):
@@ -140,36 +133,43 @@ class _VariableColumn(Column):
     def __init__(self, dtype: pa.DataType, arrays: list[npt.NDArray[Any]], words: Any) -> None:
         self.dtype = dtype
         self.row_bytes = 0
-        self._offsets, self._heap, self._nulls, refs = arrays
-        self._refs: npt.NDArray[np.uint32] | None = refs if len(refs) else None
+        self._offsets, self._heap, self._nulls, *refs = arrays
+        self._refs: npt.NDArray[np.uint32] | None = refs[0] if refs else None
         self._words = words
         buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._heap)]
-        self._entries = pa.Array.from_buffers(dtype, len(self._offsets) - 1, buffers)
+        self._entries = pa.Array.from_buffers(pa.large_binary(), len(self._offsets) - 1, buffers)
 
     @staticmethod
-    def sections(dtype: pa.DataType, rows: int, entries: int, heap: int) -> Sections:
-        byte = np.dtype(np.uint8)
-        refs = rows if entries else 0
-        return [
-            (offset_type(dtype), ((entries or rows) + 1,)),
-            (byte, (heap,)),
-            (byte, (rows,)),
-            (np.dtype(np.uint32), (refs,)),
-        ]
+    def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  all types alike
+        offsets = Section(np.dtype(np.uint64), "row" if key else "entry", more=1)
+        refs = [] if key else [Section(np.dtype(np.uint32), "row")]
+        return [offsets, Section(_BYTE, "byte"), Section(_BYTE, "row"), *refs]
 
     def encode(self, array: pa.Array) -> Encoded:
         if array.type != self.dtype:
             array = array.cast(self.dtype)
-        if not array.null_count:
-            return Encoded(array, None)
-        empty = pa.scalar(b"", pa.binary()).cast(self.dtype)
-        return Encoded(pc.fill_null(array, empty), null_bytes(array))
+        nulls = None
+        if array.null_count:
+            nulls = null_bytes(array)
+            array = pc.fill_null(array, pa.scalar(b"", pa.binary()).cast(self.dtype))
+        return Encoded(_as_large_binary(array), nulls)
 
     def decode(self, encoded: Encoded) -> pa.Array:
         values = encoded.values
-        if encoded.nulls is None:
-            return values
         _, offsets, heap = values.buffers()
+        heap = pa.py_buffer(b"") if heap is None else heap
+        if not (pa.types.is_large_string(self.dtype) or pa.types.is_large_binary(self.dtype)):
+            ends = offsets_of(values) if len(values) else np.zeros(1, np.uint64)
+            if int(ends[-1]) > _MAX_OFFSET:
+                raise StateEncodingError(
+                    f"An epoch touches {int(ends[-1])} bytes of state in one column of type "
+                    f"{self.dtype} on one lane; such a column holds at most {_MAX_OFFSET}.",
+                    remedy="Use large_string or large_binary, more lanes, or smaller epochs.",
+                    bytes=int(ends[-1]),
+                )
+            offsets = pa.py_buffer(ends.astype(np.uint32))
+            buffers = [validity_bits(encoded.nulls), offsets, heap]
+            return pa.Array.from_buffers(self.dtype, len(values), buffers)
         buffers = [validity_bits(encoded.nulls, values.offset), offsets, heap]
         return pa.Array.from_buffers(self.dtype, len(values), buffers, offset=values.offset)
 
@@ -178,16 +178,18 @@ class _VariableColumn(Column):
 
     def _take(self, rows: Rows) -> pa.Array:
         """Copy entries; bounds first, since Arrow follows offsets wherever they lead."""
-        if self._refs is None:
-            which = np.maximum(rows, 0)
-        else:
-            which = self._refs.take(rows).astype(np.int64)
+        which = self._entries_of(rows)
         ends = self._offsets[1:].take(which)
         if len(which) and (
-            (self._offsets.take(which) > ends).any() or ends.max() > len(self._heap)
+            (self._offsets.take(which) > ends).any() or int(ends.max()) > self._words[HEAP]
         ):
             raise IndexError(f"An entry of a {self.dtype} column is not within its heap.")
         return self._entries.take(as_arrow(which))
+
+    def _entries_of(self, rows: Rows) -> Rows:
+        if self._refs is None:
+            return np.maximum(rows, 0)
+        return self._refs.take(rows).astype(np.int64)
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
         held = self._take(rows)
@@ -204,7 +206,7 @@ class _VariableColumn(Column):
     def put(self, rows: Rows, encoded: Encoded) -> None:
         assert self._refs is not None
         first = self._words[ENTRIES] + 1  # entry 0 stays empty
-        self._words[LIVE] -= self._lengths(self._refs.take(rows))
+        self._words[LIVE] -= int(self.lengths(rows).sum())
         self._append_entries(first, encoded)
         self._refs[rows] = np.arange(first, first + len(rows), dtype=np.uint32)
         self._words[ENTRIES] += len(rows)
@@ -220,32 +222,35 @@ class _VariableColumn(Column):
         if count:
             source = np.ndarray((count,), np.uint8, values.buffers()[2], begin)
             self._heap[tail : tail + count] = source
-        # Unsigned and modulo 2^32 or 2^64, so it does not matter which of begin and tail is larger.
-        shift = offsets.dtype.type(tail) - offsets[:1]
+        # Unsigned and modulo 2^64, so it does not matter which of begin and tail is larger.
+        shift = np.uint64(tail) - offsets[:1]
         self._offsets[first + 1 : first + 1 + len(values)] = offsets[1:] + shift
         self._words[HEAP] = tail + count
         self._words[LIVE] += count
 
+    def lengths(self, rows: Rows) -> Rows:
+        entries = self._entries_of(rows)
+        lengths: Rows = self._offsets[1:].take(entries).view(np.int64)
+        return lengths - self._offsets.take(entries).view(np.int64)
+
     def release(self, rows: Rows) -> None:
-        if self._refs is None:
-            self._words[LIVE] -= self._lengths(rows)
-        else:
-            self._words[LIVE] -= self._lengths(self._refs.take(rows))
+        self._words[LIVE] -= int(self.lengths(rows).sum())
+        if self._refs is not None:
             self._refs[rows] = 0
 
     def revive(self, rows: Rows) -> None:
-        self._words[LIVE] += self._lengths(rows)
+        self._words[LIVE] += int(self.lengths(rows).sum())
 
-    def _lengths(self, entries: npt.NDArray[Any]) -> int:
-        """Return the bytes of `entries` together."""
-        lengths = self._offsets[1:].take(entries) - self._offsets.take(entries)
-        return int(lengths.sum(dtype=np.int64))
 
-    def fits(self, encoded: Encoded) -> bool:
-        if self._words[HEAP] + encoded.heap_bytes() > len(self._heap):
-            return False
-        count = self._words[ENTRIES] + 1 + len(encoded.values)
-        return self._refs is None or count < len(self._offsets)
-
-    def live_bytes(self) -> int:
-        return int(self._words[LIVE])
+def _as_large_binary(array: pa.Array) -> pa.Array:
+    """Return an array without nulls of strings or binaries, over the same bytes."""
+    dtype, count = array.type, len(array)
+    _, offsets, data = array.buffers()
+    if not count:
+        return pa.array([], pa.large_binary())
+    if pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype):
+        return pa.Array.from_buffers(
+            pa.large_binary(), count, [None, offsets, data], offset=array.offset
+        )
+    ends = np.ndarray((count + 1,), np.uint32, offsets, array.offset * 4).astype(np.uint64)
+    return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(ends), data])

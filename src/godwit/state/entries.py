@@ -61,6 +61,16 @@ class StateRows:
     values: pa.RecordBatch
     removed: npt.NDArray[np.bool_] | None = None
 
+    def take(self, which: npt.NDArray[np.int64]) -> StateRows:
+        """Return the entries at `which`."""
+        rows = pa.array(which)
+        return StateRows(
+            hashes=self.hashes[which],
+            keys=self.keys.take(rows),
+            values=self.values.take(rows),
+            removed=None if self.removed is None else self.removed[which],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:

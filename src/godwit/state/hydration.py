@@ -1,43 +1,64 @@
-"""Bringing an executor's local tables forward to a committed version.
+"""Bringing an executor's copies of key groups forward to a committed version, many at a time.
 
-The invariant: a table at version *v* plus every changelog segment of its key group after *v*, in
-order of epochs, is the committed state.  What the driver sends along (`segments`) covers tables at
+The invariant: a key group at version *v* plus every changelog segment of it after *v*, in order of
+epochs, is the committed state.  What the driver sends along (`segments`) covers key groups at
 `floor` or later; an executor that turns out to hold less asks the checkpoint itself.
+
+Segments that change different key groups are brought in by one call, whatever their epochs: in a
+steady run that is one call for all that the last epoch changed.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from godwit.state.blocks import read_batch
+from godwit.state.changes import Changes, sizes_of
 from godwit.state.commit_log import CommitLog
-from godwit.state.entries import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
     from godwit.state.chains import KeyGroupChain
-    from godwit.state.entries import EntryLayout
-    from godwit.state.local_store import LocalStore
+    from godwit.state.entries import EntryLayout, StateRows
+    from godwit.state.local_state import LocalState
     from godwit.state.records import SegmentRef, SnapshotRef, StateId
     from godwit.state.storage import CheckpointStorage
-    from godwit.state.table import KeyGroupTable
 
 __all__ = ["Hydration", "recover_chains"]
 
+_ROWS_AT_ONCE = 1 << 18
+"""More would take more memory, and the table's lock from lanes for longer."""
+
+KeyGroups = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Part:
+    """Rows of some key groups of one block, all of one version."""
+
+    key_groups: KeyGroups
+    sizes: npt.NDArray[np.int64]
+    version: int
+    rows: StateRows
+
 
 class Hydration:
-    """The tables of one state on one executor, brought forward on demand.
+    """One state's key groups on one executor, brought forward on demand.
 
     Parameters
     ----------
-    store
-        The executor's local store.
-    state, layout
-        Whose, and how its segments and snapshots are read.
+    local
+        What the executor holds.
+    layout
+        How segments and snapshots are read.
+    homes
+        Shape ``(num_key_groups,)``: number of the table for a key group that is in none yet.
     storage
         The checkpoint.
     segments
@@ -45,11 +66,12 @@ class Hydration:
     snapshots
         Key group → snapshot to start from.
     floor
-        Shape ``(num_key_groups,)``: `segments` is complete for tables at this version or later;
-        -1 where it is complete for an empty table (after the snapshot, if there is one).
+        Shape ``(num_key_groups,)``: `segments` is complete for key groups at this version or later;
+        -1 where it is complete for one that is not here at all (after the snapshot, if there is
+        one).
     load
-        Shape ``(num_key_groups,)``: key groups that are loaded from the checkpoint if the table is
-        short of `floor`; others are left cold then.
+        Shape ``(num_key_groups,)``: key groups that are loaded from the checkpoint if what is here
+        is short of `floor`; others are left cold then.
     recover
         Gives the whole chains of key groups.
     """
@@ -57,9 +79,9 @@ class Hydration:
     def __init__(
         self,
         *,
-        store: LocalStore,
-        state: StateId,
+        local: LocalState,
         layout: EntryLayout,
+        homes: npt.NDArray[np.int32],
         storage: CheckpointStorage,
         segments: Sequence[SegmentRef],
         snapshots: Mapping[int, SnapshotRef],
@@ -67,19 +89,29 @@ class Hydration:
         load: npt.NDArray[np.bool_],
         recover: Callable[[Sequence[int]], Mapping[int, KeyGroupChain]],
     ) -> None:
-        self._store, self._state, self._layout = store, str(state), layout
+        self.local = local
+        self._layout, self._homes = layout, homes
         self._storage, self._recover = storage, recover
         self._segments = sorted(segments, key=lambda s: (s.epoch, s.lane))
         self._snapshots, self._floor, self._load = snapshots, floor, load
-        self._tables: dict[int, KeyGroupTable] = {}
-        self.versions: dict[int, int] = {}
+        self._key_groups: dict[int, KeyGroups] = {}
 
-    def table(self, key_group: int) -> KeyGroupTable:
-        """Table of a key group that was brought forward."""
-        return self._tables[key_group]
+    def bring_forward(self, key_groups: KeyGroups, keep_up: KeyGroups | None = None) -> KeyGroups:
+        """Bring key groups to the committed version.
 
-    def bring_forward(self, key_groups: Iterable[int]) -> frozenset[int]:
-        """Bring tables to the committed version; return the key groups left cold.
+        Parameters
+        ----------
+        key_groups
+            Those that are needed.
+        keep_up
+            Others that are brought forward only where that takes no more than what the last epoch
+            changed of them, or what is missing of a copy: so that none falls behind for being
+            touched seldom, and none is restored before it is needed.
+
+        Returns
+        -------
+        ndarray of int64
+            Which of `key_groups` are left cold, ascending.
 
         Raises
         ------
@@ -90,51 +122,125 @@ class Hydration:
         StorageFullError
             If the local store has no room.
         """
-        wanted: dict[int, KeyGroupTable] = {}
-        short = []
-        for key_group in map(int, key_groups):
-            table = self._store.table(self._state, key_group, self._layout.schema)
-            self._tables[key_group] = table
-            if table.version < self._floor[key_group]:
-                short.append(key_group)
-            else:
-                wanted[key_group] = table
-                if key_group in self._snapshots:
-                    self._restore(table, self._snapshots[key_group])
-        for segment in self._segments:
-            self._apply(segment, wanted)
-        missing = [key_group for key_group in short if self._load[key_group]]
-        if missing:
-            for key_group, chain in self._recover(missing).items():
-                table = wanted[key_group] = self._tables[key_group]
-                if chain.snapshot is not None:
-                    self._restore(table, chain.snapshot)
-                for segment in chain.segments:
-                    self._apply(segment, {key_group: table})
-        self.versions.update((g, table.version) for g, table in wanted.items())
-        return frozenset(short) - frozenset(missing)
+        floor = self._floor
+        asked = key_groups if keep_up is None else np.union1d(key_groups, keep_up)
+        versions = self.local.take_up(asked)
+        wanted = np.zeros(len(floor), np.bool_)
+        wanted[asked] = versions >= floor[asked]
+        short = key_groups[~wanted[key_groups]]
+        if keep_up is not None:
+            idle = np.setdiff1d(keep_up, key_groups, assume_unique=True)
+            wanted[idle] &= self._is_little(idle)
+        restored = [g for g in self._snapshots if wanted[g]]
+        self._restore({g: self._snapshots[g] for g in restored})
+        self._apply(self._segments, wanted)
+        missing = short[self._load[short]]
+        if missing.size:
+            self._load_chains(missing)
+        return np.setdiff1d(short, missing)
 
-    def _restore(self, table: KeyGroupTable, snapshot: SnapshotRef) -> None:
-        if table.version >= snapshot.version:
-            return
-        rows = self._layout.read(read_batch(self._storage, snapshot.block), snapshot.flow)
-        table.replace(snapshot.version, rows.hashes, rows.keys, rows.values)
+    def _is_little(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
+        """Whether bringing a key group forward restores nothing but what was written last."""
+        versions = self.local.versions
+        first = np.full(len(versions), np.iinfo(np.int64).max)
+        for segment in reversed(self._segments):
+            first[self._key_groups_of(segment)] = segment.epoch
+        newest = self._segments[-1].epoch if self._segments else 0
+        little = (versions >= 0) | (first >= newest)
+        little[list(self._snapshots)] = False
+        return little[key_groups]
 
-    def _apply(self, segment: SegmentRef, wanted: Mapping[int, KeyGroupTable]) -> None:
-        rows = None
-        for key_group, start, end in ranges(segment):
-            table = wanted.get(key_group)
-            if table is None or segment.epoch <= table.version:
+    def _key_groups_of(self, segment: SegmentRef) -> KeyGroups:
+        """Key groups of a segment, made an array once."""
+        known = self._key_groups.get(id(segment))
+        if known is None:
+            known = self._key_groups[id(segment)] = np.array(segment.key_groups, np.int64)
+        return known
+
+    def _load_chains(self, key_groups: KeyGroups) -> None:
+        chains = self._recover(key_groups.tolist())
+        wanted = np.zeros(len(self._floor), np.bool_)
+        wanted[list(chains)] = True
+        self._restore({g: c.snapshot for g, c in chains.items() if c.snapshot is not None})
+        distinct = {id(s): s for chain in chains.values() for s in chain.segments}
+        self._apply(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), wanted)
+
+    def _restore(self, snapshots: Mapping[int, SnapshotRef]) -> None:
+        """Put snapshots in the place of what is older."""
+        parts: list[_Part] = []
+        for key_group, snapshot in sorted(snapshots.items()):
+            if self.local.versions[key_group] >= snapshot.version:
                 continue
-            if rows is None:  # read it only if somebody needs it
-                rows = self._layout.read(read_batch(self._storage, segment.block), segment.flow)
-            table.apply(
-                segment.epoch,
-                rows.hashes[start:end],
-                rows.keys.slice(start, end - start),
-                rows.values.slice(start, end - start),
-                None if rows.removed is None else rows.removed[start:end],
+            rows = self._layout.read(read_batch(self._storage, snapshot.block), snapshot.flow)
+            parts.append(
+                _Part(
+                    key_groups=np.array([key_group]),
+                    sizes=np.array([len(rows.hashes)]),
+                    version=snapshot.version,
+                    rows=rows,
+                )
             )
+            if _size(parts) >= _ROWS_AT_ONCE:
+                self.local.replace(_joined(parts), self._homes)
+                parts = []
+        if parts:
+            self.local.replace(_joined(parts), self._homes)
+
+    def _apply(self, segments: Iterable[SegmentRef], wanted: npt.NDArray[np.bool_]) -> None:
+        """Bring segments, in order of epochs, into the key groups that want them."""
+        versions = self.local.versions
+        parts: list[_Part] = []
+        gathered = np.zeros(len(wanted), np.bool_)
+        for segment in segments:
+            key_groups = self._key_groups_of(segment)
+            takes = wanted[key_groups] & (versions[key_groups] < segment.epoch)
+            if not takes.any():
+                continue
+            some = key_groups[takes]
+            if _size(parts) >= _ROWS_AT_ONCE or gathered[some].any():
+                self.local.apply(_joined(parts), self._homes)
+                parts, gathered[:] = [], False
+            parts.append(self._part(segment, key_groups, takes))
+            gathered[some] = True
+        if parts:
+            self.local.apply(_joined(parts), self._homes)
+
+    def _part(
+        self, segment: SegmentRef, key_groups: KeyGroups, takes: npt.NDArray[np.bool_]
+    ) -> _Part:
+        rows = self._layout.read(read_batch(self._storage, segment.block), segment.flow)
+        sizes = sizes_of(np.array(segment.row_ends, np.int64))
+        if not takes.all():
+            rows = rows.take(np.flatnonzero(np.repeat(takes, sizes)))
+            key_groups, sizes = key_groups[takes], sizes[takes]
+        return _Part(key_groups=key_groups, sizes=sizes, version=segment.epoch, rows=rows)
+
+
+def _size(parts: Sequence[_Part]) -> int:
+    return sum(len(part.rows.hashes) for part in parts)
+
+
+def _joined(parts: Sequence[_Part]) -> Changes:
+    """Make one of the parts, which are of different key groups."""
+    rows = [part.rows for part in parts]
+    removed = None
+    if any(some.removed is not None for some in rows):
+        removed = np.concatenate(
+            [np.zeros(len(r.hashes), np.bool_) if r.removed is None else r.removed for r in rows]
+        )
+    return Changes(
+        key_groups=np.concatenate([part.key_groups for part in parts]),
+        ends=np.cumsum(np.concatenate([part.sizes for part in parts])),
+        epochs=np.concatenate([np.full(len(p.key_groups), p.version) for p in parts]),
+        hashes=np.concatenate([some.hashes for some in rows]),
+        keys=_concat([some.keys for some in rows]),
+        values=_concat([some.values for some in rows]),
+        removed=removed,
+    )
+
+
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def recover_chains(

@@ -1,13 +1,13 @@
-"""A table in mapped memory: a header, an index and columns; rows are found and written here.
+"""A table in mapped memory: a header, a directory, an index and columns, as one data structure.
 
-Problem: the state of a key group must be found, read and changed in time that grows with the keys
-touched, by whichever process has the key group this epoch, with nothing to parse when it is opened.
-So the file *is* the data structure: a capacity decides where everything lies, and a table that has
-outgrown it is copied, without its dead rows, into a new file of another capacity.
+Problem: the state of many key groups must be found, read and changed by few calls over whole
+columns, in time that grows with the keys touched, by whichever process has a key group this epoch,
+with nothing to parse when it is opened.  So the file *is* the data structure.
 
 Invariants: a row is appended once and never moves within a file; a removed row stays, dead, and
-comes back to life if its key does; the version and the counts of the header are true while `dirty`
-is not set.
+comes back to life if its key does.  A key group that is *marked* is being written, or was when its
+writer died; all others are as the directory says, even while another process writes: rows are
+published after they are complete, and nobody changes the rows of a key group that is not marked.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from godwit.model.errors import StateEncodingError
-from godwit.state.column import COLUMN_WORDS, Column, Encoded, Rows
-from godwit.state.columns import column_class, heap_limit
+from godwit.state.column import ENTRIES, HEAP, LIVE, Column, Encoded, Rows
+from godwit.state.columns import column_class
 from godwit.state.index import HashIndex
+from godwit.state.key_hash import KeyHasher
 from godwit.state.layout import (
-    DIRTY,
+    DAMAGED,
     LIVE_ROWS,
-    MAX_ROWS,
-    ROWS,
+    SECRET,
+    SLOTS,
     USED,
-    VERSION,
-    WORDS,
-    WORDS_PER_COLUMN,
     Capacity,
-    arrange,
+    layout_of,
+    own_words,
+    read_room,
     write_header,
+    write_room,
 )
-from godwit.state.schema import is_variable_width
 
 if TYPE_CHECKING:
     import mmap
@@ -44,15 +43,10 @@ if TYPE_CHECKING:
 
     from godwit.state.schema import StateSchema
 
-__all__ = ["Hashes", "Rows", "TableImage", "Upserts"]
+__all__ = ["Hashes", "KeyGroups", "Rows", "TableImage", "Upserts"]
 
 Hashes = npt.NDArray[np.int64]
-
-_MIN_ROWS = 32
-_SPARE_EPOCHS = 16  # changes like these that a small table has room for
-_SPARE_ENTRIES = 8192
-_SPARE_BYTES = 128 * 2**10
-_MIN_HEAP_BYTES = 512
+KeyGroups = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +56,15 @@ class Upserts:
     Attributes
     ----------
     hashes
+        Shape ``(n,)``: the hash that chooses a key's key group.
+    key_groups
         Shape ``(n,)``.
     keys, values
         n values of every key column and of every state column.
     """
 
     hashes: Hashes
+    key_groups: KeyGroups
     keys: tuple[Encoded, ...]
     values: tuple[Encoded, ...]
 
@@ -75,9 +72,17 @@ class Upserts:
         """Return the rows at `which`."""
         return Upserts(
             hashes=self.hashes.take(which),
+            key_groups=self.key_groups.take(which),
             keys=tuple(column.take(which) for column in self.keys),
             values=tuple(column.take(which) for column in self.values),
         )
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Upserts | None:
+        """Return the rows where `mask` is set, if any."""
+        which = np.flatnonzero(mask)
+        if not which.size:
+            return None
+        return self if which.size == mask.size else self.take(which)
 
 
 class TableImage:
@@ -87,81 +92,120 @@ class TableImage:
     ----------
     schema
         Columns of the table.
+    num_key_groups
+        Number of key groups of the operator.
     memory
-        Writable, ``file_bytes(schema, capacity)`` long; all zero if `create`.
+        Writable; all zero if `secret` is given.
     capacity
-        What `memory` has room for.
-    create
-        Whether to write the header of an empty table at version -1.
+        Places in `memory`.
+    secret
+        Writes the header of an empty table without room that finds rows by this secret.
 
     Attributes
     ----------
+    versions
+        Shape ``(num_key_groups,)``: epoch whose changes are in; -1 where the table does not hold
+        the key group.
+    num_keys
+        Shape ``(num_key_groups,)``: keys with state.
+    marks
+        Shape ``(num_key_groups,)``: 1 where a key group is being written.
     keys, values
         Key columns and state columns.
     """
 
-    __slots__ = ("_hashes", "_head", "_index", "_live", "_schema", "keys", "values")
+    __slots__ = (
+        "_hasher",
+        "_hashes",
+        "_head",
+        "_heap_bytes",
+        "_key_groups",
+        "_live",
+        "_memory",
+        "keys",
+        "layout",
+        "marks",
+        "num_keys",
+        "values",
+        "versions",
+    )
 
     def __init__(
         self,
         schema: StateSchema,
+        num_key_groups: int,
         memory: mmap.mmap | bytearray,
         capacity: Capacity,
         *,
-        create: bool = False,
+        secret: tuple[int, int] | None = None,
     ) -> None:
-        self._schema = schema
-        sections, starts = arrange(schema, capacity)
-        self._head = memoryview(memory)[: starts[1]].cast("q")
-        if create:
-            write_header(self._head, schema, capacity)
-        arrays: list[npt.NDArray[Any]] = [
-            np.ndarray(shape, dtype, memory, start)
-            for (dtype, shape), start in zip(sections[1:], starts[1:-1], strict=True)
-        ]
-        self._index = HashIndex(arrays[0])
-        self._hashes: Hashes = arrays[1]
-        self._live: npt.NDArray[np.bool_] = arrays[2]
+        layout = self.layout = layout_of(schema, num_key_groups, capacity)
+        self._memory = memory
+        self._head = memoryview(memory)[: 8 * layout.words].cast("q")
+        directory = layout.directory_arrays(memory, num_key_groups)
+        self.versions, self.num_keys, self._heap_bytes, self.marks = directory
+        if secret is not None:
+            write_header(self._head, schema, num_key_groups, layout, secret)
+            self.versions[:] = -1
+        self._hasher = KeyHasher((self._head[SECRET], self._head[SECRET + 1]))
+        self._hashes, self._key_groups, self._live = layout.arrays(memory, -1)
         columns: list[Column] = []
-        at, word = 3, WORDS + 2
-        for field in [*schema.keys, *schema.values]:
+        for number, field in enumerate([*schema.keys, *schema.values]):
+            words = own_words(self._head, number)
             cls = column_class(field.type)
-            end = at + len(cls.sections(field.type, 0, 0, 0))
-            words = self._head[word : word + COLUMN_WORDS]
-            columns.append(cls(field.type, arrays[at:end], words))
-            at, word = end, word + WORDS_PER_COLUMN
+            columns.append(cls(field.type, layout.arrays(memory, number), words))
         self.keys = tuple(columns[: len(schema.keys)])
         self.values = tuple(columns[len(schema.keys) :])
 
     @property
-    def version(self) -> int:
-        """Epoch whose changes are in."""
-        return int(self._head[VERSION])
+    def room(self) -> Capacity:
+        """What there are blocks for."""
+        return read_room(self._head, len(self.columns))
 
-    @version.setter
-    def version(self, epoch: int) -> None:
-        self._head[VERSION] = epoch
-
-    @property
-    def dirty(self) -> bool:
-        """Whether somebody is writing, or was when they died."""
-        return self._head[DIRTY] != 0
-
-    @dirty.setter
-    def dirty(self, value: bool) -> None:
-        self._head[DIRTY] = value
+    @room.setter
+    def room(self, room: Capacity) -> None:
+        write_room(self._head, room)
 
     @property
-    def num_keys(self) -> int:
+    def slots(self) -> int:
+        """Slots of the index."""
+        return int(self._head[SLOTS])
+
+    @property
+    def used(self) -> int:
+        """Number of rows, live or dead."""
+        return int(self._head[USED])
+
+    @property
+    def live(self) -> int:
         """Number of live rows."""
         return int(self._head[LIVE_ROWS])
 
     @property
-    def state_bytes(self) -> int:
-        """Bytes of the keys and state of live rows; neither index nor garbage."""
-        columns = self.keys + self.values
-        per_row = sum(column.row_bytes for column in columns)
-        return self.num_keys * per_row + sum(column.live_bytes() for column in columns)
+    def damaged(self) -> bool:
+        """Whether somebody found the table damaged."""
+        return self._head[DAMAGED] != 0
+
+    @damaged.setter
+    def damaged(self, value: bool) -> None:
+        self._head[DAMAGED] = value
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Key columns, then state columns."""
+        return self.keys + self.values
+
+    def entries(self, number: int) -> tuple[int, int, int]:
+        """Entries of a state column, bytes of a column's entries, and bytes of the live ones."""
+        words = own_words(self._head, number)
+        return words[ENTRIES], words[HEAP], words[LIVE]
+
+    def state_bytes(self, key_groups: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Bytes of the keys and state of each key group; neither index nor garbage."""
+        per_row = sum(column.row_bytes for column in self.columns)
+        sizes: npt.NDArray[np.int64] = self.num_keys[key_groups] * per_row
+        sizes += self._heap_bytes[key_groups]
+        return sizes
 
     def encode_keys(self, keys: pa.RecordBatch) -> tuple[Encoded, ...]:
         """Turn a batch of keys into what the key columns store."""
@@ -171,35 +215,40 @@ class TableImage:
         """Turn a batch of state into what the state columns store."""
         return tuple(c.encode(values.column(i)) for i, c in enumerate(self.values))
 
-    def search(self, hashes: Hashes, keys: tuple[Encoded, ...]) -> tuple[Rows, Rows]:
+    def search(self, keys: tuple[Encoded, ...], count: int) -> tuple[Rows, Found]:
         """Find rows, live or dead, by keys that are compared value for value.
 
         Returns
         -------
         rows
-            Shape ``(n,)``: -1 where there is none.
-        at
-            Shape ``(n,)``: where the search in the index ended.
+            Shape ``(count,)``: -1 where there is none.
+        found
+            Where the searches ended, for `write`.
 
         Raises
         ------
         IndexError
             If something leads out of the table: the file is damaged.
         """
-        rows, at = self._index.first(hashes)
-        if not self._head[USED]:
-            return rows, at
-        # A slot of a damaged file may name a row that is not there; taking that raises.
-        wrong = self._differing(rows, keys)
-        for _ in range(self._head[USED]):
-            if not wrong.size:
-                return rows, at
-            rows[wrong], at[wrong] = self._index.following(hashes[wrong], at[wrong])
-            some = tuple(column.take(wrong) for column in keys)
-            wrong = wrong[self._differing(rows[wrong], some)]
-        if wrong.size:
-            raise IndexError("The index leads to the same rows again and again.")
-        return rows, at
+        hashes = self._hasher.hash(keys, count)
+        slots, used = self.slots, self.used
+        index = self._index(slots)
+        rows, at = index.first(hashes)
+        if used:
+            # A slot of a damaged file may name a row that is not there; taking that raises.
+            wrong = self._differing(rows, keys)
+            for _ in range(used):
+                if not wrong.size:
+                    break
+                rows[wrong], at[wrong] = index.following(hashes[wrong], at[wrong])
+                some = tuple(column.take(wrong) for column in keys)
+                wrong = wrong[self._differing(rows[wrong], some)]
+            if wrong.size:
+                raise IndexError("The index leads to the same rows again and again.")
+        return rows, Found(hashes=hashes, at=at, slots=slots)
+
+    def _index(self, slots: int) -> HashIndex:
+        return HashIndex(self.layout.index_slots(self._memory, slots))
 
     def _differing(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
         """Return where a row was found whose key is another one."""
@@ -214,66 +263,35 @@ class TableImage:
             return rows
         return np.where(self._live.take(rows), rows, -1)
 
-    def live_rows(self) -> Rows:
-        """Return all live rows, oldest first."""
-        return np.flatnonzero(self._live[: self._head[USED]])
+    def rows_of(self, wanted: npt.NDArray[np.bool_]) -> Rows:
+        """Return the live rows of the key groups where `wanted` is set, oldest first."""
+        used = self.used
+        return np.flatnonzero(self._live[:used] & wanted.take(self._key_groups[:used]))
 
     def gather(self, rows: Rows) -> Upserts:
         """Copy rows out, in the form in which another image takes them."""
         return Upserts(
             hashes=self._hashes.take(rows),
+            key_groups=self._key_groups.take(rows),
             keys=tuple(column.gather(rows) for column in self.keys),
             values=tuple(column.gather(rows) for column in self.values),
         )
 
-    def fits(self, upserts: Upserts, fresh: Upserts | None) -> bool:
-        """Whether there is room for `upserts`, of which `fresh` have no row yet."""
-        if not all(c.fits(e) for c, e in zip(self.values, upserts.values, strict=True)):
-            return False
-        return fresh is None or (
-            self._head[USED] + len(fresh.hashes) < self._head[ROWS]
-            and all(c.fits(e) for c, e in zip(self.keys, fresh.keys, strict=True))
-        )
+    def enlarge_index(self, slots: int) -> None:
+        """Go on with an index of so many slots, for which there are blocks."""
+        if self.slots:
+            self._index(slots).take_over(self.layout.index_slots(self._memory, self.slots))
+        self._head[SLOTS] = slots
 
-    def capacity_with(self, upserts: Upserts, fresh: Upserts | None) -> Capacity:
-        """Capacity for what is alive and `upserts`, of which `fresh` are not alive, and slack.
-
-        Rows and keys get half as much again, so that a growing table is copied less than thrice
-        per key.  State of varying length gets double, since every change leaves garbage behind, and
-        small tables more: making a file takes as long as ten small changes.
-
-        Raises
-        ------
-        StateEncodingError
-            If the table can hold that many keys, or so many bytes in a column, at no size.
-        """
-        needed = self.num_keys + (0 if fresh is None else len(fresh.hashes))
-        _check_limit(needed, MAX_ROWS, "keys")
-        rows = min(max(needed + needed // 2, _MIN_ROWS), MAX_ROWS) + 1
-        sizes: list[tuple[int, int]] = []
-        for i, key in enumerate(self.keys):
-            heap = _heap_needed(key, None if fresh is None else fresh.keys[i])
-            sizes.append((0, _roomy(key.dtype, heap, heap + heap // 2)))
-        alive = self.num_keys + len(upserts.hashes)
-        entries = 2 * alive + _MIN_ROWS
-        _check_limit(entries, MAX_ROWS, "versions of state")
-        entries = max(entries, alive + min(_SPARE_EPOCHS * len(upserts.hashes), _SPARE_ENTRIES))
-        for value, encoded in zip(self.values, upserts.values, strict=True):
-            heap = _heap_needed(value, encoded)
-            own = entries if is_variable_width(value.dtype) else 0
-            spare = min(_SPARE_EPOCHS * encoded.heap_bytes(), _SPARE_BYTES)
-            sizes.append((own, _roomy(value.dtype, heap, heap + max(heap, spare))))
-        return Capacity(rows=rows, columns=tuple(sizes))
-
-    def write(self, upserts: Upserts, rows: Rows, at: Rows, fresh: Upserts | None) -> None:
-        """Write the state of keys that `search` found in `rows`, or not, ending `at`.
+    def write(self, upserts: Upserts, rows: Rows, found: Found, fresh: Upserts | None) -> None:
+        """Write the state of keys that `search` found in `rows`, or not.
 
         Parameters
         ----------
         upserts
             n rows, with distinct keys.
-        rows, at
-            Shape ``(n,)``, from `search`; `rows` is filled in.
+        rows, found
+            From `search`; `rows` is filled in.
         fresh
             The rows of `upserts` that have no row yet, if any.
         """
@@ -282,6 +300,7 @@ class TableImage:
             dead = rows[(rows >= 0) & ~self._live.take(rows)]
             for key in self.keys:
                 key.revive(dead)
+            self._count(self._key_groups.take(dead), 1, [key.lengths(dead) for key in self.keys])
             self._live[dead] = True
             head[LIVE_ROWS] += len(dead)
         if fresh is None:
@@ -294,53 +313,61 @@ class TableImage:
             raise IndexError(f"{len(new)} keys have no row where {count} should have none.")
         rows[new] = added
         self._hashes[first : first + count] = fresh.hashes
+        self._key_groups[first : first + count] = fresh.key_groups
         for key, encoded in zip(self.keys, fresh.keys, strict=True):
             key.append(first, encoded)
+        self._count(fresh.key_groups, 1, [encoded.lengths() for encoded in fresh.keys])
         self._put_values(rows, upserts)
         self._live[first : first + count] = True
-        # Last, so that a reader who should not be there follows no slot to a row half written.
-        self._index.insert(fresh.hashes, added, at[new])
+        # Last, so that a reader of other key groups follows no slot to a row half written.
+        # Where the index was enlarged since, the searches begin at home again.
+        at = found.at[new] if found.slots == self.slots else None
+        self._index(self.slots).insert(found.hashes[new], added, at)
         head[USED] = first + count
         head[LIVE_ROWS] += count
 
     def _put_values(self, rows: Rows, upserts: Upserts) -> None:
         for value, encoded in zip(self.values, upserts.values, strict=True):
+            before = value.lengths(rows)
             value.put(rows, encoded)
+            if before is not None:
+                after = encoded.lengths()
+                self._count(upserts.key_groups, 0, [None if after is None else after - before])
 
-    def fill(self, upserts: Upserts) -> None:
-        """Write rows into an empty table."""
-        rows, at = self._index.first(upserts.hashes)
-        self.write(upserts, rows, at, upserts)
+    def _count(self, key_groups: KeyGroups, keys: int, sizes: list[Rows | None]) -> None:
+        """Count keys and bytes of rows towards their key groups."""
+        if keys:
+            np.add.at(self.num_keys, key_groups, keys)
+        for lengths in sizes:
+            if lengths is not None:
+                np.add.at(self._heap_bytes, key_groups, lengths)
+
+    def copy_rows(self, source: TableImage, rows: Rows) -> None:
+        """Append live rows of another table; keys, bytes and versions come along."""
+        upserts = source.gather(rows)
+        nowhere = np.full(len(rows), -1, np.int64)
+        hashes = self._hasher.hash(upserts.keys, len(rows))
+        found = Found(hashes=hashes, at=_NONE, slots=-1)
+        self.write(upserts, nowhere, found, upserts)
 
     def remove(self, rows: Rows) -> None:
         """Let live rows die."""
-        for column in self.keys + self.values:
+        key_groups = self._key_groups.take(rows)
+        sizes = [column.lengths(rows) for column in self.columns]
+        self._count(key_groups, -1, [None if size is None else -size for size in sizes])
+        for column in self.columns:
             column.release(rows)
         self._live[rows] = False
         self._head[LIVE_ROWS] -= len(rows)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Where the searches for some keys ended in an index of so many slots."""
+
+    hashes: npt.NDArray[np.uint64]
+    at: Rows
+    slots: int
+
+
 _NONE: Rows = np.empty(0, np.int64)
-
-
-def _heap_needed(column: Column, more: Encoded | None) -> int:
-    return column.live_bytes() + (0 if more is None else more.heap_bytes())
-
-
-def _roomy(dtype: pa.DataType, needed: int, wanted: int) -> int:
-    """Return the bytes of a heap that has to hold `needed` and had better hold `wanted`."""
-    if not is_variable_width(dtype):
-        return 0
-    limit = heap_limit(dtype)
-    _check_limit(needed, limit, f"bytes of {dtype} in one column")
-    return min(max(wanted, _MIN_HEAP_BYTES), limit)
-
-
-def _check_limit(needed: int, limit: int, what: str) -> None:
-    if needed > limit:
-        raise StateEncodingError(
-            f"One key group would hold {needed} {what}; the local store holds at most {limit}.",
-            remedy="Start with more key groups, or use large_string and large_binary columns.",
-            needed=needed,
-            limit=limit,
-        )

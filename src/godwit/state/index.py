@@ -1,16 +1,17 @@
 """Finding rows by hash: open addressing with linear probing over one array of 64-bit slots.
 
-A slot is zero (free) or holds a 32-bit *tag* of the hash above a 32-bit row number plus one, so a
-probe reads eight bytes and learns both whether the hash may be meant and where its row is.  Slots
-are never freed: a removed key keeps its slot and its row until the table is rebuilt.  Hence the
-invariant that probing relies on: between a hash's home slot and the slot of its row nothing is
+A slot is zero (free) or holds the upper 32 bits of a hash, its *tag*, above a 32-bit row number
+plus one, so a probe reads eight bytes and learns both whether the hash may be meant and where its
+row is.  The upper bits of the tag are the hash's home, so a larger index is made from the slots
+alone.
+Slots are never freed: a removed key keeps its slot and its row until the table is rebuilt.  Hence
+the invariant that probing relies on: between a hash's home slot and the slot of its row nothing is
 free, and a free slot ends the search.
 
 A tag is not a proof.  The caller compares the keys, and asks `HashIndex.following` for the next
-candidate where they differ; that is how two keys with one 64-bit hash both find their rows.
+candidate where they differ; that is how two keys with one hash both find their rows.
 
-Source: linear probing is Knuth, TAOCP vol. 3, §6.4, algorithm L; homes are spread by Fibonacci
-hashing (ibid.), because the low bits of all hashes of one key group are equal.
+Source: linear probing is Knuth, TAOCP vol. 3, §6.4, algorithm L.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HashIndex", "slots_for"]
+__all__ = ["MAX_SLOTS", "HashIndex", "slots_for"]
 
 Rows = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
 
-_SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2^64 divided by the golden ratio, odd
-_TAG_SHIFT = np.uint64(16)
+MAX_SLOTS = 1 << 32
+"""A tag can name so many homes."""
 _TAG_MASK = np.uint64(0xFFFF_FFFF_0000_0000)
 _TAGGED = np.uint64(1 << 32)  # slot XOR tag is below this exactly where the tags are equal
 _FREE = np.uint64(0)
@@ -53,18 +55,18 @@ class HashIndex:
 
     __slots__ = ("_home_shift", "_mask", "_slots")
 
-    def __init__(self, slots: npt.NDArray[np.uint64]) -> None:
+    def __init__(self, slots: UInt64Array) -> None:
         self._slots = slots
         self._mask = len(slots) - 1
         self._home_shift = np.uint64(64 - self._mask.bit_length())
 
-    def first(self, hashes: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
+    def first(self, hashes: UInt64Array) -> tuple[Rows, Rows]:
         """Find the first candidate row of each hash.
 
         Parameters
         ----------
         hashes
-            Shape ``(n,)``.
+            Shape ``(n,)``; every bit of them well mixed.
 
         Returns
         -------
@@ -78,9 +80,8 @@ class HashIndex:
         IndexError
             If no slot is free: the array is damaged.
         """
-        spread = hashes.view(np.uint64) * _SPREAD
-        at = (spread >> self._home_shift).view(np.int64)
-        tags = (spread << _TAG_SHIFT) & _TAG_MASK
+        at = (hashes >> self._home_shift).view(np.int64)
+        tags = hashes & _TAG_MASK
         slots = self._slots.take(at)
         found = slots ^ tags
         hit = found < _TAGGED
@@ -93,7 +94,7 @@ class HashIndex:
             self._walk(tags, at, rows, passed)
         return rows, at
 
-    def following(self, hashes: npt.NDArray[np.int64], at: Rows) -> tuple[Rows, Rows]:
+    def following(self, hashes: UInt64Array, at: Rows) -> tuple[Rows, Rows]:
         """Find the next candidate after the slots `at` where the one before was another key.
 
         Parameters
@@ -108,16 +109,12 @@ class HashIndex:
         rows, at
             As of `first`.
         """
-        tags = ((hashes.view(np.uint64) * _SPREAD) << _TAG_SHIFT) & _TAG_MASK
         at, rows = at.copy(), np.full(len(at), -1, np.int64)
-        self._walk(tags, at, rows, np.arange(len(at)))
+        self._walk(hashes & _TAG_MASK, at, rows, np.arange(len(at)))
         return rows, at
 
-    def insert(self, hashes: npt.NDArray[np.int64], rows: Rows, at: Rows | None = None) -> None:
+    def insert(self, hashes: UInt64Array, rows: Rows, at: Rows | None = None) -> None:
         """Give each hash a slot that leads to its row.
-
-        All write at once, then look who is there: of several that wanted one slot the last is
-        in, and the others go on to the next slot.
 
         Parameters
         ----------
@@ -128,18 +125,29 @@ class HashIndex:
         at
             Shape ``(n,)``: where a search for each hash ended; its home slot if omitted.
         """
-        spread = hashes.view(np.uint64) * _SPREAD
         if at is None:
-            at = (spread >> self._home_shift).view(np.int64)
+            at = (hashes >> self._home_shift).view(np.int64)
+        self._place((hashes & _TAG_MASK) | (rows + 1).view(np.uint64), at)
+
+    def take_over(self, slots: UInt64Array) -> None:
+        """Fill this index, which is empty and larger, with everything that `slots` lead to."""
+        entries = slots[slots != _FREE]
+        self._place(entries, (entries >> self._home_shift).view(np.int64))
+
+    def _place(self, entries: UInt64Array, at: Rows) -> None:
+        """Write entries into the first free slots from `at` on.
+
+        All write at once, then look who is there: of several that wanted one slot the last is
+        in, and the others go on to the next slot.
+        """
         slots = self._slots
-        entries = ((spread << _TAG_SHIFT) & _TAG_MASK) | (rows + 1).view(np.uint64)
         while entries.size:
             free = slots.take(at) == _FREE
             slots[at[free]] = entries[free]
             lost = np.flatnonzero(slots.take(at) != entries)
             at, entries = (at[lost] + 1) & self._mask, entries[lost]
 
-    def _walk(self, tags: npt.NDArray[np.uint64], at: Rows, rows: Rows, open_: Rows) -> None:
+    def _walk(self, tags: UInt64Array, at: Rows, rows: Rows, open_: Rows) -> None:
         """Go on, from the slots after `at`, for the searches `open_`; fill in `at` and `rows`."""
         for _ in range(len(self._slots) // _WINDOW.size + 2):
             window = (at[open_][:, None] + _WINDOW) & self._mask

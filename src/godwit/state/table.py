@@ -1,13 +1,15 @@
-"""The state of one key group of one operator, at one committed version, on this executor.
+"""One file of the local store: the state of some key groups of one operator, each at its version.
 
 Problem: every epoch, a lane finds the prior state of the keys it touches and brings in the changes
-of the last committed epoch, for hundreds of key groups, each in microseconds.
+of the last committed epoch, for thousands of key groups.  With a table for each, the calls alone
+would cost more than the work; here one call handles all key groups of a lane.
 
-Invariants: a table holds exactly the state at `version`; a table that may not (its process was
-killed while writing, its file is damaged or of another schema) is discarded and starts over at
-version -1, from where the checkpoint brings it forward.  Changes of an epoch enter once, whoever
-brings them and however often.  One lane at a time uses a key group; an attempt of that lane that
-should be dead may read nonsense, but writes nothing that its successor does not.
+Invariants: what a table holds of a key group is exactly the state at its version.  A key group
+whose writer was killed is dropped, and all of them if the file is damaged or was cut short; the
+checkpoint brings them back.  Changes of an epoch enter once, whoever brings them and however often.
+One lane at a time uses a key group; others may use other key groups of the same table meanwhile.
+An attempt of a lane that should be dead may read nonsense, but writes nothing that its successor
+does not.
 
 Source: "apply on next", so that an attempt never meets its own half-done work, and the store as a
 cache of a committed version, are this project's own.
@@ -15,34 +17,39 @@ cache of a committed version, are this project's own.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.model.errors import EpochFailedError, StateEncodingError
-from godwit.state.image import Hashes, TableImage, Upserts
-from godwit.state.table_file import FileIdentity, blank_image, create_file, identity_of, map_file
+from godwit.model.errors import EpochFailedError
+from godwit.state.changes import Changes, Contents
+from godwit.state.index import slots_for
+from godwit.state.room import capacity_for, grown_room, room_for
+from godwit.state.table_file import TableFile, blank_image, create_file, identity_of, open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from godwit.state.column import Rows
+    from godwit.state.image import TableImage, Upserts
     from godwit.state.schema import StateSchema
 
-__all__ = ["KeyGroupTable"]
+__all__ = ["StateTable"]
 
 T = TypeVar("T")
+KeyGroups = npt.NDArray[np.int64]
+_COPIED_ROWS = 1 << 17  # at a time, so that making a table anew takes little memory
 
 
-class KeyGroupTable:
-    """State of one key group of one operator; get one from `LocalStore.table`.
+class StateTable:
+    """State of some key groups of one operator, in one file.
 
-    Row numbers are good until the next `apply`, `replace` or `LocalStore.table` of this key group.
-    Use from one thread at a time.
+    Row numbers are good until the next `take_up`, `apply`, `replace` or `drop`.  Use from one
+    thread at a time.
 
     Parameters
     ----------
@@ -50,56 +57,53 @@ class KeyGroupTable:
         File of the table; need not exist.
     schema
         Key columns and state columns.  Batches are matched to it by position.
+    num_key_groups
+        Number of key groups of the operator.
     lock
         Makes this process, of all on this executor, the only one to write the table.
     """
 
     def __init__(
-        self, path: Path, schema: StateSchema, lock: Callable[[], AbstractContextManager[None]]
+        self,
+        path: Path,
+        schema: StateSchema,
+        num_key_groups: int,
+        lock: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self.schema = schema
-        self._path = path
-        self._lock = lock
-        self._image = blank_image(schema)
-        self._identity: FileIdentity | None = None
-        self.refresh()
+        self.schema, self.num_key_groups = schema, num_key_groups
+        self._path, self._lock = path, lock
+        self._file: TableFile | None = None
 
-    @property
-    def version(self) -> int:
-        """Epoch whose changes are in; -1 if nothing is."""
-        return self._image.version
-
-    @property
-    def num_keys(self) -> int:
-        """Number of keys that have state."""
-        return self._image.num_keys
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of keys and state; what the index and garbage take is not counted."""
-        return self._image.state_bytes
-
-    def refresh(self) -> None:
-        """Look whether the table has another file by now, and discard it if it is not whole."""
-        if not self._map():
-            with self._lock():  # it may be dirty because somebody alive is writing
-                self._map_or_discard()
-
-    def find(self, hashes: Hashes, keys: pa.RecordBatch) -> Rows:
-        """Find the rows of keys.
-
-        Parameters
-        ----------
-        hashes
-            Shape ``(n,)``, int64: hash of each key.
-        keys
-            n distinct keys.
+    def take_up(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        """Look what the table holds by now; drop what is not whole.
 
         Returns
         -------
         ndarray of int64
-            Shape ``(n,)``: row of each key, -1 where it has no state.  Keys are compared value for
-            value (floats by bits, null equal to null), never by hash alone.
+            The version of each of `key_groups`: -1 where the table does not hold it.
+
+        Raises
+        ------
+        StorageFullError
+            If there is no room to make a table anew whose writer was killed.
+        """
+        if not self._map() or self._is_marked(key_groups):
+            with self._lock():  # whoever writes may be alive
+                self._settle()
+        return self._versions(key_groups)
+
+    def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        """Bytes of keys and state of each key group; what index and garbage take is not counted."""
+        return self._image.state_bytes(key_groups)
+
+    def find(self, keys: pa.RecordBatch) -> Rows:
+        """Find the rows of distinct keys.
+
+        Returns
+        -------
+        ndarray of int64
+            Row of each key, -1 where it has no state.  Keys are compared value for value (floats by
+            bits, null equal to null), never by hash alone.
 
         Raises
         ------
@@ -107,24 +111,12 @@ class KeyGroupTable:
             If the file turns out to be damaged.
         """
         image = self._image
-        self._check(hashes, keys, self.schema.keys)
-        if not image.num_keys:
-            return np.full(len(hashes), -1, np.int64)
-        found = self._guarded(lambda: image.search(hashes, image.encode_keys(keys))[0])
-        return image.live_only(found)
+        return self._guarded(
+            lambda: image.live_only(image.search(image.encode_keys(keys), keys.num_rows)[0])
+        )
 
     def read(self, rows: Rows) -> pa.RecordBatch:
-        """Copy the state of `rows` out; zero or empty where a row is -1.
-
-        Parameters
-        ----------
-        rows
-            Shape ``(n,)``, int64, from `find`.
-
-        Returns
-        -------
-        pyarrow.RecordBatch
-            n rows of state columns.
+        """Copy the state of `rows`, from `find`, out; zero or empty where a row is -1.
 
         Raises
         ------
@@ -137,13 +129,8 @@ class KeyGroupTable:
             schema=self.schema.values,
         )
 
-    def scan(self) -> tuple[Hashes, pa.RecordBatch, pa.RecordBatch]:
-        """Copy the whole table out.
-
-        Returns
-        -------
-        hashes, keys, values
-            One row a key, keys that were added earlier first.
+    def scan(self, key_groups: KeyGroups) -> Contents:
+        """Copy whole key groups out, ordered by key group; keys that were added earlier first.
 
         Raises
         ------
@@ -151,200 +138,252 @@ class KeyGroupTable:
             If the file turns out to be damaged.
         """
         image, schema = self._image, self.schema
-        all_ = self._guarded(lambda: image.gather(image.live_rows()))
+
+        def gather() -> Upserts:
+            rows = image.rows_of(self._mask(key_groups))
+            found = image.gather(rows)
+            order = np.argsort(found.key_groups, kind="stable")
+            return found.take(order)
+
+        all_ = self._guarded(gather)
         keys = [c.decode(e) for c, e in zip(image.keys, all_.keys, strict=True)]
         values = [c.decode(e) for c, e in zip(image.values, all_.values, strict=True)]
-        return (
-            all_.hashes,
-            pa.RecordBatch.from_arrays(keys, schema=schema.keys),
-            pa.RecordBatch.from_arrays(values, schema=schema.values),
+        return Contents(
+            hashes=all_.hashes,
+            key_groups=all_.key_groups,
+            keys=pa.RecordBatch.from_arrays(keys, schema=schema.keys),
+            values=pa.RecordBatch.from_arrays(values, schema=schema.values),
         )
 
-    def apply(
-        self,
-        epoch: int,
-        hashes: Hashes,
-        keys: pa.RecordBatch,
-        values: pa.RecordBatch,
-        removed: npt.NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Bring in the changes of one committed epoch; nothing if they are in already.
+    def apply(self, changes: Changes, before: npt.NDArray[np.int64]) -> None:
+        """Bring in changes of committed epochs, where they are not in already.
 
         Parameters
         ----------
-        epoch
-            The epoch, which becomes the version.  Epochs without changes may be left out.
-        hashes
-            Shape ``(n,)``, int64: hash of each key.
-        keys
-            n distinct keys.
-        values
-            n rows of state columns: the new state of each key.
-        removed
-            Shape ``(n,)``: keys that have no state any more (their row of `values` is ignored).
+        changes
+            One epoch's changes of each key group.  Epochs without any may be left out.
+        before
+            The version of each of these key groups that the changes follow.
 
         Raises
         ------
         StorageFullError
             If there is no room; the table is as it was.
         EpochFailedError
-            If the table was discarded since it was last opened, so these changes have nothing to
-            go on.  Open it again and bring it forward from the checkpoint.
+            If a key group was dropped since it was taken up, so that these changes have nothing to
+            go on.  Take it up again and bring it forward from the checkpoint.
         StateEncodingError
             If the batches do not fit the schema, or one another, or are too large for one table.
         """
-        before = self.version
-        if epoch <= before:
-            return
-        if removed is not None and len(removed) != len(hashes):
-            raise self._mismatch(len(hashes), f"{len(removed)} flags of removal")
-        with self._writing(hashes, keys, values):
-            if self.version < before:
+        changes.check(self.schema, str(self._path))
+        with self._lock():
+            self._settle()
+            now = self._versions(changes.key_groups)
+            lost = np.flatnonzero(now < before)
+            if lost.size:
+                first = int(lost[0])
                 raise EpochFailedError(
-                    f"Table {self._path} was at version {before} and has been discarded since; "
-                    f"changes of epoch {epoch} cannot be brought in.",
+                    f"Key group {int(changes.key_groups[first])} in table {self._path} was at "
+                    f"version {int(before[first])} and has been dropped since; changes of epoch "
+                    f"{int(changes.epochs[first])} cannot be brought in.",
                     remedy="The next attempt restores it from the checkpoint.",
                     path=str(self._path),
-                    version=before,
-                    epoch=epoch,
+                    version=int(before[first]),
+                    epoch=int(changes.epochs[first]),
                 )
-            if epoch > self.version:
-                self._guarded(lambda: self._apply(epoch, hashes, keys, values, removed))
+            self._bring_in(changes.where(changes.epochs > now))
 
-    def replace(
-        self, epoch: int, hashes: Hashes, keys: pa.RecordBatch, values: pa.RecordBatch
-    ) -> None:
-        """Hold exactly these rows, the whole state as of `epoch`; nothing if that is in already.
-
-        Parameters
-        ----------
-        epoch
-            Version of the rows.
-        hashes, keys, values
-            As of `apply`.
+    def replace(self, contents: Changes) -> None:
+        """Hold exactly these rows of some key groups, where no newer version is in already.
 
         Raises
         ------
         StorageFullError, StateEncodingError
             As of `apply`; the table is as it was.
         """
-        with self._writing(hashes, keys, values):
-            if epoch <= self.version:
-                return
-            blank = blank_image(self.schema)
-            rows = Upserts(
-                hashes=hashes, keys=blank.encode_keys(keys), values=blank.encode_values(values)
-            )
-            image, identity = self._create(blank, rows, rows)
-            image.fill(rows)
-            image.version = epoch
-            self._publish(image, identity)
-
-    def _apply(
-        self,
-        epoch: int,
-        hashes: Hashes,
-        keys: pa.RecordBatch,
-        values: pa.RecordBatch,
-        removed: npt.NDArray[np.bool_] | None,
-    ) -> None:
-        image = self._image
-        upserts = Upserts(
-            hashes=hashes, keys=image.encode_keys(keys), values=image.encode_values(values)
-        )
-        goes: Upserts | None = None
-        if removed is not None and removed.any():
-            goes = upserts.take(np.flatnonzero(removed))
-            upserts = upserts.take(np.flatnonzero(~removed))
-        rows, at = image.search(upserts.hashes, upserts.keys)
-        fresh = _where(upserts, rows < 0)
-        identity = None
-        if self._identity is None or not image.fits(upserts, fresh):
-            fresh = _where(upserts, image.live_only(rows) < 0)  # the dead are left behind
-            grown, identity = self._create(image, upserts, fresh)
-            grown.fill(image.gather(image.live_rows()))
-            image = grown
-            rows, at = image.search(upserts.hashes, upserts.keys)
-        else:
-            image.dirty = True
-        if goes is not None:
-            gone = image.live_only(image.search(goes.hashes, goes.keys)[0])
-            image.remove(gone[gone >= 0])
-        image.write(upserts, rows, at, fresh)
-        image.version = epoch
-        if identity is None:
-            image.dirty = False
-        else:
-            self._publish(image, identity)
-
-    def _create(
-        self, image: TableImage, upserts: Upserts, fresh: Upserts | None
-    ) -> tuple[TableImage, FileIdentity]:
-        capacity = image.capacity_with(upserts, fresh)
-        return create_file(self._path.with_suffix(".new"), self.schema, capacity)
-
-    def _publish(self, image: TableImage, identity: FileIdentity) -> None:
-        self._path.with_suffix(".new").replace(self._path)
-        self._image, self._identity = image, identity
-
-    @contextmanager
-    def _writing(
-        self, hashes: Hashes, keys: pa.RecordBatch, values: pa.RecordBatch
-    ) -> Iterator[None]:
-        self._check(hashes, keys, self.schema.keys)
-        self._check(hashes, values, self.schema.values)
+        contents.check(self.schema, str(self._path))
         with self._lock():
-            self._map_or_discard()
-            yield
+            self._settle()
+            newer = contents.where(contents.epochs > self._versions(contents.key_groups))
+            self._bring_in(newer, whole=True)
+
+    def drop(self, key_groups: KeyGroups) -> None:
+        """Forget key groups; their space is free once they are a good part of the table."""
+        if not self._path.exists():
+            return
+        with self._lock():
+            self._settle()
+            file = self._file
+            held = key_groups[self._versions(key_groups) >= 0]
+            if file is None or not held.size:
+                return
+            image = file.image
+            image.marks[held] = 1
+            self._guarded(lambda: image.remove(image.rows_of(self._mask(held))))
+            image.versions[held] = -1
+            image.marks[held] = 0
+            if (image.versions < 0).all():
+                self._discard()
+            elif 2 * image.live < image.used:
+                nothing = _nothing(image)
+                self._publish(self._guarded(lambda: self._copied(nothing, None)))
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def _bring_in(self, changes: Changes, *, whole: bool = False) -> None:
+        """Write changes; whole: in place of all that the table has of their key groups."""
+        if changes.key_groups.size:
+            self._guarded(lambda: self._write(changes, whole=whole))
+
+    def _write(self, changes: Changes, *, whole: bool) -> None:
+        image = self._image
+        upserts, goes = changes.encode(image)
+        if self._file is not None and self._put(self._file, changes, upserts, goes, whole=whole):
+            return
+        rows, _ = image.search(upserts.keys, len(upserts.hashes))
+        fresh = upserts.where(image.live_only(rows) < 0)
+        new = self._copied(upserts, fresh, changes.key_groups if whole else None)
+        try:
+            done = self._put(new, changes, upserts, goes, whole=whole)
+            assert done, "a new table has room for what it is made for"
+        except BaseException:
+            new.path.unlink(missing_ok=True)
+            raise
+        self._publish(new)
+
+    def _put(
+        self,
+        file: TableFile,
+        changes: Changes,
+        upserts: Upserts,
+        goes: Upserts | None,
+        *,
+        whole: bool,
+    ) -> bool:
+        """Write in place; return whether the table had, or could be given, the room."""
+        image, key_groups = file.image, changes.key_groups
+        rows, found = image.search(upserts.keys, len(upserts.hashes))
+        fresh = upserts.where(rows < 0)
+        room = grown_room(image, upserts, fresh)
+        if room is None:
+            return False
+        needed = image.used + (0 if fresh is None else len(fresh.hashes))
+        file.grow(room, slots_for(needed + needed // 2) if 2 * needed > image.slots else 0)
+        image.marks[key_groups] = 1
+        if whole:
+            held = key_groups[image.num_keys[key_groups] > 0]
+            if held.size:
+                image.remove(image.rows_of(self._mask(held)))
+        if goes is not None:
+            gone = image.live_only(image.search(goes.keys, len(goes.hashes))[0])
+            image.remove(gone[gone >= 0])
+        image.write(upserts, rows, found, fresh)
+        image.versions[key_groups] = changes.epochs
+        image.marks[key_groups] = 0
+        return True
+
+    def _copied(
+        self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
+    ) -> TableFile:
+        """Copy what is alive into a new file with room for `upserts`, leaving key groups out."""
+        source = self._image
+        room = room_for(source, upserts, fresh)
+        new = create_file(
+            self._path.with_suffix(".new"),
+            self.schema,
+            self.num_key_groups,
+            capacity_for(room),
+            room,
+        )
+        try:
+            kept = (source.versions >= 0) & (source.marks == 0)
+            if left is not None:
+                kept[left] = False
+            rows = source.rows_of(kept)
+            new.grow(room, slots_for(max(len(rows) + len(upserts.hashes), 1)))
+            for first in range(0, len(rows), _COPIED_ROWS):
+                new.image.copy_rows(source, rows[first : first + _COPIED_ROWS])
+            new.image.versions[kept] = source.versions[kept]
+        except BaseException:
+            new.path.unlink(missing_ok=True)
+            raise
+        return new
+
+    def _publish(self, file: TableFile) -> None:
+        file.path.replace(self._path)
+        self._file = file
+
+    # -- what is there now --------------------------------------------------------------------
+
+    @property
+    def _image(self) -> TableImage:
+        """The table, or an empty one where there is no file."""
+        if self._file is None:
+            return blank_image(self.schema, self.num_key_groups)
+        return self._file.image
 
     def _map(self) -> bool:
-        """Map the file that is there now; return whether the table is whole and clean."""
+        """Map the file that is there now; return whether it is whole."""
         try:
-            identity = identity_of(self._path.stat())
+            stat = self._path.stat()
         except FileNotFoundError:
-            if self._identity is not None:
-                self._image, self._identity = blank_image(self.schema), None
+            self._file = None
             return True
-        if identity != self._identity:
-            mapped = map_file(self._path, self.schema)
-            if mapped is None or mapped[0] is None:
-                return mapped is None and self._map()
-            self._image, self._identity = mapped[0], mapped[1]
-        return not self._image.dirty
+        if self._file is None or identity_of(stat) != self._file.identity:
+            opened = open_file(self._path, self.schema, self.num_key_groups)
+            if opened is None or opened[0] is None:
+                return opened is None and self._map()
+            self._file = opened[0]
+        return self._file.is_whole and not self._file.image.damaged
 
-    def _map_or_discard(self) -> None:
+    def _settle(self) -> None:
+        """Under the lock: nobody alive writes, so what is marked or not whole goes."""
         if not self._map():
-            self._path.unlink(missing_ok=True)
-            self._image, self._identity = blank_image(self.schema), None
+            self._discard()
+        image = self._image
+        if image.marks.any():
+            if (image.versions[image.marks == 0] < 0).all():
+                self._discard()
+                return
+            nothing = _nothing(image)
+            self._publish(self._guarded(lambda: self._copied(nothing, None)))
+
+    def _discard(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._file = None
+
+    def _is_marked(self, key_groups: KeyGroups) -> bool:
+        return bool(self._image.marks[key_groups].any())
+
+    def _versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        return self._image.versions[key_groups]
+
+    def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
+        mask = np.zeros(self.num_key_groups, np.bool_)
+        mask[key_groups] = True
+        return mask
 
     def _guarded(self, work: Callable[[], T]) -> T:
-        """Do `work`; if a damaged file leads it astray, see that nobody uses the file again."""
+        """Do `work`; if the file was damaged or cut short, see that nothing of it counts."""
+        file = self._file
+        problem, cause = "its file was cut short", None
         try:
-            return work()
+            done = work()
         except IndexError as error:
-            self._image.dirty = True
-            raise EpochFailedError(
-                f"Table {self._path} is damaged: {error}",
-                remedy="It is discarded; the next attempt restores it from the checkpoint.",
-                path=str(self._path),
-            ) from error
-
-    def _check(self, hashes: Hashes, batch: pa.RecordBatch, schema: pa.Schema) -> None:
-        if batch.num_columns != len(schema) or batch.num_rows != len(hashes):
-            found = f"{batch.num_rows} rows of {batch.num_columns} columns"
-            raise self._mismatch(len(hashes), f"{found} (expected: {', '.join(schema.names)})")
-
-    def _mismatch(self, hashes: int, found: str) -> StateEncodingError:
-        return StateEncodingError(
-            f"{hashes} hashes come with {found} for table {self._path}.",
-            remedy="Pass one row, with every column of the schema, for each hash.",
+            problem, cause = str(error), error
+            if file is not None:
+                file.image.damaged = True
+        else:
+            if file is None or file.is_whole:
+                return done
+        raise EpochFailedError(
+            f"Table {self._path} is damaged: {problem}",
+            remedy="It is discarded; the next attempt restores it from the checkpoint.",
             path=str(self._path),
-        )
+        ) from cause
 
 
-def _where(upserts: Upserts, mask: npt.NDArray[np.bool_]) -> Upserts | None:
-    """Return the rows of `upserts` where `mask` is set, if any."""
-    which = np.flatnonzero(mask)
-    if not which.size:
-        return None
-    return upserts if which.size == mask.size else upserts.take(which)
+def _nothing(image: TableImage) -> Upserts:
+    """Return no rows."""
+    none = np.empty(0, np.int64)
+    return image.gather(none)

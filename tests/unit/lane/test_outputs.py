@@ -16,7 +16,7 @@ from godwit.model.errors import SinkError
 from godwit.state.written_files import WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
-    from godwit.lane.operator_lane import LaneFiles
+    from godwit.lane.files import LaneFiles
 
 ROWS = pa.table({"plane": ["N1", "N2", "N3"], "total": [1, -2, -3]})
 

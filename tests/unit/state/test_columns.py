@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from godwit.state.column import COLUMN_WORDS, Column, Encoded
-from godwit.state.columns import column_class, heap_limit
-from godwit.state.schema import is_variable_width
+from godwit.model.errors import StateEncodingError
+from godwit.state import columns
+from godwit.state.column import COLUMN_WORDS, LIVE, Column, Encoded
+from godwit.state.columns import column_class
 
 EVERY_TYPE: list[tuple[pa.DataType, list[Any]]] = [
     (pa.bool_(), [True, False, True]),
@@ -41,12 +42,22 @@ IDS = [str(dtype) for dtype, _ in EVERY_TYPE]
 
 
 def column_of(dtype: pa.DataType, rows: int = 64, entries: int = 0, heap: int = 20_000) -> Column:
+    return column_and_words(dtype, rows, entries, heap)[0]
+
+
+def column_and_words(
+    dtype: pa.DataType, rows: int = 64, entries: int = 0, heap: int = 20_000
+) -> tuple[Column, memoryview]:
+    """Make a key column, or one of state if there are entries, over memory of its own."""
     cls = column_class(dtype)
-    cls = column_class(dtype)
-    if not is_variable_width(dtype):
-        entries, heap = 0, 0
-    arrays = [np.zeros(shape, t) for t, shape in cls.sections(dtype, rows, entries, heap)]
-    return cls(dtype, arrays, memoryview(bytearray(8 * COLUMN_WORDS)).cast("q"))
+    places = {"row": rows, "entry": entries, "byte": heap}
+    arrays = []
+    for section in cls.sections(dtype, key=not entries):
+        count = places[section.per] + section.more
+        shape = (count,) if section.width is None else (count, section.width)
+        arrays.append(np.zeros(shape, section.dtype))
+    words = memoryview(bytearray(8 * COLUMN_WORDS)).cast("q")
+    return cls(dtype, arrays, words), words
 
 
 def bits(value: Any) -> Any:
@@ -135,33 +146,25 @@ def test_what_lies_under_a_null_does_not_matter() -> None:
 
 
 def test_bytes_of_replaced_and_released_state_are_garbage() -> None:
-    column = column_of(pa.binary(), entries=64)
+    column, words = column_and_words(pa.binary(), entries=64)
     column.put(np.arange(3), column.encode(pa.array([b"aaaa", b"bb", b"c"])))
-    assert column.live_bytes() == 7
+    assert words[LIVE] == 7
     column.put(np.array([0]), column.encode(pa.array([b"dd"])))
-    assert column.live_bytes() == 5
+    assert words[LIVE] == 5
     column.release(np.array([1]))
-    assert column.live_bytes() == 3
+    assert words[LIVE] == 3
     assert column.decode(column.gather(np.arange(3))).to_pylist() == [b"dd", b"", b"c"]
 
 
 @pytest.mark.parametrize("dtype", [pa.string(), pa.large_string()], ids=str)
 def test_released_keys_keep_their_bytes_until_revived(dtype: pa.DataType) -> None:
-    column = column_of(dtype)
+    column, words = column_and_words(dtype)
     column.append(0, column.encode(pa.array(["one", "three"], dtype)))
     column.release(np.array([1]))
-    assert column.live_bytes() == 3
+    assert words[LIVE] == 3
     column.revive(np.array([1]))
-    assert column.live_bytes() == 8
+    assert words[LIVE] == 8
     assert column.decode(column.gather(np.arange(2))).to_pylist() == ["one", "three"]
-
-
-def test_a_column_is_full_when_bytes_or_entries_run_out() -> None:
-    column = column_of(pa.binary(), entries=4, heap=10)
-    assert column.fits(column.encode(pa.array([b"0123456789"])))
-    assert not column.fits(column.encode(pa.array([b"0123456789", b"x"])))
-    assert column.fits(column.encode(pa.array([b""] * 3)))
-    assert not column.fits(column.encode(pa.array([b""] * 4)))
 
 
 def test_another_type_is_cast_if_its_values_fit() -> None:
@@ -173,12 +176,9 @@ def test_another_type_is_cast_if_its_values_fit() -> None:
 
 @pytest.mark.parametrize("offset", [1, 2**31], ids=["backwards", "beyond"])
 def test_entries_outside_the_heap_are_an_error_and_not_a_crash(offset: int) -> None:
-    dtype = pa.string()
-    cls = column_class(dtype)
-    arrays = [np.zeros(shape, t) for t, shape in cls.sections(dtype, 8, 0, 100)]
-    column = cls(dtype, arrays, memoryview(bytearray(8 * COLUMN_WORDS)).cast("q"))
+    column: Any = column_of(pa.string())
     column.append(0, column.encode(pa.array(["one", "two", "three"])))
-    arrays[0][2] = offset
+    column._offsets[2] = offset
     with pytest.raises(IndexError, match="not within its heap"):
         column.gather(np.array([0, 1]))
 
@@ -196,10 +196,23 @@ def test_taking_some_encoded_values_takes_their_nulls() -> None:
 
 
 def test_nulls_belong_to_the_values_of_a_slice() -> None:
-    some = Encoded(pa.array(["x", "y", "a", "b", "c"]).slice(2), np.array([0, 1, 0], np.uint8))
-    assert column_of(pa.string()).decode(some).to_pylist() == ["a", None, "c"]
+    blobs = pa.array([b"x", b"y", b"a", b"b", b"c"], pa.large_binary())
+    some = Encoded(blobs.slice(2), np.array([0, 1, 0], np.uint8))
+    for dtype in (pa.string(), pa.large_string()):
+        assert column_of(dtype).decode(some).to_pylist() == ["a", None, "c"]
 
 
-def test_offsets_limit_how_many_bytes_a_column_holds() -> None:
-    assert heap_limit(pa.string()) == heap_limit(pa.binary()) == 2**31 - 1
-    assert heap_limit(pa.large_string()) == heap_limit(pa.large_binary()) == 2**63 - 1
+def test_more_than_offsets_can_count_is_refused_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(columns, "_MAX_OFFSET", 7)
+    for dtype, limited in ((pa.string(), True), (pa.large_string(), False)):
+        column = column_of(dtype)
+        column.append(0, column.encode(pa.array(["four", "four"], dtype)))
+        assert column.decode(column.gather(np.array([1]))).to_pylist() == ["four"]
+        both = column.gather(np.arange(2))
+        if limited:
+            with pytest.raises(StateEncodingError, match="one column of type string on one lane"):
+                column.decode(both)
+        else:
+            assert column.decode(both).to_pylist() == ["four", "four"]

@@ -1,147 +1,162 @@
-"""Facts about one table in memory: searching, writing, growing."""
+"""Facts about one table in memory: searching, writing, removing."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from tests.unit.state.key_tables import BLOBS, COUNTS, batch, hashes_of
 
 from godwit.model.errors import StateEncodingError
-from godwit.state import image as image_module
+from godwit.state import room as room_module
 from godwit.state.image import TableImage, Upserts
-from godwit.state.layout import Capacity, file_bytes
+from godwit.state.index import slots_for
+from godwit.state.room import capacity_for, grown_room, room_for
 from godwit.state.schema import StateSchema
-from godwit.state.table_file import blank_image
+from godwit.state.table_file import blank_image, create_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.state.table_file import TableFile
 
 
-def image_for(upserts: Upserts) -> TableImage:
-    capacity = blank_image(COUNTS).capacity_with(upserts, upserts)
-    return TableImage(COUNTS, bytearray(file_bytes(COUNTS, capacity)), capacity, create=True)
+def file_for(path: Path, schema: StateSchema, upserts: Upserts) -> TableFile:
+    room = room_for(blank_image(schema, 4), upserts, upserts)
+    file = create_file(path / "0.table", schema, 4, capacity_for(room), room)
+    file.grow(room, slots_for(room.rows))
+    return file
 
 
-def upserts_of(
-    state: dict[str, tuple[int, float]], hashes: npt.NDArray[np.int64] | None = None
-) -> Upserts:
+def upserts_of(state: dict[str, tuple[int, float]], key_group: int = 1) -> Upserts:
     counts, totals = zip(*state.values(), strict=True)
-    blank = blank_image(COUNTS)
+    blank = blank_image(COUNTS, 4)
     return Upserts(
-        hashes=hashes_of(state) if hashes is None else hashes,
+        hashes=hashes_of(state),
+        key_groups=np.full(len(state), key_group, np.uint16),
         keys=blank.encode_keys(batch(COUNTS.keys, list(state))),
         values=blank.encode_values(batch(COUNTS.values, counts, totals)),
     )
 
 
-def test_a_filled_table_finds_every_key() -> None:
+def filled(path: Path, *parts: Upserts) -> TableImage:
+    image = file_for(path, COUNTS, parts[0]).image
+    for upserts in parts:
+        rows, found = image.search(upserts.keys, len(upserts.hashes))
+        image.write(upserts, rows, found, upserts.where(rows < 0))
+    return image
+
+
+def test_a_filled_table_finds_every_key(tmp_path: Path) -> None:
     upserts = upserts_of({f"k{i}": (i, i / 2) for i in range(1000)})
-    image = image_for(upserts)
-    image.fill(upserts)
-    assert image.search(upserts.hashes, upserts.keys)[0].tolist() == list(range(1000))
-    assert image.num_keys == 1000
+    image = filled(tmp_path, upserts)
+    assert image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
+    assert (image.live, image.used, image.num_keys.tolist()) == (1000, 1000, [0, 1000, 0, 0])
 
 
-def test_keys_that_share_a_hash_are_told_apart() -> None:
-    upserts = upserts_of({f"k{i}": (i, 0.0) for i in range(100)}, np.full(100, 42))
-    image = image_for(upserts)
-    image.fill(upserts)
-    assert image.search(upserts.hashes, upserts.keys)[0].tolist() == list(range(100))
-    absent = upserts_of({"x": (0, 0.0)}, np.array([42]))
-    assert image.search(absent.hashes, absent.keys)[0].tolist() == [-1]
+def test_an_enlarged_index_finds_what_the_smaller_one_did(tmp_path: Path) -> None:
+    upserts = upserts_of({f"k{i}": (i, i / 2) for i in range(1000)})
+    file = file_for(tmp_path, COUNTS, upserts)
+    rows, found = file.image.search(upserts.keys, 1000)
+    file.grow(file.image.room, 4 * file.image.slots)
+    file.image.write(upserts, rows, found, upserts)  # searched in the smaller one
+    assert file.image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
+    file.grow(file.image.room, 2 * file.image.slots)
+    assert file.image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
 
 
-def test_a_dead_row_comes_back_with_its_key() -> None:
+def test_a_dead_row_comes_back_with_its_key(tmp_path: Path) -> None:
     upserts = upserts_of({"a": (1, 1.0), "b": (2, 2.0)})
-    image = image_for(upserts)
-    image.fill(upserts)
-    size = image.state_bytes
+    image = filled(tmp_path, upserts)
+    whole, one = np.ones(4, np.bool_), np.array([1])
+    size = image.state_bytes(one)
     image.remove(np.array([0]))
-    assert image.live_rows().tolist() == [1]
+    assert image.rows_of(whole).tolist() == [1]
     again = upserts.take(np.array([0]))
-    rows, at = image.search(again.hashes, again.keys)
+    rows, found = image.search(again.keys, 1)
     assert rows.tolist() == [0]
     assert image.live_only(rows).tolist() == [-1]
-    image.write(again, rows, at, None)
-    assert image.live_rows().tolist() == [0, 1]
-    assert image.state_bytes == size
+    image.write(again, rows, found, None)
+    assert image.rows_of(whole).tolist() == [0, 1]
+    assert image.state_bytes(one) == size
 
 
-def test_state_bytes_are_those_of_live_keys_and_state() -> None:
-    upserts = upserts_of({"a": (1, 1.0), "bcd": (2, 2.0)})
-    image = image_for(upserts)
-    image.fill(upserts)
-    assert image.state_bytes == (1 + 16) + (3 + 16)
+def test_keys_and_bytes_are_counted_per_key_group(tmp_path: Path) -> None:
+    image = filled(
+        tmp_path, upserts_of({"a": (1, 1.0), "bcd": (2, 2.0)}), upserts_of({"e": (1, 1.0)}, 3)
+    )
+    assert image.state_bytes(np.arange(4)).tolist() == [0, (1 + 16) + (3 + 16), 0, 1 + 16]
     image.remove(np.array([1]))
-    assert image.state_bytes == 1 + 16
+    assert image.num_keys.tolist() == [0, 1, 0, 1]
+    assert image.state_bytes(np.arange(4)).tolist() == [0, 1 + 16, 0, 1 + 16]
 
 
-def test_a_full_table_says_so() -> None:
-    upserts = upserts_of({f"k{i}": (i, 0.0) for i in range(32)})
-    image = image_for(upserts.take(np.arange(1)))
-    assert image.fits(upserts, upserts)
-    image.fill(upserts)
-    more = upserts_of({"new": (0, 0.0)})
-    assert not image.fits(more, more)
-    assert image.fits(upserts, None)
+def test_rows_are_told_apart_by_key_group(tmp_path: Path) -> None:
+    image = filled(tmp_path, upserts_of({"a": (1, 1.0)}), upserts_of({"b": (2, 2.0)}, 2))
+    assert image.rows_of(np.array([False, False, True, False])).tolist() == [1]
 
 
-def test_capacity_leaves_room_for_half_as_many_keys_again() -> None:
+def test_a_table_has_room_for_half_as_many_keys_again_and_grows_beyond(tmp_path: Path) -> None:
     upserts = upserts_of({f"k{i}": (i, 0.0) for i in range(1000)})
-    image = image_for(upserts)
-    image.fill(upserts)
+    image = filled(tmp_path, upserts)
     more = upserts_of({f"l{i}": (i, 0.0) for i in range(500)})
-    assert image.fits(more, more)
+    assert grown_room(image, more, more) == image.room
+    more = upserts_of({f"l{i}": (i, 0.0) for i in range(501)})
+    grown = grown_room(image, more, more)
+    assert grown is not None
+    assert grown.rows > 2000
+    assert grown_room(image, upserts, None) == image.room
+
+
+def test_a_table_whose_rows_are_mostly_dead_is_made_anew(tmp_path: Path) -> None:
+    image = filled(tmp_path, upserts_of({f"k{i}": (i, 0.0) for i in range(1000)}))
+    image.remove(np.arange(900))
+    more = upserts_of({f"l{i}": (i, 0.0) for i in range(501)})
+    assert grown_room(image, more, more) is None
 
 
 @pytest.mark.parametrize(
-    ("patch", "what"),
-    [(("MAX_ROWS", 1), "2 keys"), (("heap_limit", lambda _: 3), "4 bytes of binary")],
+    ("limit", "what"),
+    [(("MAX_ROWS", 1), "2 keys"), (("_MAX_HEAP_BYTES", 3), "4 bytes in one column")],
     ids=["keys", "bytes"],
 )
 def test_what_no_table_can_hold_is_refused(
-    monkeypatch: pytest.MonkeyPatch, patch: tuple[str, Any], what: str
+    monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int], what: str
 ) -> None:
-    monkeypatch.setattr(image_module, *patch)
-    blank = blank_image(BLOBS)
+    monkeypatch.setattr(room_module, *limit)
+    blank = blank_image(BLOBS, 4)
     upserts = Upserts(
         hashes=np.array([1, 2]),
+        key_groups=np.zeros(2, np.uint16),
         keys=blank.encode_keys(batch(BLOBS.keys, [1, 2])),
         values=blank.encode_values(batch(BLOBS.values, [b"ab", b"cd"])),
     )
-    with pytest.raises(StateEncodingError, match=f"would hold {what}.*more key groups"):
-        blank.capacity_with(upserts, upserts)
+    with pytest.raises(StateEncodingError, match=f"would hold {what}.*more lanes"):
+        room_for(blank, upserts, upserts)
 
 
-def test_growth_stops_at_what_offsets_can_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_module, "heap_limit", lambda _: 1000)
-    blank = blank_image(BLOBS)
-    upserts = Upserts(
-        hashes=np.array([1]),
-        keys=blank.encode_keys(batch(BLOBS.keys, [1])),
-        values=blank.encode_values(batch(BLOBS.values, [b"x" * 900])),
-    )
-    assert blank.capacity_with(upserts, upserts).columns[1][1] == 1000
-
-
-def test_a_table_without_key_columns_has_one_key() -> None:
+def test_a_table_without_key_columns_has_one_key(tmp_path: Path) -> None:
     schema = StateSchema(pa.schema([]), pa.schema([("n", pa.int64())]))
-    capacity = Capacity(rows=33, columns=((0, 0),))
-    image = TableImage(schema, bytearray(file_bytes(schema, capacity)), capacity, create=True)
+    blank = blank_image(schema, 4)
     one = Upserts(
-        hashes=np.array([42]), keys=(), values=image.encode_values(batch(schema.values, [5]))
+        hashes=np.array([42]),
+        key_groups=np.array([2], np.uint16),
+        keys=(),
+        values=blank.encode_values(batch(schema.values, [5])),
     )
-    image.fill(one)
-    assert image.search(one.hashes, ())[0].tolist() == [0]
+    image = file_for(tmp_path, schema, one).image
+    rows, found = image.search((), 1)
+    image.write(one, rows, found, one)
+    assert image.search((), 1)[0].tolist() == [0]
 
 
-def test_an_index_that_leads_in_circles_is_an_error() -> None:
-    upserts = upserts_of({"a": (1, 1.0)})
-    image = image_for(upserts)
-    image.fill(upserts)
-    slots = image._index._slots
-    slots[:] = slots.max()  # every slot leads to the row of "a"
-    other = upserts_of({"b": (1, 1.0)}, upserts.hashes)
+def test_an_index_that_leads_in_circles_is_an_error(tmp_path: Path) -> None:
+    image = filled(tmp_path, upserts_of({"a": (1, 1.0)}))
+    other = upserts_of({"b": (1, 1.0)})
+    tag = image._hasher.hash(other.keys, 1) & np.uint64(0xFFFF_FFFF_0000_0000)
+    slots = image.layout.index_slots(image._memory, image.slots)
+    slots[:] = tag | np.uint64(1)  # every slot leads to the row of "a"
     with pytest.raises(IndexError, match="again and again"):
-        image.search(other.hashes, other.keys)
+        image.search(other.keys, 1)

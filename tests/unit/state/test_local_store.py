@@ -1,8 +1,7 @@
-"""Facts about the local store: where tables are, and that processes share them."""
+"""Facts about the local store: where tables are, what they hold, and that processes share them."""
 
 from __future__ import annotations
 
-import resource
 import shutil
 import signal
 import subprocess
@@ -10,16 +9,26 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.unit.state.key_tables import BLOBS, COUNTS, contents, put
+from tests.unit.state.key_tables import (
+    BLOBS,
+    COUNTS,
+    NUM_KEY_GROUPS,
+    change,
+    held,
+    look_up_in,
+    state_in,
+)
 
+from godwit.model.errors import EpochFailedError
 from godwit.state.local_store import LocalStore
 
 ROOT = Path(__file__).parents[3]
+ALL = np.arange(NUM_KEY_GROUPS)
 START = """
 import sys; sys.path.insert(0, sys.argv[1])
 from tests.unit.state.key_tables import *
-from godwit.state.local_store import LocalStore
 """
 
 
@@ -37,156 +46,172 @@ def finish(process: subprocess.Popen[str]) -> str:
     return out
 
 
+def disk_bytes(root: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in root.rglob("*.table"))
+
+
 def test_nothing_is_written_before_there_is_state(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "run")
-    assert store.table("op", 3, COUNTS).version == -1
-    assert store.versions("op") == {}
-    assert store.disk_bytes() == store.disk_bytes("op") == 0
-    store.drop("op", 3)
+    state = state_in(tmp_path / "run")
+    assert (state.take_up(ALL) == -1).all()
+    assert look_up_in(state, ["a"]) == [None]
+    state.drop(ALL)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_table_is_opened_once(tmp_path: Path) -> None:
+def test_a_state_is_one_object_for_as_long_as_its_schema_stays(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    table = store.table("op", 3, COUNTS)
-    put(table, 0, {"a": (1, 1.0)})
-    assert store.table("op", 3, COUNTS) is table
-    assert store.table("op", 4, COUNTS) is not table
+    state = store.state("op", COUNTS, 4)
+    assert store.state("op", COUNTS, 4) is state
+    assert store.state("op", BLOBS, 4) is not state
+    assert store.state("other", COUNTS, 4) is not state
 
 
-def test_operators_and_key_groups_have_their_own_tables(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    for epoch, (operator, key_group) in enumerate([("a", 0), ("a", 1), ("b", 0)]):
-        put(store.table(operator, key_group, COUNTS), epoch, {operator: (key_group, 0.0)})
-    again = LocalStore(tmp_path)
-    assert (again.versions("a"), again.versions("b"), again.versions("c")) == (
-        {0: 0, 1: 1},
-        {0: 2},
-        {},
-    )
-    assert contents(again.table("a", 1, COUNTS)) == {"a": (1, 0.0)}
+def test_one_call_changes_many_key_groups(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    expected = {f"k{i}": (i, i / 2) for i in range(500)}
+    change(state, 3, expected)
+    again = state_in(tmp_path)
+    assert (again.take_up(ALL) == 3).all()
+    assert held(again) == expected
+    assert look_up_in(again, ["k7", "absent", "k499"]) == [(7, 3.5), None, (499, 249.5)]
+    change(again, 5, {"k7": (8, 8.0)}, removed=["k8"])
+    del expected["k8"]
+    assert held(state_in(tmp_path)) == expected | {"k7": (8, 8.0)}
+    assert sorted(set(again.take_up(ALL).tolist())) == [3, 5]
+
+
+def test_key_groups_of_several_tables_are_found_by_one_call(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    expected = {f"k{i}": (i, i / 2) for i in range(200)}
+    change(state, 0, expected, homes=ALL.astype(np.int32) % 3)
+    assert len(list(tmp_path.rglob("*.table"))) == 3
+    again = state_in(tmp_path)
+    again.take_up(ALL)
+    assert held(again) == expected
+    asked = ["k3", "x", *expected, "y"]
+    assert look_up_in(again, asked) == [expected.get(key) for key in asked]
+    change(again, 1, dict.fromkeys(expected, (0, 0.0)), homes=np.full(NUM_KEY_GROUPS, 7, np.int32))
+    assert len(list(tmp_path.rglob("*.table"))) == 3  # they stay where they are
+    assert held(state_in(tmp_path)) == dict.fromkeys(expected, (0, 0.0))
+    assert again.state_bytes(ALL).sum() == sum(len(key) + 16 for key in expected)
+
+
+def test_of_two_copies_the_newer_counts(tmp_path: Path) -> None:
+    state, other = state_in(tmp_path), state_in(tmp_path)
+    other.take_up(ALL)
+    change(state, 0, {"a": (1, 1.0)})
+    zombie = state_in(tmp_path)
+    zombie._table_of[:] = -1  # it looked before the other one wrote
+    zombie.versions[:] = -1
+    zombie.take_up = lambda _: zombie.versions  # type: ignore[method-assign, assignment]
+    change(zombie, 0, {"a": (1, 1.0)}, homes=np.full(NUM_KEY_GROUPS, 1, np.int32), look=False)
+    assert len(list(tmp_path.rglob("*.table"))) == 2
+    change(state, 1, {"a": (2, 2.0)})
+    assert held(state_in(tmp_path)) == {"a": (2, 2.0)}
+    state.drop(ALL)
+    assert list(tmp_path.rglob("*.table")) == []
+
+
+def test_a_key_group_is_dropped_alone(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    expected = {f"k{i}": (i, 0.0) for i in range(300)}
+    change(state, 0, expected)
+    groups = {key: g for g in ALL.tolist() for key in held(state, [g])}
+    size = disk_bytes(tmp_path)
+    state.drop(np.arange(2))
+    assert held(state) == {k: v for k, v in expected.items() if groups[k] >= 2}
+    assert state_in(tmp_path).take_up(ALL).tolist() == [-1, -1] + [0] * (NUM_KEY_GROUPS - 2)
+    state.drop(np.arange(2, NUM_KEY_GROUPS - 1))
+    assert disk_bytes(tmp_path) < size
+    assert held(state) == {k: v for k, v in expected.items() if groups[k] == NUM_KEY_GROUPS - 1}
+    change(state, 1, {"k0": (1, 1.0)})
+    state.drop(ALL)
+    assert disk_bytes(tmp_path) == 0
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "ü %", "x" * 500, "x" * 499 + "y"])
 def test_any_name_of_an_operator_has_a_directory_of_its_own(tmp_path: Path, name: str) -> None:
     root = tmp_path / "run"
-    store = LocalStore(root)
-    put(store.table(name, 0, COUNTS), 0, {"a": (1, 1.0)})
-    put(store.table("x" * 501, 0, COUNTS), 7, {"b": (1, 1.0)})
-    assert contents(LocalStore(root).table(name, 0, COUNTS)) == {"a": (1, 1.0)}
+    change(state_in(root, name), 0, {"a": (1, 1.0)})
+    change(state_in(root, "x" * 501), 7, {"b": (1, 1.0)})
+    assert held(state_in(root, name)) == {"a": (1, 1.0)}
     assert len(list(root.iterdir())) == 2
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_dropped_table_is_gone_and_frees_its_space(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    put(store.table("op", 3, COUNTS), 0, {"a": (1, 1.0)})
-    assert store.disk_bytes("op") == store.disk_bytes() > 0
-    store.drop("op", 3)
-    assert store.disk_bytes("op") == 0
-    assert store.versions("op") == {}
-    assert store.table("op", 3, COUNTS).version == -1
-
-
 def test_a_store_whose_directory_vanished_starts_over(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "run")
-    put(store.table("op", 3, COUNTS), 0, {"a": (1, 1.0)})
+    state = state_in(tmp_path / "run")
+    change(state, 0, {"a": (1, 1.0)})
     shutil.rmtree(tmp_path / "run")
-    assert store.versions("op") == {}
-    table = store.table("op", 3, COUNTS)
-    assert table.version == -1
-    put(table, 1, {"b": (2, 2.0)})
-    assert LocalStore(tmp_path / "run").versions("op") == {3: 1}
+    assert (state.take_up(ALL) == -1).all()
+    change(state, 1, {"b": (2, 2.0)})
+    assert held(state_in(tmp_path / "run")) == {"b": (2, 2.0)}
     assert len(list((tmp_path / "run").glob("*/locks"))) == 1
 
 
-def test_dirty_and_foreign_files_have_no_version(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    for key_group in (1, 2, 3):
-        put(store.table("op", key_group, COUNTS), 5, {"a": (1, 1.0)})
-    store.table("op", 1, COUNTS)._image.dirty = True
-    next(tmp_path.glob("*/000002.table")).write_bytes(b"x" * 100)
-    assert store.versions("op") == {3: 5}
+def test_changes_of_a_key_group_that_was_dropped_meanwhile_are_refused(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    change(state, 0, {"a": (1, 1.0), "b": (1, 1.0)})
+    state_in(tmp_path).drop(ALL)
+    with pytest.raises(EpochFailedError, match="was at version 0 and has been dropped since"):
+        change(state, 1, {"a": (2, 2.0)}, look=False)
 
 
 def test_a_new_schema_starts_a_new_table(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    put(store.table("op", 1, COUNTS), 0, {"a": (1, 1.0)})
-    table = store.table("op", 1, BLOBS)
-    assert table.version == -1
-    put(table, 1, {1: (b"x",)})
-    assert contents(LocalStore(tmp_path).table("op", 1, BLOBS)) == {1: (b"x",)}
+    change(state_in(tmp_path), 0, {"a": (1, 1.0)})
+    state = state_in(tmp_path, schema=BLOBS)
+    assert (state.take_up(ALL) == -1).all()
+    change(state, 1, {1: (b"x",)})
+    assert held(state_in(tmp_path, schema=BLOBS)) == {1: (b"x",)}
 
 
-def test_open_tables_are_as_many_as_descriptors_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (10, 10))
-    store = LocalStore(tmp_path)
-    for key_group in range(100):
-        put(store.table("op", key_group, COUNTS), 0, {"a": (key_group, 0.0)})
-    descriptors = len([p for p in Path("/proc/self/fd").iterdir() if _is_under(p, tmp_path)])
-    assert descriptors <= 64 + 1
-    assert contents(store.table("op", 0, COUNTS)) == {"a": (0, 0.0)}
-
-
-def _is_under(descriptor: Path, root: Path) -> bool:
-    try:
-        return str(descriptor.readlink()).startswith(str(root))
-    except FileNotFoundError:
-        return False
-
-
-def test_no_limit_on_descriptors_is_no_limit_on_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    infinite = resource.RLIM_INFINITY
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (infinite, infinite))
-    store = LocalStore(tmp_path)
-    tables = [store.table("op", key_group, COUNTS) for key_group in range(100)]
-    assert store.table("op", 0, COUNTS) is tables[0]
+def test_descriptors_do_not_grow_with_key_groups(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    change(state_in(tmp_path), 0, {f"k{i}": (i, 0.0) for i in range(300)})
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 6
 
 
 def test_what_one_process_applies_another_finds(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    table = store.table("op", 1, COUNTS)
-    put(table, 0, {"a": (1, 1.0)})
+    state = state_in(tmp_path)
+    change(state, 0, {"a": (1, 1.0)})
     script = """
-table = LocalStore(sys.argv[2]).table("op", 1, COUNTS)
-assert contents(table) == {"a": (1, 1.0)}
-put(table, 1, {"a": (2, 2.0)})
-put(table, 2, {f"k{i}": (i, 0.0) for i in range(1000)})
-print(table.version)
+state = state_in(sys.argv[2])
+assert held(state) == {"a": (1, 1.0)}
+change(state, 1, {"a": (2, 2.0)})
+change(state, 2, {f"k{i}": (i, 0.0) for i in range(1000)})
 """
-    assert finish(run(script, tmp_path)).split() == ["2"]
-    assert store.table("op", 1, COUNTS).version == 2
-    assert contents(table) == {"a": (2, 2.0)} | {f"k{i}": (i, 0.0) for i in range(1000)}
+    finish(run(script, tmp_path))
+    assert held(state) == {"a": (2, 2.0)} | {f"k{i}": (i, 0.0) for i in range(1000)}
 
 
-def test_a_process_killed_while_writing_leaves_a_table_that_is_discarded(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    put(store.table("op", 1, COUNTS), 0, {"a": (1, 1.0)})
-    put(store.table("op", 2, COUNTS), 0, {"a": (1, 1.0)})
+def test_a_writer_that_is_killed_costs_only_the_key_groups_that_it_wrote(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    expected = {f"k{i}": (i, 0.0) for i in range(100)}
+    change(state, 0, expected)
+    lost = {key: value for g in (3, 4) for key, value in held(state, [g]).items()}
     script = """
 import os, signal
 from godwit.state.index import HashIndex
 HashIndex.insert = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-put(LocalStore(sys.argv[2]).table("op", 1, COUNTS), 1, {"b": (2, 2.0)})
+state = state_in(sys.argv[2])
+old = {key: (9, 9.0) for g in (3, 4) for key in held(state, [g])}
+new = {k: (9, 9.0) for i in range(100) if group_of(k := f"new{i}") in (3, 4)}
+change(state, 1, old | new)
 """
     process = run(script, tmp_path)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
-    assert store.versions("op") == {2: 0}
-    table = store.table("op", 1, COUNTS)  # its lock died with the process
-    assert table.version == -1
-    put(table, 1, {"b": (2, 2.0)})
-    assert store.versions("op") == {1: 1, 2: 0}
+    others = np.setdiff1d(ALL, [3, 4])
+    assert (state.take_up(others) == 0).all()  # without waiting for anybody
+    assert state.take_up(ALL)[[3, 4]].tolist() == [-1, -1]
+    assert held(state) == {k: v for k, v in expected.items() if k not in lost}
+    change(state, 1, lost)
+    assert held(state_in(tmp_path)) == expected
 
 
 def test_two_attempts_at_one_epoch_write_one_after_the_other(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    table = store.table("op", 1, COUNTS)
-    put(table, 0, {"a": (1, 1.0)})
+    state = state_in(tmp_path)
+    change(state, 0, {"a": (1, 1.0)})
     script = """
 from godwit.state.image import TableImage
 write = TableImage.write
@@ -195,17 +220,16 @@ def slow(image, *arguments):
     sys.stdin.readline()
     write(image, *arguments)
 TableImage.write = slow
-put(LocalStore(sys.argv[2]).table("op", 1, COUNTS), 1, {"a": (2, 2.0), "b": (3, 3.0)})
+change(state_in(sys.argv[2]), 1, {"a": (2, 2.0)})
 """
     zombie = run(script, tmp_path)
     assert zombie.stdin is not None
     assert zombie.stdout is not None
     assert zombie.stdout.readline() == "writing\n"
-    assert table._image.dirty
     done = threading.Event()
 
     def attempt() -> None:
-        put(table, 1, {"a": (2, 2.0), "b": (3, 3.0)})
+        change(state, 1, {"a": (2, 2.0)})
         done.set()
 
     thread = threading.Thread(target=attempt)
@@ -213,28 +237,31 @@ put(LocalStore(sys.argv[2]).table("op", 1, COUNTS), 1, {"a": (2, 2.0), "b": (3, 
     assert not done.wait(0.2)
     zombie.stdin.write("\n")
     finish(zombie)
-    thread.join(timeout=30)
+    thread.join(timeout=60)
     assert done.is_set()
-    assert (table.version, contents(table)) == (1, {"a": (2, 2.0), "b": (3, 3.0)})
+    assert held(state) == {"a": (2, 2.0)}
 
 
-def test_readers_survive_a_process_that_grows_the_table_under_them(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    table = store.table("op", 1, BLOBS)
-    put(table, 0, {i: (b"x" * i,) for i in range(30)})
+def test_readers_survive_a_process_that_writes_other_key_groups_of_the_table(
+    tmp_path: Path,
+) -> None:
+    state = state_in(tmp_path, schema=BLOBS)
+    mine = np.array([2])
+    change(state, 0, {i: (b"x" * (i % 50),) for i in range(300)})
+    expected = held(state, [2])
     script = """
-table = LocalStore(sys.argv[2]).table("op", 1, BLOBS)
-for epoch in range(1, 40):
-    put(table, epoch, {i: (bytes([epoch]) * (i % 50),) for i in range(30 + epoch * 5)})
+state = state_in(sys.argv[2], schema=BLOBS)
+for epoch in range(1, 60):
+    rows = {i: (bytes([epoch]) * (i % 50),) for i in range(300 + epoch * 5) if group_of(i) != 2}
+    change(state, epoch, rows)
 """
     process = run(script, tmp_path)
     seen = 0
     while process.poll() is None:
-        table.refresh()
-        hashes, keys, _ = table.scan()
-        table.read(table.find(hashes, keys))
+        assert state.take_up(mine).tolist() == [0]
+        assert held(state, [2], look=False) == expected
+        assert look_up_in(state, list(expected), look=False) == list(expected.values())
         seen += 1
     finish(process)
     assert seen > 0
-    assert store.table("op", 1, BLOBS).version == 39
-    assert contents(table) == {i: (bytes([39]) * (i % 50),) for i in range(30 + 39 * 5)}
+    assert sorted(set(state.take_up(ALL).tolist())) == [0, 59]

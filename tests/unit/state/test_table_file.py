@@ -10,65 +10,81 @@ import pytest
 from tests.unit.state.key_tables import BLOBS, COUNTS
 
 from godwit.model.errors import StorageFullError
-from godwit.state.layout import Capacity, file_bytes
-from godwit.state.table_file import blank_image, create_file, map_file, version_in
+from godwit.state.layout import Capacity, layout_of
+from godwit.state.table_file import TableFile, blank_image, create_file, open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CAPACITY = Capacity(rows=33, columns=((0, 512), (0, 0), (0, 0)))
+CAPACITY = Capacity(rows=2**20, columns=((0, 2**24), (0, 0), (0, 0)))
+ROOM = Capacity(rows=1000, columns=((0, 4096), (0, 0), (0, 0)))
 
 
-def test_a_created_file_has_its_blocks(tmp_path: Path) -> None:
+def create(path: Path) -> TableFile:
+    return create_file(path, COUNTS, 4, CAPACITY, ROOM)
+
+
+def test_a_created_file_is_sparse_and_has_blocks_for_its_room(tmp_path: Path) -> None:
     path = tmp_path / "op" / "1.table"
-    create_file(path, COUNTS, CAPACITY)
+    file = create(path)
     stat = path.stat()
-    assert stat.st_size == file_bytes(COUNTS, CAPACITY)
-    assert stat.st_blocks * 512 >= stat.st_size
+    assert stat.st_size == layout_of(COUNTS, 4, CAPACITY).file_bytes
+    needed = sum(length for _, length in file.image.layout.extents(None, ROOM))
+    assert needed <= stat.st_blocks * 512 < needed + 200_000
+    assert file.image.room == ROOM
+
+
+def test_a_file_grows_in_place(tmp_path: Path) -> None:
+    file = create(tmp_path / "1.table")
+    more = Capacity(rows=5000, columns=((0, 10_000), (0, 0), (0, 0)))
+    before = (tmp_path / "1.table").stat()
+    file.grow(more, 1 << 14)
+    after = (tmp_path / "1.table").stat()
+    assert (file.image.room, file.image.slots) == (more, 1 << 14)
+    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+    assert after.st_blocks > before.st_blocks
 
 
 def test_what_one_mapping_writes_another_reads(tmp_path: Path) -> None:
     path = tmp_path / "1.table"
-    image, identity = create_file(path, COUNTS, CAPACITY)
-    image.version = 9
-    mapped = map_file(path, COUNTS)
-    assert mapped is not None
-    assert mapped[1] == identity
-    assert mapped[0] is not None
-    assert mapped[0].version == version_in(path) == 9
+    file = create(path)
+    file.image.versions[2] = 9
+    opened = open_file(path, COUNTS, 4)
+    assert opened is not None
+    assert opened[1] == file.identity
+    assert opened[0] is not None
+    assert opened[0].image.versions.tolist() == [-1, -1, 9, -1]
 
 
 def test_a_leftover_is_replaced_and_not_reused(tmp_path: Path) -> None:
-    path = tmp_path / "1.new"
-    old, old_identity = create_file(path, COUNTS, CAPACITY)
-    _, identity = create_file(path, COUNTS, CAPACITY)
-    assert identity != old_identity
-    old.version = 3
-    assert version_in(path) == -1
+    old, new = create(tmp_path / "1.new"), create(tmp_path / "1.new")
+    assert new.identity != old.identity
+    old.image.versions[0] = 3
+    assert new.image.versions[0] == -1
 
 
 def test_a_missing_file_is_no_table(tmp_path: Path) -> None:
-    assert map_file(tmp_path / "1.table", COUNTS) is None
-    assert version_in(tmp_path / "1.table") is None
+    assert open_file(tmp_path / "1.table", COUNTS, 4) is None
 
 
-@pytest.mark.parametrize("size", [0, 7, 64, 500])
+@pytest.mark.parametrize("size", [0, 7, 64, 500, -1])
 def test_a_file_cut_short_is_no_table(tmp_path: Path, size: int) -> None:
     path = tmp_path / "1.table"
-    create_file(path, COUNTS, CAPACITY)
-    os.truncate(path, size)
-    mapped = map_file(path, COUNTS)
-    assert mapped is not None
-    assert mapped[0] is None
-    assert version_in(path) is None
+    file = create(path)
+    os.truncate(path, size if size >= 0 else path.stat().st_size + size)
+    assert not file.is_whole
+    opened = open_file(path, COUNTS, 4)
+    assert opened is not None
+    assert opened[0] is None
 
 
-def test_a_file_of_another_schema_is_no_table(tmp_path: Path) -> None:
+def test_a_file_of_another_schema_or_number_of_key_groups_is_no_table(tmp_path: Path) -> None:
     path = tmp_path / "1.table"
-    create_file(path, COUNTS, CAPACITY)
-    mapped = map_file(path, BLOBS)
-    assert mapped is not None
-    assert mapped[0] is None
+    create(path)
+    for schema, num_key_groups in ((BLOBS, 4), (COUNTS, 8)):
+        opened = open_file(path, schema, num_key_groups)
+        assert opened is not None
+        assert opened[0] is None
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
@@ -80,11 +96,24 @@ def test_a_full_disk_says_how_much_was_needed_and_where(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     path = tmp_path / "1.table"
-    size = file_bytes(COUNTS, CAPACITY)
-    with pytest.raises(StorageFullError, match=f"needs {size} bytes for .*1.table.*Free") as caught:
-        create_file(path, COUNTS, CAPACITY)
-    assert caught.value.context == {"path": str(path), "needed_bytes": size}
+    with pytest.raises(StorageFullError, match=r"needs \d+ bytes for .*1.table.*Free") as caught:
+        create(path)
+    assert caught.value.context["path"] == str(path)
     assert not path.exists()
+
+
+def test_a_full_disk_leaves_a_file_that_cannot_grow_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    file = create(tmp_path / "1.table")
+    slots = file.image.slots
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StorageFullError):
+        file.grow(CAPACITY, 1 << 14)
+    assert (file.image.room, file.image.slots) == (ROOM, slots)
 
 
 def test_other_errors_of_the_file_system_pass(
@@ -95,9 +124,9 @@ def test_other_errors_of_the_file_system_pass(
 
     monkeypatch.setattr(os, "posix_fallocate", broken)
     with pytest.raises(OSError, match="disk on fire"):
-        create_file(tmp_path / "1.table", COUNTS, CAPACITY)
+        create(tmp_path / "1.table")
 
 
 def test_a_blank_table_is_empty_and_has_no_file() -> None:
-    blank = blank_image(COUNTS)
-    assert (blank.version, blank.num_keys, blank.state_bytes, blank.dirty) == (-1, 0, 0, False)
+    blank = blank_image(COUNTS, 4)
+    assert (blank.versions.tolist(), blank.live, blank.used) == ([-1] * 4, 0, 0)

@@ -1,0 +1,109 @@
+"""What an epoch costs in lanes and on the driver against the number of key groups, without Spark.
+
+Two lanes take 20,000 rows an epoch over keys drawn evenly.  Figures are CPU milliseconds of steady
+epochs (medians), so other programs on the machine disturb them little.
+
+    python -m benchmarks.lane [--key-groups 256 4096 32768] [--rows 20000] [--keys 100000]
+        [--operators 1] [--lanes 2] [--epochs 15] [--state aggregate|binary]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from tests.oracles.one_process import OneProcess, Took, lane_operator
+
+from godwit.dataflow import aggregates as gw
+from godwit.dataflow.compute import ComputeOperator
+from godwit.lane.lane import LaneFlow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.dataflow.aggregates.aggregate import Aggregate
+
+AGGREGATES: dict[str, dict[str, Aggregate]] = {
+    "aggregate": {"n": gw.count(), "total": gw.sum("v")},
+    "binary": {"top": gw.top_k("v", 3)},
+}
+
+
+def flow_of(num_key_groups: int, operators: int, state: str) -> LaneFlow:
+    """Make a flow of some operators side by side over a string key."""
+    return LaneFlow(
+        num_key_groups=num_key_groups,
+        levels=1,
+        operators=tuple(
+            lane_operator(
+                ComputeOperator(
+                    name=f"operator {index}",
+                    keys=pa.schema({"k": pa.string()}),
+                    inputs=pa.schema({"v": pa.float64()}),
+                    aggregates=AGGREGATES[state],
+                ),
+                index,
+            )
+            for index in range(operators)
+        ),
+    )
+
+
+def batches(rng: np.random.Generator, rows: int, keys: int) -> Sequence[pa.RecordBatch]:
+    """Two source partitions."""
+    parts = []
+    for _ in range(2):
+        chosen = rng.integers(0, keys, rows // 2)
+        names = pa.array([f"customer-{key:08d}" for key in chosen.tolist()])
+        parts.append(pa.record_batch({"k": names, "v": pa.array(rng.random(rows // 2))}))
+    return parts
+
+
+def measure(flow: LaneFlow, arguments: argparse.Namespace) -> list[Took]:
+    """Run epochs and return what the second half of them took."""
+    rng = np.random.default_rng(1)
+    with tempfile.TemporaryDirectory() as directory:
+        run = OneProcess(
+            flow, Path(directory), {"e": arguments.lanes}, snapshot_budget_bytes=arguments.snapshots
+        )
+        took = []
+        for _ in range(arguments.epochs):
+            rows = batches(rng, arguments.rows, arguments.keys)
+            took.append(Took())
+            run.epoch({member.index: rows for member in flow.operators}, took[-1])
+        return took[len(took) // 2 :]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--key-groups", type=int, nargs="+", default=[256, 4096, 32768])
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--operators", type=int, default=1)
+    parser.add_argument("--lanes", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--snapshots", type=int, default=0, help="budget in bytes an epoch")
+    parser.add_argument("--state", choices=sorted(AGGREGATES), default="aggregate")
+    arguments = parser.parse_args()
+    median = functools.partial(np.median)
+    for num_key_groups in arguments.key_groups:
+        took = measure(flow_of(num_key_groups, arguments.operators, arguments.state), arguments)
+        parts = {
+            name: median([getattr(one, name) for one in took])
+            for name in ("plan", "source", "lanes", "commit")
+        }
+        phases = {p: median([one.phases.get(p, 0.0) for one in took]) for p in took[-1].phases}
+        print(f"{num_key_groups:>6} key groups:", end="")
+        print(
+            "".join(f"  {name} {ms:.1f}" for name, ms in parts.items()), end=" ms CPU; lanes, wall:"
+        )
+        print("".join(f"  {phase} {ms:.1f}" for phase, ms in phases.items()))
+
+
+if __name__ == "__main__":
+    main()
