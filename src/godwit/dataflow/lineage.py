@@ -30,7 +30,7 @@ from godwit.state.records import StateId
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.compiled import CompiledFlow, Output
     from godwit.dataflow.operator import KeyedOperator
     from godwit.state.commit_log import CommitLog
     from godwit.state.evolution import FlowChanges, StateUpgrade
@@ -38,22 +38,25 @@ if TYPE_CHECKING:
 
     Layouts: TypeAlias = Mapping[str, tuple[EntryLayout, WaitingLayout]]
 
-__all__ = ["Layouts", "flow_version", "layouts_of"]
+__all__ = ["Layouts", "flow_version", "layouts_of", "sink_version"]
 
 
 def flow_version(flow: CompiledFlow) -> FlowVersion:
     """Describe a flow as its checkpoint keeps it."""
     return FlowVersion(
         operators={operator.name: _operator_version(operator, flow) for operator in flow.operators},
-        sinks={
-            output.name: SinkVersion(
-                columns=columns_of(output.schema),
-                keys=output.keys,
-                complete=flow.operator(output.operator).complete,
-            )
-            for output in flow.outputs
-        },
-        sources=flow.sources,
+        sinks={output.name: sink_version(output, flow) for output in flow.outputs},
+        sources=tuple(sorted(flow.sources)),
+    )
+
+
+def sink_version(output: Output, flow: CompiledFlow) -> SinkVersion:
+    """Describe the rows of a sink as the checkpoint keeps it."""
+    return SinkVersion(
+        columns=columns_of(output.schema),
+        keys=output.keys,
+        # Rejected rows are never the whole of anything.
+        complete=flow.operator(output.operator).complete and output.rejects_of is None,
     )
 
 

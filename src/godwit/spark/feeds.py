@@ -76,7 +76,11 @@ class Feed:
 
 
 def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
-    """Find the feeds of a flow, in the order its operators were declared."""
+    """Find the feeds of a flow, by names of sources, then as its operators were declared.
+
+    Spark numbers the sources of a query in the order it comes upon them, and finds their offsets by
+    these numbers.  So the order must not follow the operators, which come and go.
+    """
     feeds: list[Feed] = []
     for index, given in enumerate(flow.inputs):
         if not isinstance(given, SourceInput):
@@ -98,7 +102,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
                 schema=given.schema,
             )
         )
-    return tuple(feeds)
+    return tuple(sorted(feeds, key=lambda feed: feed.source))
 
 
 def _free_slot(dtype: pa.DataType, taken: dict[str, None]) -> str:

@@ -34,7 +34,13 @@ from godwit.spark.instructions import (
     places_of,
     state_instruction,
 )
-from godwit.spark.outputs import close_sinks, deliver, open_sinks, staged_sinks
+from godwit.spark.outputs import (
+    close_sinks,
+    deliver,
+    deliver_as_staged,
+    open_sinks,
+    staged_sinks,
+)
 from godwit.spark.progress import Progress
 from godwit.spark.stages import Program, ShippedProgram, run_stages
 from godwit.spark.takeover import first_assignments, take_up
@@ -135,7 +141,9 @@ class Run:
 
     def open(self) -> None:
         """Open the sinks, wait for executors, take up where the checkpoint left off."""
-        open_sinks(self.flow, self.log.identity.query_id, self.spark)
+        query_id = self.log.identity.query_id
+        have_it = deliver_as_staged(self.flow, query_id, self.log, self.spark)
+        open_sinks(self.flow, query_id, self.spark)
         lanes = lane_flow(self.flow, self._taken_up.layouts, staged_sinks(self.flow))
         feeds = tuple(tuple(feed.inputs) for feed in self._feeds)
         program = Program(feeds=feeds, lanes=lanes, schema=self._schema)
@@ -169,7 +177,7 @@ class Run:
         if committed >= 0 and (told := self._taken_up.told()) is not None:
             self.emit(self.event(events.FlowChanged, **told))
         if committed >= 0:
-            self._deliver(self.log.record(committed))
+            self._deliver(self.log.record(committed), but=have_it)
         self._background.watch_executors()
 
     def close(self) -> None:
@@ -380,9 +388,9 @@ class Run:
                 )
             )
 
-    def _deliver(self, record: CommitRecord) -> None:
-        """Give the sinks what the record names."""
-        deliver(self.flow, record, self.storage, self.spark)
+    def _deliver(self, record: CommitRecord, *, but: frozenset[str] = frozenset()) -> None:
+        """Give the sinks what the record names, but for those that have it."""
+        deliver(self.flow, record, self.storage, self.spark, but=but)
 
     def _note_progress(
         self, took: Progress, reports: Sequence[LaneReport], record: CommitRecord

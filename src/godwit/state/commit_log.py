@@ -494,7 +494,12 @@ def _create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> Flow
     """Give the stored identity, after storing `identity` if there is none."""
     stored = _stored_identity(storage)
     if stored is not None:
-        return stored
+        claimed = stored.num_key_groups, stored.name
+        if claimed == (identity.num_key_groups, identity.name) or _numbers(storage, COMMITS):
+            return stored
+        # It is of a start that failed before its first epoch, which claims nothing.
+        storage.delete(IDENTITY)
+        identity = msgspec.structs.replace(identity, query_id=stored.query_id)
     # If another run is faster, its identity is the one to compare with.
     with suppress(FileExistsError):
         storage.create_exclusive(IDENTITY, encode_record(identity))

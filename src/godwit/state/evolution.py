@@ -212,6 +212,7 @@ def changes_to(
         return FlowChanges(
             version=given, renamed={}, added=tuple(given.operators), returned=(), removed=()
         )
+    _insist_on_sources(given, stored, uri)
     problems: list[str] = []
     renamed = _renamed(given, stored, problems)
     origin = {new: old for old, new in renamed.items()}
@@ -254,6 +255,22 @@ def changes_to(
         returned=tuple(returned),
         removed=removed,
         results=tuple(results),
+    )
+
+
+def _insist_on_sources(given: FlowVersion, stored: FlowVersion, uri: str) -> None:
+    """Refuse other sources; that a single one was renamed makes no difference to Spark."""
+    if len(given.sources) == len(stored.sources) == 1 or given.sources == stored.sources:
+        return
+    found = [f"source {name!r} was added" for name in given.sources if name not in stored.sources]
+    found += [f"source {name!r} is gone" for name in stored.sources if name not in given.sources]
+    raise CheckpointMismatchError(
+        f"The checkpoint {uri!r} does not fit this flow: {'; '.join(found)}. Spark keeps how far "
+        "each source was read by the source's number, and these would change.",
+        remedy="Start the flow with the sources that it had; give a new source a flow and a "
+        "checkpoint of its own.",
+        uri=uri,
+        differences=found,
     )
 
 

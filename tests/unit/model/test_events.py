@@ -14,6 +14,14 @@ from godwit.model.events import Event, event_from_dict
 
 ONE_OF_EACH: tuple[Event, ...] = (
     events.QueryStarted(epoch=-1, at_s=1.0, name="delays"),
+    events.FlowChanged(
+        epoch=4,
+        at_s=1.0,
+        added=("a",),
+        removed=("b",),
+        renamed={"c": "d"},
+        results=("d.n starts empty",),
+    ),
     events.QueryStopped(epoch=4, at_s=1.0, name="delays"),
     events.QueryFailed(epoch=4, at_s=1.0, name="delays", error="a sink is full"),
     events.EpochCommitted(

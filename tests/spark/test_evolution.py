@@ -1,0 +1,194 @@
+"""A flow that was changed goes on from its checkpoint: what stayed keeps its state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.streams import Inbox, by_epoch, counted, drain
+
+import godwit as gw
+from godwit.model import events
+from godwit.model.errors import CheckpointMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from godwit.dataflow.stream import KeyedStream, Stream
+
+pytestmark = pytest.mark.spark
+
+Build = "Callable[[KeyedStream], dict[str, Stream]]"
+
+
+class Place:
+    """A checkpoint and a directory that streams of several programs read."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.checkpoint = directory / "ck"
+        self.inbox = Inbox(spark=spark, directory=directory / "in", columns="k string, v long")
+
+    def run(
+        self, build: Callable[[KeyedStream], dict[str, Stream]], *rows: tuple[str, int]
+    ) -> tuple[dict[str, dict[int, Any]], gw.Query]:
+        """Run a program over one more epoch; return what its sinks got, and the query."""
+        if rows:
+            self.inbox.put(list(rows))
+        flow = gw.Flow("changing", num_key_groups=8)
+        streams = build(flow.source("rows", self.inbox.stream()).key_by("k"))
+        sinks = {name: gw.sinks.memory() for name in streams}
+        for name, stream in streams.items():
+            flow.sink(name, stream, sinks[name])
+        query = drain(flow, self.checkpoint)
+        return {name: by_epoch(sink.epochs) for name, sink in sinks.items()}, query
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path)
+
+
+def changed(query: gw.Query) -> events.FlowChanged | None:
+    return next((e for e in query.events if isinstance(e, events.FlowChanged)), None)
+
+
+def test_reordered_added_and_removed_results_keep_the_state_of_those_that_stayed(
+    place: Place,
+) -> None:
+    place.run(
+        lambda rows: {"out": rows.compute(name="o", t=gw.sum("v"), n=gw.count(), hi=gw.max("v"))},
+        *[("a", 400), ("a", 3), ("b", 1)],
+    )
+    out, query = place.run(
+        lambda rows: {"out": rows.compute(name="o", n=gw.count(), hi=gw.max("v"), t=gw.sum("v"))},
+        ("a", 4),
+    )
+    assert out["out"][1] == counted([("a", 3, 400, 407)])
+    out, query = place.run(
+        lambda rows: {"out": rows.compute(name="o", t=gw.sum("v"), m=gw.mean("v"), n=gw.count())},
+        *[("a", 1), ("b", 5)],
+    )
+    # The mean starts empty for keys that were there before.
+    assert out["out"][2] == counted([("a", 408, 1.0, 4), ("b", 6, 5.0, 2)])
+    told = changed(query)
+    assert told is not None
+    assert sorted(told.results) == ["o.hi was let go", "o.m starts empty"]
+
+
+def test_operators_are_added_removed_renamed_and_come_back(place: Place) -> None:
+    def total(rows: KeyedStream, name: str, formerly: str | None = None) -> Stream:
+        return rows.compute(name=name, formerly=formerly, t=gw.sum("v"))
+
+    place.run(lambda rows: {"a": total(rows, "a"), "b": total(rows, "b")}, ("x", 1))
+    out, query = place.run(
+        lambda rows: {"a": total(rows, "c", formerly="a"), "new": total(rows, "a")}, ("x", 10)
+    )
+    assert out["a"][1] == counted([("x", 11)])
+    assert out["new"][1] == counted([("x", 10)])
+    told = changed(query)
+    assert told is not None
+    assert (told.added, told.removed, told.renamed) == (("a",), ("b",), {"a": "c"})
+    assert "b is gone, its state is kept" in told.describe()
+    # The same program again: nothing is renamed twice, nothing is said.
+    out, query = place.run(
+        lambda rows: {"a": total(rows, "c", formerly="a"), "new": total(rows, "a")}, ("x", 100)
+    )
+    assert (out["a"][2], out["new"][2]) == (counted([("x", 111)]), counted([("x", 110)]))
+    assert changed(query) is None
+    out, query = place.run(lambda rows: {"b": total(rows, "b")}, ("x", 1000))
+    assert out["b"][3] == counted([("x", 1001)])
+    told = changed(query)
+    assert told is not None
+    assert (told.returned, told.removed) == (("b",), ("a", "c"))
+
+
+def test_a_changed_aggregate_is_refused_and_the_checkpoint_goes_on_without_the_change(
+    place: Place,
+) -> None:
+    place.run(lambda rows: {"out": rows.compute(name="o", t=gw.sum("v"))}, ("a", 1))
+    with pytest.raises(CheckpointMismatchError, match=r"'t': aggregate\.aggregate was 'sum'"):
+        place.run(lambda rows: {"out": rows.compute(name="o", t=gw.max("v"))}, ("a", 2))
+    out, _ = place.run(lambda rows: {"out": rows.compute(name="o", t=gw.sum("v"))})
+    assert out["out"][1] == counted([("a", 3)])
+
+
+def first_and_count(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
+    state["n"] = state.get("n", 0) + len(rows)
+    yield key[0], state["n"]
+
+
+def test_a_changed_output_is_delivered_as_it_was_staged_and_then_as_it_is(
+    place: Place, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    def flow(schema: str, function: Any) -> gw.Flow:
+        made = gw.Flow("changing", num_key_groups=8)
+        rows = made.source("rows", place.inbox.stream()).key_by("k")
+        stream = rows.process(function, state=dict, output=schema, name="o")
+        made.sink("out", stream, gw.sinks.foreach(lambda batch, epoch: kept.append((epoch, batch))))
+        made.sink("files", stream, gw.sinks.parquet(str(out)))
+        return made
+
+    kept: list[Any] = []
+    place.inbox.put([("a", 1)])
+    drain(flow("k string, n long", first_and_count), place.checkpoint)
+    place.inbox.put([("a", 2)])
+
+    def renamed(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
+        for _, count in first_and_count(key, rows, state):
+            yield key[0], str(count), True
+
+    drain(flow("k string, total string, yes boolean", renamed), place.checkpoint)
+    assert place.inbox.spark.read.parquet(str(out)).count() == 2
+
+
+def test_a_start_that_fails_before_its_first_epoch_claims_nothing(
+    place: Place, spark: SparkSession
+) -> None:
+    def fails(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
+        msg = "not yet right"
+        raise ValueError(msg)
+
+    def start(function: Any, name: str, groups: int, key: str) -> Any:
+        flow = gw.Flow(name, num_key_groups=groups)
+        rows = flow.source("rows", place.inbox.stream()).key_by(key)
+        sink = gw.sinks.memory()
+        stream = rows.process(function, state=dict, output="k string, n long", name="o")
+        flow.sink("out", stream, sink)
+        drain(flow, place.checkpoint)
+        return by_epoch(sink.epochs)
+
+    place.inbox.put([("a", 1)])
+    with pytest.raises(gw.GodwitError, match="not yet right"):
+        start(fails, "wrong", 4, "v")
+    assert start(first_and_count, "right", 8, "k") == {0: counted([("a", 1)])}
+
+
+def test_the_order_of_operators_does_not_exchange_the_offsets_of_sources(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inboxes = {
+        name: Inbox(spark=spark, directory=tmp_path / name, columns="k string, v long")
+        for name in ("left", "right")
+    }
+
+    def run(*order: str) -> dict[str, Any]:
+        flow = gw.Flow("two", num_key_groups=8)
+        sinks = {name: gw.sinks.memory() for name in order}
+        for name in order:
+            keyed = flow.source(name, inboxes[name].stream()).key_by("k")
+            flow.sink(name, keyed.compute(name=name, n=gw.count()), sinks[name])
+        drain(flow, tmp_path / "ck")
+        return {name: sink.epochs[max(sink.epochs)].to_pylist() for name, sink in sinks.items()}
+
+    inboxes["left"].put([("a", 1)], [("a", 1)], [("a", 1)])
+    inboxes["right"].put([("a", 1)])
+    run("left", "right")
+    inboxes["right"].put([("a", 1)])
+    assert run("right", "left")["right"] == [{"k": "a", "n": 2}]
+    with pytest.raises(CheckpointMismatchError, match="source 'right' is gone"):
+        run("left")
