@@ -1,4 +1,7 @@
-"""`godwit checkpoint`: look into a checkpoint, and check every byte of it, without Spark."""
+"""`godwit checkpoint`: look into a checkpoint, and check every byte of it, without Spark.
+
+Each further action is a file of its own (``checkpoint_<action>.py``) that adds its parser.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from godwit.cli.checkpoint_copy import add_copy_action
+from godwit.cli.checkpoint_edit import add_edit_actions
 from godwit.cli.checkpoint_lease import add_unlock_action
 from godwit.cli.progress import verify_watched, watcher_on
 from godwit.model.errors import CheckpointError
@@ -33,8 +38,9 @@ def add_checkpoint_command(subparsers: Any) -> None:
     """Add ``checkpoint`` to the command line; the function to run is left in ``args.run``."""
     parser = subparsers.add_parser(
         "checkpoint",
-        help="what is in a checkpoint, and whether it is whole",
-        description="Look into a checkpoint. It is only read, so a query may be running on it.",
+        help="what is in a checkpoint, whether it is whole; copy it, rename and drop its state",
+        description="Look into a checkpoint, copy it, or change what its next run takes up. "
+        "`inspect`, `verify` and `copy` only read it, so a query may be running on it.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     shown = actions.add_parser(
@@ -52,6 +58,8 @@ def add_checkpoint_command(subparsers: Any) -> None:
         "checkpoint.",
     )
     checked.set_defaults(run=_verify)
+    add_copy_action(actions)
+    add_edit_actions(actions)
     add_unlock_action(actions)
     for action in (shown, checked):
         action.add_argument("path", metavar="PATH", help=_PATH)

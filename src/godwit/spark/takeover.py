@@ -83,8 +83,9 @@ def take_up(
     stored = None if new else CommitLog.open_read_only(storage)
     given = flow_version(flow)
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
+    edits = () if stored is None else stored.edits()
     previous = -1 if stored is None else stored.flow
-    changes = changes_to(given, before, previous=previous, uri=storage.uri)
+    changes = changes_to(given, before, previous=previous, uri=storage.uri, edits=edits)
     layouts = layouts_of(flow, stored, changes)
     log = CommitLog.create_or_open(
         storage,

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from godwit.state.records import (
     BLOCKS,
     COMMITS,
+    EDITS,
     FLOWS,
     IDENTITY,
     MANIFESTS,
     commit_path,
+    edit_path,
     flow_path,
     manifest_path,
     number_in,
@@ -34,7 +36,7 @@ __all__ = ["collect", "needed_files", "unneeded_files"]
 def collect(log: CommitLog) -> list[str]:
     """Delete every file that no retained epoch needs.
 
-    Reads one manifest and the records after it, and lists five directories: call it every few
+    Reads one manifest and the records after it, and lists six directories: call it every few
     epochs, not in each. It may run beside commits of the same log.
 
     Returns
@@ -68,6 +70,8 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
             # A commit beside this may just be writing the manifest of the latest epoch.
             if epoch < latest or number_in(entry.path) is not None:
                 found.append(entry)
+    about = {edit_path(edit.number) for edit in log.edits()}
+    found += [entry for entry in log.storage.list(EDITS) if entry.path not in about]
     return sorted(found)
 
 

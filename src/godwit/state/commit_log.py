@@ -35,16 +35,19 @@ from godwit.state.framing import decode_record, encode_commit, encode_record
 from godwit.state.identity import differences
 from godwit.state.records import (
     COMMITS,
+    EDITS,
     FLOWS,
     IDENTITY,
     MANIFESTS,
     RUNS,
     CommitRecord,
+    EditRecord,
     FlowIdentity,
     Manifest,
     RunRecord,
     StateId,
     commit_path,
+    edit_path,
     flow_path,
     manifest_path,
     number_in,
@@ -245,6 +248,18 @@ class CommitLog:
             found[at] = self.version(at)
             at = found[at].previous
         return found
+
+    def edits(self) -> tuple[EditRecord, ...]:
+        """Edits of the flow version that counts, which the next one is to take up, in order."""
+        found = (
+            load_record(self.storage, edit_path(number), EditRecord)
+            for number in self.edit_numbers()
+        )
+        return tuple(edit for edit in found if edit.flow == self.flow)
+
+    def edit_numbers(self) -> list[int]:
+        """Numbers of all edits that are there, ascending."""
+        return _numbers(self.storage, EDITS)
 
     def recorded_as(self, state: StateId) -> StateId:
         """Give the names of a state as of the latest record: a renaming may be yet to commit."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from godwit.state.records import EditRecord
+
 __all__ = [
     "Columns",
     "FlowChanges",
@@ -187,7 +189,12 @@ class FlowChanges:
 
 
 def changes_to(
-    given: FlowVersion, stored: FlowVersion | None, *, previous: int, uri: str
+    given: FlowVersion,
+    stored: FlowVersion | None,
+    *,
+    previous: int,
+    uri: str,
+    edits: Sequence[EditRecord] = (),
 ) -> FlowChanges:
     """Find what a program changed.
 
@@ -201,6 +208,8 @@ def changes_to(
         Its number.
     uri
         The checkpoint, for messages.
+    edits
+        What is to be renamed and dropped before that.
 
     Raises
     ------
@@ -213,6 +222,8 @@ def changes_to(
             version=given, renamed={}, added=tuple(given.operators), returned=(), removed=()
         )
     _insist_on_sources(given, stored, uri)
+    names = {*stored.operators, *stored.kept}
+    stored = edited(stored, edits)
     problems: list[str] = []
     renamed = _renamed(given, stored, problems)
     origin = {new: old for old, new in renamed.items()}
@@ -231,7 +242,7 @@ def changes_to(
         problems += differences(f"{where}kind", before.kind, operator.kind)
         problems += differences(f"{where}keys", before.keys, operator.keys)
         results += _results(name, before, operator)
-    taken = {origin.get(name, name) for name in given.operators} - set(added)
+    taken = {origin.get(name, name) for name in given.operators if name not in added}
     carried = {**stored.kept, **stored.operators}
     kept = {name: carried[name] for name in sorted(carried.keys() - taken)}
     removed = tuple(name for name in kept if name in stored.operators)
@@ -244,18 +255,52 @@ def changes_to(
             uri=uri,
             differences=problems,
         )
-    version = msgspec.structs.replace(given, previous=previous, kept=kept, renamed=renamed)
-    same = not renamed and _read_back(version) == msgspec.structs.replace(
-        stored, previous=previous, renamed={}, dropped=()
+    # From the names in the checkpoint, through those after the edits, to those of the program.
+    to = {name: stored.renamed.get(name, name) for name in names - set(stored.dropped)}
+    total = {name: renamed.get(after, after) for name, after in to.items()}
+    total = {old: new for old, new in total.items() if old != new}
+    version = msgspec.structs.replace(
+        given, previous=previous, kept=kept, renamed=total, dropped=stored.dropped
     )
+    same = not edits and _read_back(version) == msgspec.structs.replace(stored, previous=previous)
     return FlowChanges(
         version=None if same else version,
-        renamed=renamed,
+        renamed=total,
         added=tuple(added),
         returned=tuple(returned),
         removed=removed,
         results=tuple(results),
     )
+
+
+def edited(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
+    """Give a flow version as it is after some edits; `renamed` and `dropped` say which."""
+    renamed: dict[str, str] = {}
+    dropped: list[str] = []
+    operators, kept = dict(version.operators), dict(version.kept)
+    for edit in edits:
+        for name in edit.dropped:
+            operators.pop(name, None)
+            kept.pop(name, None)
+            dropped.append(_origin(renamed, name))
+            renamed.pop(_origin(renamed, name), None)
+        for old, new in edit.renamed.items():
+            for named in (operators, kept):
+                if old in named:
+                    named[new] = named.pop(old)
+            renamed[_origin(renamed, old)] = new
+    return msgspec.structs.replace(
+        version,
+        operators=operators,
+        kept=kept,
+        renamed={old: new for old, new in renamed.items() if old != new},
+        dropped=tuple(dropped),
+    )
+
+
+def _origin(renamed: Mapping[str, str], name: str) -> str:
+    """Name that an operator had before the edits."""
+    return next((old for old, new in renamed.items() if new == name), name)
 
 
 def _insist_on_sources(given: FlowVersion, stored: FlowVersion, uri: str) -> None:

@@ -10,6 +10,7 @@ from godwit.state.commit_log import CommitLog, load_record
 from godwit.state.records import (
     BLOCKS,
     COMMITS,
+    EDITS,
     FLOWS,
     IDENTITY,
     MANIFESTS,
@@ -105,7 +106,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
     runs = [entry.path for entry in storage.list(RUNS) if number_in(entry.path) is not None]
     files = [
         entry
-        for directory in ("", RUNS, FLOWS, COMMITS, MANIFESTS, BLOCKS)
+        for directory in ("", RUNS, FLOWS, EDITS, COMMITS, MANIFESTS, BLOCKS)
         for entry in storage.list(directory)
         if entry.path == IDENTITY or number_in(entry.path, temporary=True) is not None
     ]

@@ -4,6 +4,7 @@ The checkpoint is a directory of files that are written once and never changed::
 
     identity.rec                            whose checkpoint this is
     flows/<number>.rec                      what the flow's operators were, from some epoch on
+    edits/<number>.rec                      what the next flow version is to rename and drop
     runs/<number>.rec                       who opened it to write; the last one owns it
     commits/<epoch>.rec                     the one record that makes an epoch's files count
     manifests/<epoch>.rec                   all chains as of that epoch, so that few records do
@@ -33,6 +34,7 @@ __all__ = [
     "ALIGNMENT",
     "BLOCKS",
     "COMMITS",
+    "EDITS",
     "FLOWS",
     "FORMAT",
     "IDENTITY",
@@ -41,6 +43,7 @@ __all__ = [
     "BatchRef",
     "BlockRef",
     "CommitRecord",
+    "EditRecord",
     "FlowIdentity",
     "KeyGroupEntry",
     "Manifest",
@@ -52,6 +55,7 @@ __all__ = [
     "StateManifest",
     "WaitingManifest",
     "commit_path",
+    "edit_path",
     "flow_path",
     "manifest_path",
     "number_in",
@@ -64,6 +68,7 @@ FORMAT: Final = 2
 
 IDENTITY: Final = "identity.rec"
 FLOWS: Final = "flows"
+EDITS: Final = "edits"
 RUNS: Final = "runs"
 COMMITS: Final = "commits"
 MANIFESTS: Final = "manifests"
@@ -310,6 +315,27 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
     query_id: str = ""
 
 
+class EditRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants the next flow version to rename and drop.
+
+    Attributes
+    ----------
+    number
+        Edits are taken up in the order of their numbers.
+    flow
+        The flow version that it is about; it means nothing once there is a later one.
+    renamed
+        Old name → new name.
+    dropped
+        Operators whose state is to be forgotten.
+    """
+
+    number: int = 0
+    flow: int
+    renamed: dict[str, str] = msgspec.field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One run that opened the checkpoint for writing."""
 
@@ -396,6 +422,11 @@ def manifest_path(epoch: int) -> str:
     return f"{MANIFESTS}/{epoch:012d}.rec"
 
 
+def edit_path(number: int) -> str:
+    """Path of the record of edit `number`."""
+    return f"{EDITS}/{number:012d}.rec"
+
+
 def flow_path(number: int) -> str:
     """Path of the record of flow version `number`."""
     return f"{FLOWS}/{number:012d}.rec"
@@ -407,7 +438,7 @@ def run_path(number: int) -> str:
 
 
 _NUMBERED = re.compile(
-    rf"(?:{RUNS}|{FLOWS}|{COMMITS}|{MANIFESTS})/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
+    rf"(?:{RUNS}|{FLOWS}|{EDITS}|{COMMITS}|{MANIFESTS})/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
     rf"|{BLOCKS}/(\d{{12}})-[\w.+-]+\.blk"
 )
 

@@ -13,6 +13,7 @@ from godwit.state.evolution import (
     described,
     plain,
 )
+from godwit.state.records import EditRecord
 
 
 def state(*results: str) -> StateDescription:
@@ -93,7 +94,9 @@ def test_names_can_be_exchanged_and_are_not_exchanged_back() -> None:
 def test_a_new_operator_may_take_the_name_of_a_renamed_one() -> None:
     given = flow(c=operator("t", formerly="a"), a=operator("x"), b=operator("n"))
     changed = changes(STORED, given)
-    assert (changed.renamed, changed.added) == ({"a": "c"}, ("a",))
+    assert (changed.renamed, changed.added, changed.removed) == ({"a": "c"}, ("a",), ())
+    assert changed.version is not None
+    assert changed.version.kept == {}
 
 
 @pytest.mark.parametrize(
@@ -125,6 +128,49 @@ def test_an_operator_that_nobody_named_does_not_lose_its_state_by_an_added_resul
 def test_a_formerly_means_nothing_where_there_is_no_checkpoint_yet() -> None:
     given = flow(a=operator("t", formerly="old"))
     assert changes_to(given, None, previous=-1, uri="ck").version == given
+
+
+def test_edits_come_before_what_the_program_says() -> None:
+    edits = (
+        EditRecord(number=0, flow=0, renamed={"a": "x"}),
+        EditRecord(number=1, flow=0, dropped=("b",)),
+        EditRecord(number=2, flow=0, renamed={"x": "b"}),
+    )
+    given = flow(c=operator("t", formerly="b"), b=operator("n"))
+    changed = changes_to(given, STORED, previous=0, uri="ck", edits=edits)
+    assert (changed.renamed, changed.added) == ({"a": "c"}, ("b",))
+    assert changed.version is not None
+    assert (changed.version.dropped, changed.version.kept) == (("b",), {})
+
+
+def test_an_edit_alone_makes_a_version() -> None:
+    edits = (EditRecord(flow=0, dropped=("b",)),)
+    stored = after(STORED, flow(a=operator("t")))
+    changed = changes_to(flow(a=operator("t")), stored, previous=0, uri="ck", edits=edits)
+    assert changed.version is not None
+    assert (changed.version.dropped, changed.version.kept) == (("b",), {})
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "said"),
+    [
+        (("a", "b"), ("a", "b"), None),
+        (("a",), ("b",), None),  # there is one, whatever it is called
+        (("a",), ("a", "b"), "source 'b' was added"),
+        (("a", "b"), ("b",), "source 'a' is gone"),
+    ],
+)
+def test_sources_stay_since_spark_numbers_them(
+    stored: tuple[str, ...], given: tuple[str, ...], said: str | None
+) -> None:
+    def reads(sources: tuple[str, ...]) -> FlowVersion:
+        return FlowVersion(operators={"a": operator("t")}, sources=sources)
+
+    if said is None:
+        changes(reads(stored), reads(given))
+    else:
+        with pytest.raises(CheckpointMismatchError, match=said):
+            changes(reads(stored), reads(given))
 
 
 def line(*versions: FlowVersion) -> dict[int, FlowVersion]:

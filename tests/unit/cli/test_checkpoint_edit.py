@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.oracles.evolving import Program, Runtime
+
+from godwit.cli.main import main
+from godwit.state.lease import acquire_lease
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TWO = Program(operators={"a": ("total",), "b": ("rows",)})
+
+
+def run(directory: Path, program: Program, *rows: tuple[str, int]) -> Runtime:
+    runtime = Runtime(program, CheckpointStorage.open(directory / "ck"), directory / "local")
+    if rows:
+        runtime.epoch(rows, frozenset())
+    return runtime
+
+
+def test_renamed_state_is_found_under_the_new_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    assert main(["checkpoint", "rename", str(tmp_path / "ck"), "a", "c"]) == 0
+    assert "from the next epoch on, the state of a is that of c" in capsys.readouterr().out
+    after = run(tmp_path, Program(operators={"c": ("total",), "b": ("rows",)}), ("x", 10))
+    assert after.results()["c"] == {"x": {"total": 11}}
+    assert after.taken_up.changes.added == ()
+
+
+def test_dropped_state_is_gone_and_its_files_are_collected(tmp_path: Path) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    only = Program(operators={"a": ("total",)})
+    run(tmp_path, only, ("x", 10))
+    assert main(["checkpoint", "drop", str(tmp_path / "ck"), "b"]) == 0
+    after = run(tmp_path, only, ("x", 100))
+    assert [state.operator for state in after.log.chains.states] == ["a"]
+    again = run(tmp_path, TWO, ("x", 1000))
+    assert again.taken_up.changes.added == ("b",)
+    assert again.results() == {"a": {"x": {"total": 1111}}, "b": {"x": {"rows": 1}}}
+
+
+def test_an_edit_counts_from_the_next_epoch_and_not_before(tmp_path: Path) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    assert main(["checkpoint", "rename", str(tmp_path / "ck"), "a", "c"]) == 0
+    # A start that commits nothing changes nothing; the next one takes up the edit all the same.
+    renamed = Program(operators={"c": ("total",), "b": ("rows",)})
+    run(tmp_path, renamed)
+    assert run(tmp_path, renamed, ("x", 10)).results()["c"] == {"x": {"total": 11}}
+    # It was taken up once: under its old name, an operator is a new one.
+    assert run(tmp_path, TWO, ("x", 5)).taken_up.changes.added == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rename", "no", "c"), "no operator 'no'"),
+        (("rename", "a", "b"), "has an operator 'b' already"),
+        (("drop", "no"), "Its operators are a, b"),
+        (("drop", "a"), "Give --reset"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    action, *rest = arguments
+    assert main(["checkpoint", action, str(tmp_path / "ck"), *rest]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_reset_operator_starts_empty(tmp_path: Path) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    assert main(["checkpoint", "drop", str(tmp_path / "ck"), "a", "--reset"]) == 0
+    assert run(tmp_path, TWO, ("x", 7)).results()["a"] == {"x": {"total": 7}}
+
+
+def test_a_checkpoint_that_a_query_holds_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    lease = acquire_lease(CheckpointStorage.open(tmp_path / "ck"), "somebody")
+    try:
+        assert main(["checkpoint", "drop", str(tmp_path / "ck"), "a", "--reset"]) == 2
+    finally:
+        lease.release()
+    assert "in use by run 'somebody'" in capsys.readouterr().err
+
+
+def test_a_place_without_a_checkpoint_is_left_as_it_is(tmp_path: Path) -> None:
+    assert main(["checkpoint", "drop", str(tmp_path / "none"), "a"]) == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_copying_says_what_was_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    assert main(["checkpoint", "copy", str(tmp_path / "ck"), str(tmp_path / "copy")]) == 0
+    assert "copied as of epoch 0" in capsys.readouterr().out
+    fork = Runtime(TWO, CheckpointStorage.open(tmp_path / "copy"), tmp_path / "forks-local")
+    fork.epoch([("x", 2)], frozenset())
+    assert fork.results()["a"] == {"x": {"total": 3}}
+    assert main(["checkpoint", "copy", str(tmp_path / "ck"), str(tmp_path / "copy")]) == 2
