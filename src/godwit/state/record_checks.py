@@ -44,6 +44,7 @@ _MAX_ENTRIES: Final = 2**26
 """Arrays over the key groups of all states: at most so many elements each."""
 _MAX_DEPTH: Final = 64
 _MAX_STATES: Final = 4096
+_SOURCE_ENTRY: Final = re.compile(r"sources/\d{1,9}/\d{1,18}")
 _QUERY_ID: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
@@ -91,6 +92,9 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     yield from _within("manifest", record.manifest, -1, record.epoch - 1)
     if record.batch is not None:
         yield from _within("micro-batch", record.batch.number, 0, _MAX_SIZE)
+        for name in record.batch.sources:
+            if not _SOURCE_ENTRY.fullmatch(name):
+                yield f"{name!r:.200} is no entry of a source's log"
     if len({segment.id for segment in record.segments}) > _MAX_STATES:
         yield "it names too many states"
     for segment in record.segments:

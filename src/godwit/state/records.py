@@ -129,11 +129,18 @@ class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
     number
         Its number in Spark's progress log.
     digest
-        Of its offsets: two micro-batches of one number and digest hold the same rows.
+        Of its offsets, and of the files behind them: two micro-batches of one number and digest
+        hold the same rows.
+    offsets
+        Its entry of Spark's offset log, so that it can be put back.
+    sources
+        Path below Spark's log → entry of a source's own log that the offsets count on.
     """
 
     number: int
     digest: str
+    offsets: bytes = b""
+    sources: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from godwit.state.evolution import FlowVersion, OperatorVersion, StateDescriptio
 from godwit.state.framing import decode_record, encode_record
 from godwit.state.records import (
     IDENTITY,
+    BatchRef,
     BlockRef,
     CommitRecord,
     FlowIdentity,
@@ -184,6 +185,11 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
         replace(COMMIT, consumed={"op": [2**40]}),
         commit_path(5),
         "key group that does not exist",
+    ),
+    "source's entry outside": (
+        replace(COMMIT, batch=BatchRef(number=1, digest="", sources={"sources/0/../../x": b""})),
+        commit_path(5),
+        "no entry of a source's log",
     ),
     "nested assignment": (
         replace(COMMIT, assignments={"c": nested(100)}),
