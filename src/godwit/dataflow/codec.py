@@ -9,12 +9,12 @@ hold, and has to be asked for by name: opening pickled state runs code.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import decimal
 import enum
 import operator
-import pickle
 import typing
 import uuid
 from functools import cached_property
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVa
 
 import msgspec
 
-from godwit.dataflow.state_checks import failing_path, is_same, misfit
+from godwit.dataflow.pickle_codec import PickleCodec
+from godwit.dataflow.state_checks import Fitting, failing_path, is_same
+from godwit.dataflow.state_failures import UnencodableError, UnheldError, each
 from godwit.dataflow.state_forms import is_native
-from godwit.dataflow.state_records import UnheldError
 from godwit.dataflow.state_types import Described, UndescribableError, describe, is_record
 from godwit.dataflow.state_values import EXTENSION_MARKERS, TaggedValues
 from godwit.model.errors import InvalidFlowError, StateEncodingError
@@ -100,20 +101,6 @@ class StateCodec(Protocol):
         """Return what written state looks like, as plain values."""
 
 
-class UnencodableError(Exception):
-    """A state cannot be written or read.
-
-    Attributes
-    ----------
-    index
-        Position of the state.
-    """
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(reason)
-        self.index = index
-
-
 class MsgpackCodec:
     """Msgpack, in one of two forms.
 
@@ -137,6 +124,7 @@ class MsgpackCodec:
     def __init__(self, state_type: Any, described: Described, *, native: bool) -> None:
         self._type, self._described, self._native = state_type, described, native
         self._tagged = TaggedValues(described.classes)
+        self._fits = Fitting(described)
         self._encode = msgspec.msgpack.Encoder().encode
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -145,16 +133,16 @@ class MsgpackCodec:
     def encode(self, states: Sequence[Any]) -> list[bytes]:
         """Write every state, and make sure that it comes back equal."""
         if not self._native:
-            return _each(self._encode_tagged, states)
+            return self._encode_all_tagged(states)
         try:
             blobs = list(map(self._encode, states))
             read = self._read(blobs)
             differing = () if self._are_equal(states, read) else range(len(states))
         except Exception:  # noqa: BLE001 - each for itself, the one that failed says why
-            return _each(self._encode_one, states)
+            return each(self._encode_one, states)
         for index in differing:
             if not is_same(states[index], read[index]):
-                blobs[index : index + 1] = _each(self._encode_tagged, [states[index]], index)
+                blobs[index : index + 1] = each(self._encode_tagged, [states[index]], index)
         return blobs
 
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
@@ -164,9 +152,9 @@ class MsgpackCodec:
                 return self._read(blobs)
             states: list[Any] = self._tagged.decode(_as_array(blobs))
         except Exception:  # noqa: BLE001 - as above; and a native state may be tagged for itself
-            return _each(self._decode_one, blobs)
+            return each(self._decode_one, blobs)
         if not all(issubclass(kind, self._root) for kind in set(map(type, states))):
-            return _each(self._decode_one, blobs)  # of a record, some may be in the native form
+            return each(self._decode_one, blobs)  # of a record, some may be in the native form
         return states
 
     def describe(self) -> dict[str, Any]:
@@ -220,11 +208,15 @@ class MsgpackCodec:
             came_back = False
         return blob if came_back else self._encode_tagged(state)
 
+    def _encode_all_tagged(self, states: Sequence[Any]) -> list[bytes]:
+        with contextlib.suppress(Exception):  # then each for itself, which says what is wrong
+            if all(map(self._fits, states)):
+                return list(map(self._tagged.encode, states))
+        return each(self._encode_tagged, states)
+
     def _encode_tagged(self, state: Any) -> bytes:
-        schema = self._described.schema
-        wrong = misfit(state, schema["type"], schema["classes"], self._described.classes)
-        if wrong:
-            raise UnheldError(wrong)
+        if not self._fits(state):
+            raise UnheldError(self._fits.told(state))
         try:
             return self._tagged.encode(state)
         except UnheldError:
@@ -259,65 +251,6 @@ def _msgpack_codec(state_type: Any, described: Described, native: bool) -> Msgpa
 def _as_array(blobs: Sequence[bytes | memoryview]) -> bytes:
     """All states as one msgpack array (marker 0xdd, length in 4 bytes): one call reads them."""
     return b"".join([b"\xdd" + len(blobs).to_bytes(4, "big"), *blobs])
-
-
-class PickleCodec:
-    """Pickle; reading it runs code, so only checkpoints that are trusted may be opened.
-
-    Parameters
-    ----------
-    state_type
-        What a key's state is.
-    """
-
-    name: Final = "pickle"
-
-    def __init__(self, state_type: Any) -> None:
-        self._type = state_type
-
-    def encode(self, states: Sequence[Any]) -> list[bytes]:
-        """Write every state, and make sure that it comes back equal."""
-        blobs = _each(_pickled, states)
-        read = _each(pickle.loads, blobs)
-        for index, (state, back) in enumerate(zip(states, read, strict=True)):
-            if not _came_back(state, back):
-                raise UnencodableError(
-                    index, f"it comes back as something else, {back!r:.100}, from a pickle"
-                )
-        return blobs
-
-    def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
-        """Read every state."""
-        return _each(pickle.loads, blobs)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the class: a pickle names the class it is of."""
-        name = getattr(self._type, "__qualname__", repr(self._type))
-        return {"class": f"{getattr(self._type, '__module__', '')}.{name}"}
-
-
-def _pickled(state: Any) -> bytes:
-    return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
-
-
-def _came_back(state: Any, back: Any) -> bool:
-    try:
-        return bool(state == back) or is_same(state, back)
-    except RecursionError:  # it holds itself
-        return _pickled(state) == _pickled(back)
-
-
-def _each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
-    """Apply a function to each; says which one failed."""
-    done = []
-    for index, value in enumerate(values, first):
-        try:
-            done.append(function(value))
-        except UnheldError as error:
-            raise UnencodableError(index, str(error)) from error
-        except Exception as error:
-            raise UnencodableError(index, f"{type(error).__name__}: {error}") from error
-    return done
 
 
 def make_state(operator: str, state_type: Any) -> Any:

@@ -20,9 +20,11 @@ from godwit.dataflow.state_types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-__all__ = ["failing_path", "is_same", "misfit"]
+    from godwit.dataflow.state_types import Described
+
+__all__ = ["Fitting", "failing_path", "is_same"]
 
 _DEEPEST = 40
 _SCALAR_TYPES = {name: kind for kind, name in SCALARS.items()}
@@ -94,38 +96,35 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield "{}", held
 
 
-def misfit(value: Any, node: Any, schema: Mapping[str, Any], classes: Mapping[str, type]) -> str:
-    """Say where a value is not what its type declares, such as ``.n is 'x', declared as int``.
+class Fitting:
+    """Whether values are what a type declares.
+
+    An integer fits where a float is declared, and an instance of a subclass where a class is.
 
     Parameters
     ----------
-    value
-        The value.
-    node
-        Node of a description.
-    schema
-        The description's ``classes``.
-    classes
-        Name → class.
-
-    Returns
-    -------
-    str
-        Empty if all of it fits. An integer fits where a float is declared, and an instance of a
-        subclass where a class is.
+    described
+        The type.
     """
-    found = _Fitting(schema, classes).misfit(value, node)
-    if found is None:
-        return ""
-    path, held, wanted = found
-    text = repr(held)
-    text = text if len(text) <= 60 else f"{text[:60]}..."
-    return f"{path or 'it'} is {text}, declared as {node_text(wanted)}"
 
+    def __init__(self, described: Described) -> None:
+        self._type = described.schema["type"]
+        self._schema, self._classes = described.schema["classes"], described.classes
+        kind = self._type if isinstance(self._type, str) else self._type["kind"]
+        parts = [] if isinstance(self._type, str) else [self._type.get(p) for p in ("key", "of")]
+        # Of a plain `dict` or `list` there is nothing to look at but what it is.
+        self._plain_type = _CONTAINERS.get(kind) if {*map(str, parts)} <= {"any", "None"} else None
 
-class _Fitting:
-    def __init__(self, schema: Mapping[str, Any], classes: Mapping[str, type]) -> None:
-        self._schema, self._classes = schema, classes
+    def __call__(self, value: Any) -> bool:
+        """Whether all of a value fits."""
+        return type(value) is self._plain_type or self.misfit(value, self._type) is None
+
+    def told(self, value: Any) -> str:
+        """Say where a value does not fit, such as ``.n is 'x', declared as int``."""
+        path, held, wanted = self.misfit(value, self._type) or ("", value, self._type)
+        text = repr(held)
+        text = text if len(text) <= 60 else f"{text[:60]}..."
+        return f"{path or 'it'} is {text}, declared as {node_text(wanted)}"
 
     def misfit(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
         """Path, value and node of the first part that does not fit."""

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from godwit.dataflow.state_failures import UnheldError
 from godwit.dataflow.state_types import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["UnheldError", "check_attributes", "rebuilt"]
-
-
-class UnheldError(Exception):
-    """A value cannot be state."""
+__all__ = ["check_attributes", "rebuilt"]
 
 
 def rebuilt(cls: Any, held: Mapping[str, Any]) -> Any:

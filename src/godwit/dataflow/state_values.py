@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from godwit.dataflow.state_records import UnheldError, check_attributes, rebuilt
+from godwit.dataflow.state_failures import UnheldError
+from godwit.dataflow.state_records import check_attributes, rebuilt
 from godwit.dataflow.state_types import fields_of, is_record
 
 if TYPE_CHECKING:

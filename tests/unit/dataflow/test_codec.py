@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import pickle
 from decimal import Decimal
 from types import SimpleNamespace
@@ -106,6 +108,192 @@ def test_the_first_state_that_cannot_be_written_is_named(value: object) -> None:
     with pytest.raises(UnencodableError) as caught:
         codec.encode([{}, {}, {"v": value}, {"v": value}])
     assert caught.value.index == 2
+
+
+class Base(msgspec.Struct):
+    n: int = 0
+
+
+class Sub(Base):
+    more: str = ""
+
+
+@dataclasses.dataclass
+class Holder:
+    """What annotations do not say, and what `==` does not see."""
+
+    parts: list[Base] = dataclasses.field(default_factory=list)
+    name: str = ""
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    ratio: float = 0.0
+
+
+@dataclasses.dataclass
+class Counts:
+    counts: dict[str, int] = dataclasses.field(default_factory=lambda: collections.defaultdict(int))
+
+
+@dataclasses.dataclass
+class Alike:
+    n: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Alike)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclasses.dataclass
+class Uncompared:
+    n: int = 0
+    seen: list[tuple[int, ...]] = dataclasses.field(default_factory=list, compare=False)
+
+
+class InOrder(msgspec.Struct, array_like=True):
+    n: int = 0
+
+
+@dataclasses.dataclass
+class Cached:
+    n: int = 0
+
+    def __post_init__(self) -> None:
+        self.twice = 2 * self.n
+
+    @functools.cached_property
+    def thrice(self) -> int:
+        return 3 * self.n
+
+
+@pytest.mark.parametrize(
+    ("state_type", "form"),
+    [
+        (Book, "native"),
+        (Counter, "native"),
+        (Holder, "native"),
+        (dict[str, list[float]], "native"),
+        (dict[tuple[int, str], Side], "native"),
+        (int, "native"),
+        (dict, "tagged"),
+        (list[Any], "tagged"),
+        (dict[str, dt.datetime], "tagged"),
+        (Counts, "tagged"),
+        (Alike, "tagged"),
+        (Uncompared, "tagged"),
+        (InOrder, "tagged"),
+        (Cached, "tagged"),
+        (collections.Counter, "tagged"),
+    ],
+    ids=str,
+)
+def test_types_that_msgspec_brings_back_whole_are_left_to_it(state_type: Any, form: str) -> None:
+    assert make_codec("o", "msgpack", state_type).describe()["form"] == form
+
+
+def back(state_type: Any, state: Any, *classes: type) -> Any:
+    codec = make_codec("o", "msgpack", state_type, classes)
+    return codec.decode(views(codec.encode([state_type(), state])))[1]
+
+
+def test_a_factory_that_the_annotation_does_not_mention_lasts() -> None:
+    state = back(Counts, Counts())
+    state.counts["a"] += 1
+    assert state == Counts(collections.defaultdict(int, a=1))
+
+
+def test_a_subclass_in_a_place_for_its_base_keeps_its_fields_if_it_is_named() -> None:
+    state = Holder(parts=[Sub(1, "x"), Base(2)])
+    assert back(Holder, state, Sub) == state
+    with pytest.raises(UnencodableError, match=r"\.parts\[0\] is Sub.*state_classes=\[Sub\]"):
+        back(Holder, state)
+
+
+def test_attributes_that_are_made_again_are_no_obstacle_and_others_are_named() -> None:
+    state = Cached(2)
+    assert state.thrice == 6
+    state.n = 3
+    with pytest.raises(UnencodableError, match="attribute 'twice', which is no field of Cached"):
+        back(Cached, state)
+    state = Cached(2)
+    assert state.thrice == 6
+    again = back(Cached, state)
+    assert (again.n, again.twice, again.thrice) == (2, 4, 6)
+    holder = Holder()
+    holder.extra = 1  # type: ignore[attr-defined]
+    with pytest.raises(UnencodableError, match="attribute 'extra', which is no field of Holder"):
+        back(Holder, holder)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (Holder(name=dt.date(2024, 1, 2)), r"\.name is datetime.date.*, declared as str"),  # type: ignore[arg-type]
+        (Holder(parts=(Base(),)), r"\.parts is \(Base.*, declared as list\[Base\]"),  # type: ignore[arg-type]
+        (Holder(counts={1: 1}), r"\.counts\[key 1\] is 1, declared as str"),  # type: ignore[dict-item]
+        (Holder(parts=[None]), r"\.parts\[0\] is None, declared as Base"),  # type: ignore[list-item]
+        (Holder(ratio=None), r"\.ratio is None, declared as float"),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_what_is_not_what_its_type_declares_is_named_with_its_place(
+    state: Holder, said: str
+) -> None:
+    with pytest.raises(UnencodableError, match=said):
+        back(Holder, state)
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"a": [1, {"b": object()}]}, r"\['a'\]\[1\]\['b'\] is <object.* no type that state can"),
+        ({"a": {1: Side.BUY}}, r"\['a'\]\[1\] is .*state_classes=\[Side\]"),
+        ({Base: 1}, r"\[key <class .*Base'>\] is"),
+        (
+            {"f": collections.defaultdict(lambda: 0)},
+            r"\['f'\] is a defaultdict that makes values by",
+        ),
+        ({"s": "\ud800"}, r"\['s'\] is text that is not valid Unicode"),
+    ],
+    ids=["object", "enumeration", "key", "factory", "text"],
+)
+def test_what_cannot_be_carried_is_named_with_its_place(held: Any, said: str) -> None:
+    with pytest.raises(UnencodableError, match=said):
+        back(dict, held)
+
+
+def test_a_state_that_holds_itself_is_refused() -> None:
+    held: dict[str, Any] = {}
+    held["me"] = [held]
+    with pytest.raises(UnencodableError, match="it holds itself"):
+        back(dict, held)
+
+
+def test_reading_makes_instances_of_the_operators_classes_alone() -> None:
+    blob = make_codec("o", "msgpack", dict, [Base]).encode([{"a": Base()}])[0]
+    with pytest.raises(UnencodableError, match="class 'Base' is not among the classes"):
+        make_codec("o", "msgpack", dict, [Sub]).decode(views([blob]))
+
+
+class Forgetful:
+    def __init__(self) -> None:
+        self.n = 0
+
+    def __reduce__(self) -> Any:
+        return Forgetful, ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Forgetful) and self.n == other.n
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_pickle_that_comes_back_as_something_else_is_refused() -> None:
+    codec = make_codec("o", "pickle", Forgetful)
+    changed = Forgetful()
+    changed.n = 1
+    with pytest.raises(UnencodableError, match="it comes back as something else") as caught:
+        codec.encode([Forgetful(), changed])
+    assert caught.value.index == 1
 
 
 def test_bytes_that_are_no_state_are_named() -> None:

@@ -1,0 +1,41 @@
+"""What cannot be written or read: a value, and the state that it is part of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["UnencodableError", "UnheldError", "each"]
+
+
+class UnheldError(Exception):
+    """A value cannot be state."""
+
+
+class UnencodableError(Exception):
+    """A state cannot be written or read.
+
+    Attributes
+    ----------
+    index
+        Position of the state.
+    """
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(reason)
+        self.index = index
+
+
+def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
+    """Apply a function to each; says which one failed."""
+    done = []
+    for index, value in enumerate(values, first):
+        try:
+            done.append(function(value))
+        except UnheldError as error:
+            raise UnencodableError(index, str(error)) from error
+        except Exception as error:
+            raise UnencodableError(index, f"{type(error).__name__}: {error}") from error
+    return done
