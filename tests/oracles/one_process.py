@@ -163,7 +163,7 @@ class OneProcess:
         return EpochInstruction(
             epoch=self.log.latest_epoch + 1,
             flow=self.log.flow,
-            run_id="query-run",
+            run_id="abcdef012345-0123456789ab",
             places=places,
             operators=tuple(
                 operator_instruction(

@@ -68,8 +68,8 @@ class LaneFiles:
         batch: pa.RecordBatch,
         key_groups: npt.NDArray[np.int32],
     ) -> None:
-        found, starts = np.unique(key_groups, return_index=True)
-        ends = np.append(starts[1:], len(key_groups))
+        starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
+        found, ends = key_groups[starts], np.append(starts[1:], len(key_groups))
         self._writers["changelog"].add(encode_batch(batch, self._compression))
         self._segments.append((operator, state, kind, found.tolist(), ends.tolist()))
 

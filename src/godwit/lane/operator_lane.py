@@ -68,7 +68,8 @@ def run_operator(
         arrived,
         partial=operator.mergeable and bool(suspended.any() or told.resumed.any()),
     )
-    touched = np.unique(rows.key_groups)
+    touched = np.zeros(num_key_groups, np.bool_)
+    touched[rows.key_groups] = True
     clock.lap("decode")
 
     lane = instruction.places[report.place].lane
@@ -85,20 +86,21 @@ def run_operator(
             recover_chains, instruction.storage, state.recorded_as, instruction.epoch - 1
         ),
     )
-    here = np.flatnonzero(mine & ~suspended)
-    due = np.flatnonzero(told.resumed & mine & ~suspended)
-    to_snapshot = np.intersect1d(np.array(state.to_snapshot, np.int64), here)
-    needed = np.union1d(np.union1d(touched[~suspended[touched]], due), to_snapshot)
+    here = mine & ~suspended
+    due = told.resumed & here
+    to_snapshot = np.zeros(num_key_groups, np.bool_)
+    to_snapshot[list(state.to_snapshot)] = True
+    to_snapshot &= here
+    needed = (touched & ~suspended) | due | to_snapshot
     cold = hydration.bring_forward(here if operator.complete else needed, here)
     clock.lap("apply")
-    _write_snapshots(state.state, hydration.local, np.setdiff1d(to_snapshot, cold), files)
+    _write_snapshots(state.state, hydration.local, np.flatnonzero(to_snapshot & ~cold), files)
     clock.lap("snapshot")
 
-    waits = suspended.copy()
-    waits[cold] = True
-    resuming = due[~waits[due]]
+    waits = suspended | cold
+    resuming = np.flatnonzero(due & ~waits)
     # A key group that was to resume still waits, even if no row of this epoch is its own.
-    waited = np.union1d(touched[waits[touched]], due[waits[due]])
+    waited = np.flatnonzero((touched | due) & waits)
     source_rows = sum(header.rows for header, _ in arrived)
     rows = set_aside(rows, waits, files)
     if resuming.size:
@@ -115,11 +117,11 @@ def run_operator(
             load=_NO_LOAD if advanced is None else advanced.load,
             waited=waited.tolist(),
             consumed=resuming.tolist(),
-            versions={state.state: _versions(local, here)},
+            versions={state.state: _versions(local, np.flatnonzero(here))},
         )
     )
     if operator.complete:
-        output = _everything(operator, local, here[~waits[here]], advanced)
+        output = _everything(operator, local, np.flatnonzero(here & ~waits), advanced)
         clock.lap("complete")
         return output
     return None if advanced is None else advanced.output
@@ -176,7 +178,8 @@ def _load(
 ) -> KeyGroupLoad:
     """Load per key group: the CPU time measured for it, and its rows' share of the rest."""
     rows_of_key = np.diff(groups.starts)
-    found, starts = np.unique(groups.key_groups, return_index=True)
+    starts = np.flatnonzero(np.diff(groups.key_groups, prepend=-1))
+    found = groups.key_groups[starts]
     rows = np.add.reduceat(rows_of_key, starts)
     keys = np.diff(np.append(starts, groups.count))
     own_ms = np.zeros(len(found)) if measured_ms is None else measured_ms

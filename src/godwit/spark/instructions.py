@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
     from godwit.spark.executors import Executor
     from godwit.state.chains import Chains
-    from godwit.state.records import SegmentRef, SnapshotRef, StateId
+    from godwit.state.records import SegmentRef, StateId
 
 __all__ = [
     "Copies",
@@ -92,8 +92,9 @@ def places_of(
     used: dict[tuple[str, int], None] = {}
     for name in sorted(plans):
         assignment = plans[name].assignment
-        pairs = np.unique(np.stack([assignment.executor_of, assignment.lane_of]), axis=1)
-        for e, lane in pairs.T.tolist():
+        width = max(assignment.lanes)
+        owned = np.bincount(assignment.executor_of * width + assignment.lane_of)
+        for e, lane in (divmod(place, width) for place in np.flatnonzero(owned).tolist()):
             used[assignment.executors[e], lane] = None
     order = sorted(used, key=lambda pair: (len(pair[0]), pair[0], pair[1]))
     return tuple(
@@ -180,21 +181,15 @@ def state_instruction(
     to_snapshot
         Key groups of which a snapshot is due.
     """
+    segments, apart = chains.tail(state, floor, wanted)
+    snapshots = {g: chain.snapshot for g, chain in apart.items() if chain.snapshot is not None}
     floor = floor.copy()
-    segments: dict[int, SegmentRef] = {}
-    snapshots: dict[int, SnapshotRef] = {}
-    behind = (chains.versions(state) > floor) & wanted
-    for key_group in np.flatnonzero(behind).tolist():
-        chain = chains.since(state, key_group, int(floor[key_group]))
-        if chain.snapshot is not None:
-            snapshots[key_group] = chain.snapshot
-            floor[key_group] = -1
-        segments.update((id(segment), segment) for segment in chain.segments)
+    floor[list(snapshots)] = -1
     return StateInstruction(
         state=state,
         recorded_as=recorded_as,
         floor=floor,
-        segments=tuple(segments.values()),
+        segments=tuple(segments),
         snapshots=snapshots,
         to_snapshot=tuple(to_snapshot),
     )

@@ -103,7 +103,9 @@ def warm_copies(
                 ),
             )
             warmed = np.array(sorted(key_groups), np.int64)
-            hydration.bring_forward(warmed)
+            needed = np.zeros(num_key_groups, np.bool_)
+            needed[warmed] = True
+            hydration.bring_forward(needed)
             versions = dict(zip(warmed.tolist(), local.versions[warmed].tolist(), strict=True))
         except GodwitError as error:
             yield pickle.dumps((executor, error))

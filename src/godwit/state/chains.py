@@ -243,6 +243,36 @@ class Chains:
             version=int(chains.version[key_group]),
         )
 
+    def tail(
+        self, state: StateId, floor: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_]
+    ) -> tuple[list[SegmentRef], dict[int, KeyGroupChain]]:
+        """Give what brings many key groups forward.
+
+        Parameters
+        ----------
+        state
+            Whose.
+        floor
+            Shape ``(num_key_groups,)``: version that is held of each key group.
+        wanted
+            Shape ``(num_key_groups,)``: those that are to be brought forward.
+
+        Returns
+        -------
+        segments
+            Every segment that some of them need, once.
+        apart
+            Key group → its chain (see `since`), for those that begin with a snapshot or are far
+            behind.
+        """
+        chains = self._read(state)
+        segments, others = chains.tail(floor, (chains.version > floor) & wanted)
+        apart = {g: self.since(state, g, int(floor[g])) for g in others.tolist()}
+        distinct = {id(segment): segment for segment in segments}
+        for chain in apart.values():
+            distinct.update((id(segment), segment) for segment in chain.segments)
+        return list(distinct.values()), apart
+
     def versions(self, state: StateId) -> npt.NDArray[np.int64]:
         """Shape ``(num_key_groups,)``: the version of each key group (a copy)."""
         return self._read(state).version.copy()

@@ -96,22 +96,24 @@ class Hydration:
         self._snapshots, self._floor, self._load = snapshots, floor, load
         self._key_groups: dict[int, KeyGroups] = {}
 
-    def bring_forward(self, key_groups: KeyGroups, keep_up: KeyGroups | None = None) -> KeyGroups:
+    def bring_forward(
+        self, needed: npt.NDArray[np.bool_], keep_up: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.bool_]:
         """Bring key groups to the committed version.
 
         Parameters
         ----------
-        key_groups
-            Those that are needed.
+        needed
+            Shape ``(num_key_groups,)``: those that are needed.
         keep_up
-            Others that are brought forward only where that takes no more than what the last epoch
-            changed of them, or what is missing of a copy: so that none falls behind for being
-            touched seldom, and none is restored before it is needed.
+            Shape ``(num_key_groups,)``: others that are brought forward only where that takes no
+            more than what the last epoch changed of them, or what is missing of a copy: so that
+            none falls behind for being touched seldom, and none is restored before it is needed.
 
         Returns
         -------
-        ndarray of int64
-            Which of `key_groups` are left cold, ascending.
+        ndarray of bool
+            Shape ``(num_key_groups,)``: which of `needed` are left cold.
 
         Raises
         ------
@@ -122,24 +124,20 @@ class Hydration:
         StorageFullError
             If the local store has no room.
         """
-        floor = self._floor
-        asked = key_groups if keep_up is None else np.union1d(key_groups, keep_up)
-        versions = self.local.take_up(asked)
-        wanted = np.zeros(len(floor), np.bool_)
-        wanted[asked] = versions >= floor[asked]
-        short = key_groups[~wanted[key_groups]]
+        asked = needed if keep_up is None else needed | keep_up
+        self.local.take_up(np.flatnonzero(asked))
+        wanted = asked & (self.local.versions >= self._floor)
+        short = needed & ~wanted
         if keep_up is not None:
-            idle = np.setdiff1d(keep_up, key_groups, assume_unique=True)
-            wanted[idle] &= self._is_little(idle)
-        restored = [g for g in self._snapshots if wanted[g]]
-        self._restore({g: self._snapshots[g] for g in restored})
+            wanted &= needed | self._is_little()
+        self._restore({g: s for g, s in self._snapshots.items() if wanted[g]})
         self._apply(self._segments, wanted)
-        missing = short[self._load[short]]
-        if missing.size:
-            self._load_chains(missing)
-        return np.setdiff1d(short, missing)
+        missing = short & self._load
+        if missing.any():
+            self._load_chains(np.flatnonzero(missing))
+        return short & ~missing
 
-    def _is_little(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
+    def _is_little(self) -> npt.NDArray[np.bool_]:
         """Whether bringing a key group forward restores nothing but what was written last."""
         versions = self.local.versions
         first = np.full(len(versions), np.iinfo(np.int64).max)
@@ -148,7 +146,7 @@ class Hydration:
         newest = self._segments[-1].epoch if self._segments else 0
         little = (versions >= 0) | (first >= newest)
         little[list(self._snapshots)] = False
-        return little[key_groups]
+        return little
 
     def _key_groups_of(self, segment: SegmentRef) -> KeyGroups:
         """Key groups of a segment, made an array once."""

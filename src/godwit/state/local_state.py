@@ -179,14 +179,15 @@ class LocalState:
     ) -> Iterator[tuple[StateTable, npt.NDArray[np.bool_]]]:
         tables = self._table_of[changes.key_groups]
         tables = np.where(tables < 0, homes[changes.key_groups], tables)
-        for number in np.unique(tables).tolist():
+        for number in np.flatnonzero(np.bincount(tables)).tolist():
             yield self._table(number), tables == number
 
     def _by_table(
         self, tables: npt.NDArray[np.int32]
     ) -> Iterator[tuple[StateTable, npt.NDArray[np.int64]]]:
         """Each table with the positions at which `tables` has its number."""
-        for number in np.unique(tables).tolist():
+        for found in np.flatnonzero(np.bincount(tables + 1)).tolist():
+            number = found - 1  # those in no table go to the first, which does not find them
             yield self._table(max(number, 0)), np.flatnonzero(tables == number)
 
     def _table(self, number: int) -> StateTable:

@@ -68,7 +68,9 @@ def choose_snapshots(
         Key groups, the one whose changelog has outgrown its snapshot the most first; ties in order
         of key groups.
     """
-    candidates = np.unique(np.asarray(key_groups, np.int64))
+    chosen_from = np.zeros(chains.num_key_groups, np.bool_)
+    chosen_from[key_groups] = True
+    candidates = np.flatnonzero(chosen_from)
     if budget_bytes <= 0 or not len(candidates):
         return []
     changelog_bytes = chains.changelog_bytes(state)[candidates]

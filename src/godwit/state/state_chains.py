@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+_RECENT_EPOCHS = 64
+"""What was changed so long ago is looked up key group by key group."""
+
 __all__ = ["StateChains", "WaitingRows", "forget_inline_bytes", "order_of", "rows_of"]
 
 
@@ -75,7 +78,10 @@ class WaitingRows:
 
 @dataclass(slots=True, kw_only=True)
 class StateChains:
-    """The chains of one state. Arrays have shape ``(num_key_groups,)``."""
+    """The chains of one state. Arrays have shape ``(num_key_groups,)``.
+
+    `recent` holds every segment after the epoch `recent_from`, in order, with its key groups.
+    """
 
     version: npt.NDArray[np.int64]
     base: npt.NDArray[np.int64]
@@ -85,6 +91,8 @@ class StateChains:
     num_segments: npt.NDArray[np.int64]
     snapshots: dict[int, SnapshotRef] = field(default_factory=dict)
     segments: dict[int, list[SegmentRef]] = field(default_factory=dict)
+    recent: list[tuple[SegmentRef, npt.NDArray[np.int64]]] = field(default_factory=list)
+    recent_from: int = -1
 
     @classmethod
     def empty(cls, num_key_groups: int) -> StateChains:
@@ -107,6 +115,44 @@ class StateChains:
         self.num_segments[groups[taken]] += 1
         for key_group in groups[taken].tolist():
             self.segments.setdefault(key_group, []).append(segment)
+        self.recent.append((segment, groups))
+        if self.recent[0][0].epoch < segment.epoch - 2 * _RECENT_EPOCHS:
+            self.recent_from = segment.epoch - _RECENT_EPOCHS
+            self.recent = [pair for pair in self.recent if pair[0].epoch > self.recent_from]
+
+    def tail(
+        self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
+    ) -> tuple[list[SegmentRef], npt.NDArray[np.int64]]:
+        """Find what was changed of key groups since they were at `floor`, all at once.
+
+        Parameters
+        ----------
+        floor
+            Version of each key group.
+        behind
+            Key groups that are to be brought forward.
+
+        Returns
+        -------
+        segments
+            Every segment that one of them needs.
+        others
+            Key groups that this does not bring forward: they begin with a snapshot, or are so far
+            behind that their chains are to be looked at one by one.
+        """
+        apart = behind & (
+            (floor < self.recent_from) | ((self.snapshot_version >= 0) & (floor < self.base))
+        )
+        behind = behind & ~apart
+        found = []
+        if behind.any():
+            lowest = int(floor[behind].min())
+            for segment, groups in reversed(self.recent):
+                if segment.epoch <= lowest:
+                    break
+                if (behind[groups] & (floor[groups] < segment.epoch)).any():
+                    found.append(segment)
+        return found, np.flatnonzero(apart)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
         """Let a snapshot take the place of the segments that it covers."""
@@ -160,7 +206,11 @@ class StateChains:
 
     def forget_inline_bytes(self, before: int) -> None:
         """Drop bytes that travel with references of epochs earlier than `before`."""
-        forget_inline_bytes(self.segments, before)
+        lighter = forget_inline_bytes(self.segments, before)
+        self.recent = [
+            (lighter.get(id(segment)) or _lighter(segment, before), groups)
+            for segment, groups in self.recent
+        ]
         for key_group, snapshot in self.snapshots.items():
             if snapshot.version < before:
                 self.snapshots[key_group] = without_bytes(snapshot)
@@ -177,8 +227,18 @@ def _distinct(lists: dict[int, list[SegmentRef]]) -> list[SegmentRef]:
     return sorted(distinct.values(), key=order_of)
 
 
-def forget_inline_bytes(lists: dict[int, list[SegmentRef]], before: int) -> None:
-    """Replace references of epochs earlier than `before` by ones without their bytes."""
+def _lighter(segment: SegmentRef, before: int) -> SegmentRef:
+    return without_bytes(segment) if segment.epoch < before else segment
+
+
+def forget_inline_bytes(lists: dict[int, list[SegmentRef]], before: int) -> dict[int, SegmentRef]:
+    """Replace references of epochs earlier than `before` by ones without their bytes.
+
+    Returns
+    -------
+    dict
+        ``id`` of each reference that was replaced → the one in its place.
+    """
     lighter: dict[int, SegmentRef] = {}
     for segments in lists.values():
         for i, segment in enumerate(segments):
@@ -186,6 +246,7 @@ def forget_inline_bytes(lists: dict[int, list[SegmentRef]], before: int) -> None
                 if id(segment) not in lighter:
                     lighter[id(segment)] = without_bytes(segment)
                 segments[i] = lighter[id(segment)]
+    return lighter
 
 
 def _shares(segment: SegmentRef) -> npt.NDArray[np.int64]:

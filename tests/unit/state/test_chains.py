@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from godwit.model.errors import CheckpointError
@@ -301,3 +302,43 @@ def test_a_flow_version_renames_and_drops_state_and_waiting_rows_at_once() -> No
     assert restored.manifest() == chains.manifest()
     # What was written keeps the name that it was written under.
     assert restored.segments(StateId("b", "state"))[0].operator == "a"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_tail_of_many_key_groups_is_what_their_chains_say(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("godwit.state.state_chains._RECENT_EPOCHS", 4)
+    rng = np.random.default_rng(seed)
+    chains = Chains(8)
+    chains.become(0, FlowVersion())
+    for epoch in range(40):
+        touched = np.flatnonzero(rng.random(8) < 0.4).tolist()
+        segments = [
+            segment(epoch, *part, lane=lane)
+            for lane, part in enumerate((touched[::2], touched[1::2]))
+            if part
+        ]
+        snapshots = [
+            snapshot(g, epoch - 1)
+            for g in range(8)
+            if epoch and rng.random() < 0.05 and chains.versions(STATE)[g] >= 0
+        ]
+        chains.apply(record(epoch, *segments, snapshots=tuple(snapshots)))
+        if epoch % 7 == 0:
+            chains.forget_inline_bytes(before=epoch - 3)
+        if epoch == 25:
+            chains = Chains.restore(chains.manifest())
+        floor = np.maximum(rng.integers(-1, epoch + 1, 8), np.where(rng.random(8) < 0.3, -1, 0))
+        wanted = rng.random(8) < 0.7
+        found, apart = chains.tail(STATE, floor, wanted)
+        behind = np.flatnonzero((chains.versions(STATE) > floor) & wanted).tolist()
+        expected = {
+            (s.epoch, s.lane)
+            for g in behind
+            for s in chains.since(STATE, g, int(floor[g])).segments
+        }
+        assert {(s.epoch, s.lane) for s in found} == expected
+        assert len(found) == len(expected)
+        for g in behind:
+            assert (g in apart) or chains.since(STATE, g, int(floor[g])).snapshot is None
