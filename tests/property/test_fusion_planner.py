@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.oracles.fusion_plans import fuse_greedily
 
 from godwit.planning.components.fusion import FusionPlan, FusionProblem, plan_fusion
 
@@ -82,3 +83,15 @@ def test_no_allowed_fusion_with_traffic_is_left(problem: FusionProblem) -> None:
             continue
         merged = np.where(plan.component_of == b, a, plan.component_of)
         assert not plan.shared[a] & plan.shared[b] or has_cycle(problem, merged)
+
+
+@pytest.mark.parametrize("acyclic", [True, False])
+@pytest.mark.parametrize("score", ["traffic", "attributes"])
+@profile
+@given(problem=fusion_problems())
+def test_plan_is_the_one_that_scoring_every_stream_anew_finds(
+    problem: FusionProblem, score: Score, acyclic: bool
+) -> None:
+    plan = plan_fusion(problem, score=score, acyclic=acyclic)
+    expected = fuse_greedily(problem, by_traffic=score == "traffic", acyclic=acyclic)
+    assert np.unique(expected, return_inverse=True)[1].tolist() == plan.component_of.tolist()

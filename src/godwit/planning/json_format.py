@@ -28,6 +28,8 @@ from godwit.planning.solution import Solution
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from godwit.planning.split_keys import SplitKeys
+
 __all__ = [
     "KINDS",
     "plain",
@@ -249,6 +251,7 @@ def solution_to_dict(solution: Any) -> dict[str, Any]:
         "assignment": [executors[e] for e in solution.assignment.tolist()],
         "moves": [plain(move) for move in solution.moves],
         "details": plain(solution.details),
+        "split": None if solution.split is None else _split(solution.split, executors),
     }
 
 
@@ -267,3 +270,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, str | int | float | bool) or value is None:
         return value
     return str(value)
+
+
+def _split(split: SplitKeys, executors: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "first": [executors[e] for e in split.first.tolist()],
+        "second": [executors[e] for e in split.second.tolist()],
+        "share": split.share.tolist(),
+    }

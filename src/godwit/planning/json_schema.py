@@ -125,6 +125,15 @@ SOLUTION_SCHEMA: dict[str, Any] = {
             },
         },
         "details": {"type": "object"},
+        "split": {
+            "type": ["object", "null"],
+            "description": "Where rows go if key groups are split over two executors.",
+            "properties": {
+                "first": {"type": "array", "items": {"type": "string"}},
+                "second": {"type": "array", "items": {"type": "string"}},
+                "share": {"type": "array", "items": {"type": "number"}},
+            },
+        },
     },
 }
 

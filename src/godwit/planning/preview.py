@@ -79,6 +79,8 @@ class PlanPreview:
         Largest deviation of an executor's load index from the mean.
     transfer_s
         Seconds the busiest link needs.
+    split_key_groups
+        Key groups whose rows go to two executors; no state moves for them.
     pause_s
         By migration strategy: predicted seconds that the rows of a moving key group wait at worst.
         ``live`` copies in the background and waits only for what changed meanwhile; ``disruptive``
@@ -99,6 +101,7 @@ class PlanPreview:
     load_distance_after: float
     transfer_s: float
     pause_s: Mapping[str, float]
+    split_key_groups: int = 0
 
     def to_text(self, *, most_moves: int = 20) -> str:
         """Return the preview as two tables; at most `most_moves` moves are listed."""
@@ -107,6 +110,11 @@ class PlanPreview:
             (
                 f"moves {len(self.moves)} key groups, {human_bytes(self.moved_bytes)} "
                 f"({self.moved_share:.1%} of the state)"
+            ),
+            *(
+                [f"splits {self.split_key_groups} key groups over two executors each"]
+                if self.split_key_groups
+                else []
             ),
             f"load distance {self.load_distance_before:.4g} -> {self.load_distance_after:.4g}"
             + ("" if self.gap is None else f", gap to the bound {self.gap:.2%}"),
@@ -179,7 +187,8 @@ def preview(
     index_before = metrics.load_index(problem, before)
     index_after = solution.load_index
     count_before = np.bincount(before, minlength=n)
-    count_after = np.bincount(after, minlength=n)
+    split = solution.split
+    count_after = np.bincount(after, minlength=n) if split is None else split.holders(n)
     total = float(state.sum())
     size = solution.moved_bytes
     transfer = float(max(sent.max(), received.max())) / bandwidth_bytes_per_s
@@ -204,7 +213,8 @@ def preview(
         moves=solution.moves,
         moved_bytes=size,
         moved_share=size / total if total else 0.0,
-        mean_index=metrics.mean_index(problem),
+        mean_index=metrics.mean_index(problem) if split is None else split.mean_index(problem),
+        split_key_groups=0 if split is None else split.num_split,
         load_distance_before=metrics.load_distance(problem, before),
         load_distance_after=solution.load_distance,
         transfer_s=transfer,

@@ -409,7 +409,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 kind="heuristic",
                 minimises="rows between components (score traffic) or components (attributes)",
                 constraints="a shared partition attribute per component; no cycle of components",
-                cost="O(operators·streams·(operators + streams))",
+                cost="O(streams·log(streams) + operators²), mostly",
                 paper="3 §4.4.1",
                 asks="fusion",
             ),

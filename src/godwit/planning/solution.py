@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.planning.problem import FloatArray, IntArray, Problem
+    from godwit.planning.split_keys import SplitKeys
 
 __all__ = ["Solution", "Status", "ordered_moves"]
 
@@ -61,6 +62,9 @@ class Solution:
         Seconds the planner took, by the clock it was given.
     details
         Facts only this planner has (say, the error of an approximation): name → plain value.
+    split
+        Where rows go if key groups are split over two executors; `assignment` is then today's,
+        since no state changes owner, and numbers about load and traffic are those of the split.
     """
 
     problem: Problem
@@ -72,6 +76,7 @@ class Solution:
     bound: float | None = None
     elapsed_s: float = 0.0
     details: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    split: SplitKeys | None = None
 
     def __post_init__(self) -> None:
         assignment = np.array(self.assignment, np.int32)
@@ -113,17 +118,21 @@ class Solution:
     @property
     def load_index(self) -> FloatArray:
         """Shape ``(n,)``: load per capacity of each executor."""
+        if self.split is not None:
+            return self.split.load_index(self.problem)
         return metrics.load_index(self.problem, self.assignment)
 
     @property
     def load_distance(self) -> float:
         """Largest |load index - mean| over executors that stay; unit of load."""
+        if self.split is not None:
+            return self.split.load_distance(self.problem)
         return metrics.load_distance(self.problem, self.assignment)
 
     @property
     def variance(self) -> float:
         """Variance of the load index over executors that stay; unit of load, squared."""
-        return metrics.load_variance(self.problem, self.assignment)
+        return float(self.load_index[self.problem.available].var())
 
     @property
     def moved_bytes(self) -> float:
@@ -138,6 +147,8 @@ class Solution:
     @property
     def collocation_factor(self) -> float:
         """Share of the traffic that stays on one executor, in [0, 1]."""
+        if self.split is not None:
+            return self.split.collocation_factor(self.problem)
         return metrics.collocation_factor(self.problem, self.assignment)
 
 

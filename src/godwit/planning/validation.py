@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.planning.problem import IntArray, Problem
+    from godwit.planning.split_keys import SplitKeys
 
 __all__ = ["broken_limits", "illegalities", "make_solution", "validate_solution"]
 
@@ -44,8 +45,13 @@ def illegalities(problem: Problem, assignment: IntArray) -> list[str]:
     return []
 
 
-def broken_limits(problem: Problem, assignment: IntArray) -> list[str]:
-    """Limits of the problem that a legal assignment breaks, one sentence each."""
+def broken_limits(
+    problem: Problem, assignment: IntArray, split: SplitKeys | None = None
+) -> list[str]:
+    """Limits of the problem that a legal assignment breaks, one sentence each.
+
+    Of limits on load, a split knows only τ.
+    """
     limits, broken = problem.limits, []
     slack = 1 + RELATIVE_TOLERANCE
     moves = int(np.count_nonzero(assignment != problem.current))
@@ -56,9 +62,16 @@ def broken_limits(problem: Problem, assignment: IntArray) -> list[str]:
         if size > limits.max_bytes * slack:
             broken.append(f"{size:.6g} bytes moved exceed max_bytes = {limits.max_bytes:.6g}")
     if limits.tau is not None:
-        over = metrics.overload(problem, assignment)
+        if split is None:
+            index, over = (
+                metrics.load_index(problem, assignment),
+                metrics.overload(problem, assignment),
+            )
+        else:
+            index, mean = split.load_index(problem), split.mean_index(problem)
+            over = float(index.max()) / mean - 1 if mean else 0.0
         if 1 + over > (1 + limits.tau) * slack:
-            busiest = problem.executors[int(metrics.load_index(problem, assignment).argmax())]
+            busiest = problem.executors[int(index.argmax())]
             broken.append(
                 f"executor {busiest} has {1 + over:.4g} times its fair share, more than "
                 f"1 + tau = {1 + limits.tau:.4g}"
@@ -106,6 +119,7 @@ def make_solution(
     bound: float | None = None,
     elapsed_s: float = 0.0,
     details: Mapping[str, Any] | None = None,
+    split: SplitKeys | None = None,
 ) -> Solution:
     """Build the solution of a planner, with the status that the limits leave it.
 
@@ -124,7 +138,7 @@ def make_solution(
     illegal = illegalities(problem, assignment)
     if illegal:
         raise _illegal(method, illegal)
-    broken = broken_limits(problem, assignment)
+    broken = broken_limits(problem, assignment, split)
     if broken:
         status = Status.INFEASIBLE
         reason = "; ".join(filter(None, (reason, *broken)))
@@ -140,6 +154,7 @@ def make_solution(
         bound=bound,
         elapsed_s=elapsed_s,
         details=dict(details or {}),
+        split=split,
     )
 
 
@@ -154,7 +169,7 @@ def validate_solution(solution: Solution) -> None:
     faults = illegalities(solution.problem, solution.assignment)
     if faults:
         raise _illegal(solution.method, faults)
-    broken = broken_limits(solution.problem, solution.assignment)
+    broken = broken_limits(solution.problem, solution.assignment, solution.split)
     if broken and solution.status is not Status.INFEASIBLE:
         raise InvalidPlanError(
             f"The plan of {solution.method!r} has status {solution.status.value}, but "

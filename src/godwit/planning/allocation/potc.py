@@ -18,6 +18,7 @@ import numpy as np
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
 from godwit.planning.balancing.pkg import two_candidates
+from godwit.planning.split_keys import SplitKeys
 from godwit.planning.validation import make_solution
 
 if TYPE_CHECKING:
@@ -54,11 +55,9 @@ def plan_potc(
     Returns
     -------
     Solution
-        The assignment names each key group's first candidate, where its state ends up merged.
-        `objective` is the load distance of the split load with merges; ``details`` has
-        ``load_index`` (n values), ``load_distance``, ``second`` (the other candidate of each key
-        group), ``share`` (part of the rows that the first gets) and ``merge_load`` (what merging
-        adds in total). O(m) time.
+        ``split`` says where rows go; no state moves, so the assignment is today's. `objective` is
+        the load distance of the split load with merges; ``details``: ``merge_load`` (what merging
+        adds in total) and ``mean_without_merging``. O(m) time.
     """
     for name, value in (("merge_cost", merge_cost), ("merge_load", merge_load)):
         if not 0 <= value < np.inf:
@@ -82,25 +81,18 @@ def plan_potc(
             share[k] = min(max(float(x) / w, 0.0), 1.0)
         load[a] += share[k] * w
         load[b] += (1 - share[k]) * w
-    split = share < 1
-    merging = np.where(split, merge_load * weight + merge_cost * problem.state_bytes, 0.0)
-    load += np.bincount(first, weights=merging, minlength=len(load))
-    index = load / speed
-    staying = index[problem.available]
-    mean = float(load.sum() / speed[problem.available].sum())
-    distance = float(np.abs(staying - mean).max())
+    is_split = share < 1
+    merging = np.where(is_split, merge_load * weight + merge_cost * problem.state_bytes, 0.0)
+    split = SplitKeys(first=first, second=second, share=share, merging=merging)
     return make_solution(
         problem,
-        first,
+        problem.current,
         method="potc",
-        objective=distance,
+        objective=split.load_distance(problem),
         elapsed_s=clock() - start,
         details={
-            "load_index": index.tolist(),
-            "load_distance": distance,
-            "second": second.tolist(),
-            "share": share.tolist(),
             "merge_load": float(merging.sum()),
             "mean_without_merging": metrics.mean_index(problem),
         },
+        split=split,
     )

@@ -11,6 +11,7 @@ Source: paper 3 §4.4.1, Algorithm 1, its alternative score, and the baseline of
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from godwit.planning.arrays import freeze_array, require_load, set_field, wrong_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["FusionPlan", "FusionProblem", "plan_fusion"]
 
@@ -88,7 +89,8 @@ class FusionProblem:
                 raise wrong_value(
                     f"attribute_values[{attribute!r}]", value, "give a finite number ≥ 0"
                 )
-        if _has_cycle(np.arange(len(self.operators)), self.source, self.target, loops=True):
+        size = len(self.operators)
+        if len(_topological_order(size, self.source.tolist(), self.target.tolist())) < size:
             raise wrong_value("source, target", "a cycle", "operators must form a DAG")
 
 
@@ -140,7 +142,8 @@ def plan_fusion(
     Returns
     -------
     FusionPlan
-        O(operators · streams · (operators + streams)) time.
+        O(streams · log(streams) + operators²) time where few fusions are forbidden, at most
+        O(operators · streams · log(streams)).
     """
     if score not in {"traffic", "attributes", "baseline"}:
         raise wrong_value("score", score, "give traffic, attributes or baseline")
@@ -153,17 +156,32 @@ def plan_fusion(
 
 
 class _Components:
-    """Operators' components while they grow; a component is named after its lowest operator."""
+    """Operators' components while they grow; a component is named after its lowest operator.
+
+    Which components wait for which is kept as bit sets, so that a fusion is checked for cycles by
+    one intersection: ``_before[c]`` and ``_after[c]`` are all components that c waits for and that
+    wait for c, ``_next[c]`` those that c sends to.
+    """
 
     def __init__(self, problem: FusionProblem, *, acyclic: bool) -> None:
         self.problem, self.acyclic = problem, acyclic
-        self.of = np.arange(len(problem.operators))
+        size = len(problem.operators)
+        self.of = list(range(size))
+        self.members = [[o] for o in range(size)]
         self.shared = list(problem.attributes)
-        self.streams = list(
-            zip(
-                problem.source.tolist(), problem.target.tolist(), problem.rate.tolist(), strict=True
-            )
-        )
+        self.source, self.target = problem.source.tolist(), problem.target.tolist()
+        self.rate = problem.rate.tolist()
+        self._next = [0] * size
+        for i, j in zip(self.source, self.target, strict=True):
+            self._next[i] |= 1 << j
+        self._after, self._before = list(self._next), [0] * size
+        order = _topological_order(size, self.source, self.target)
+        for o in reversed(order):
+            for after in _members(self._next[o]):
+                self._after[o] |= self._after[after]
+        for o in order:
+            for after in _members(self._after[o]):
+                self._before[after] |= 1 << o
 
     def common(self, a: int, b: int) -> frozenset[str]:
         """Attributes common to two components."""
@@ -174,26 +192,39 @@ class _Components:
         values = self.problem.attribute_values
         return float(sum(values.get(a, 1.0) for a in sorted(attributes)))
 
-    def may_fuse(self, a: int, b: int) -> bool:
-        """Whether two components may become one."""
-        if a == b or not self.common(a, b):
-            return False
-        if not self.acyclic:
-            return True
-        trial = np.where(self.of == max(a, b), min(a, b), self.of)
-        return not _has_cycle(trial, self.problem.source, self.problem.target)
+    def waits_between(self, a: int, b: int) -> bool:
+        """Whether a third component is fed by `a` and feeds `b`, which forbids fusing them."""
+        return self.acyclic and bool(self._next[a] & ~(1 << b) & self._before[b])
 
     def fuse(self, a: int, b: int) -> int:
         """Make two components one."""
         low, high = min(a, b), max(a, b)
         self.shared[low] = self.common(a, b)
-        self.of[self.of == high] = low
+        for operator in self.members[high]:
+            self.of[operator] = low
+        self.members[low] += self.members[high]
+        if self.acyclic:
+            self._join(low, high)
         return low
 
+    def _join(self, low: int, high: int) -> None:
+        gone, here = 1 << high, 1 << low
+        neither = ~(gone | here)
+        for sets in (self._next, self._after, self._before):
+            sets[low] = (sets[low] | sets[high]) & neither
+        before, after = self._before[low], self._after[low]
+        for c in _members(before):
+            if self._next[c] & gone:
+                self._next[c] = (self._next[c] & ~gone) | here
+            self._after[c] = ((self._after[c] | after) & ~gone) | here
+        for c in _members(after):
+            self._before[c] = ((self._before[c] | before) & ~gone) | here
+
     def plan(self) -> FusionPlan:
-        names, component_of = np.unique(self.of, return_inverse=True)
+        of = np.array(self.of)
+        names, component_of = np.unique(of, return_inverse=True)
         rate = self.problem.rate
-        crossing = self.of[self.problem.source] != self.of[self.problem.target]
+        crossing = of[self.problem.source] != of[self.problem.target]
         total = float(rate.sum())
         return FusionPlan(
             component_of=component_of.astype(np.int32),
@@ -204,62 +235,83 @@ class _Components:
 
 
 def _merge_greedily(components: _Components, score: Score) -> None:
-    while True:
-        scored = []
-        for at, (i, j, rate) in enumerate(components.streams):
-            a, b = int(components.of[i]), int(components.of[j])
-            if a != b and components.common(a, b):
-                points = rate if score == "traffic" else components.value(components.common(a, b))
-                if points > 0:
-                    scored.append((-points, at, a, b))
-        for _, _, a, b in sorted(scored):
-            if components.may_fuse(a, b):
-                components.fuse(a, b)
-                break
+    """Fuse along the best stream, again and again.
+
+    A stream that must not be fused waits for a change at either end: what stands between two
+    components only goes away by becoming part of one of them.
+    """
+
+    def points(at: int) -> float:
+        common = components.common(of[source[at]], of[target[at]])
+        if score == "traffic":
+            return components.rate[at] if common else 0.0
+        return components.value(common)
+
+    source, target, of = components.source, components.target, components.of
+    heap = [(-points(at), at) for at in range(len(source))]
+    heapq.heapify(heap)
+    held: dict[int, list[tuple[float, int]]] = {}
+    while heap:
+        negative, at = heapq.heappop(heap)
+        a, b = of[source[at]], of[target[at]]
+        if a == b or negative == 0:
+            continue
+        now = points(at)
+        if now != -negative:  # less is common than when it was scored
+            heapq.heappush(heap, (-now, at))
+        elif components.waits_between(a, b):
+            held.setdefault(a, []).append((negative, at))
+            held.setdefault(b, []).append((negative, at))
         else:
-            return
+            components.fuse(a, b)
+            for entry in held.pop(a, []) + held.pop(b, []):
+                heapq.heappush(heap, entry)
 
 
 def _grow(components: _Components, rng: np.random.Generator) -> None:
-    alone = list(range(len(components.problem.operators)))
+    of, target = components.of, components.target
+    leaving: list[list[int]] = [[] for _ in of]
+    for at, i in enumerate(components.source):
+        leaving[i].append(at)
+    alone = list(range(len(of)))
     at = alone[0]
     while alone:
-        c = int(components.of[at])
+        c, waiting = of[at], set(alone)
         while True:
             best, most = -1, 0
-            for i, j, _ in components.streams:
-                a, b = int(components.of[i]), int(components.of[j])
-                size = len(components.common(a, b))
-                if a == c and j in alone and size > most and components.may_fuse(a, b):
+            for stream in sorted(s for o in components.members[c] for s in leaving[o]):
+                b = of[target[stream]]
+                if b == c or target[stream] not in waiting:
+                    continue
+                size = len(components.common(c, b))
+                if size > most and not components.waits_between(c, b):
                     best, most = b, size
             if best < 0:
                 break
             c = components.fuse(c, best)
-        alone = [o for o in alone if components.of[o] != c and o != at]
+        alone = [o for o in alone if of[o] != c and o != at]
         if alone:
             at = int(rng.choice(alone))
 
 
-def _has_cycle(
-    group: npt.NDArray[np.int64], source: IntArray, target: IntArray, *, loops: bool = False
-) -> bool:
-    """Whether groups of operators wait for each other in a circle (Kahn's algorithm)."""
-    edges = set(zip(group[source].tolist(), group[target].tolist(), strict=True))
-    if loops and any(a == b for a, b in edges):
-        return True
-    following: dict[int, list[int]] = {}
-    waits: dict[int, int] = {}
-    for a, b in edges:
-        if a != b:
-            following.setdefault(a, []).append(b)
-            waits[b] = waits.get(b, 0) + 1
-            waits.setdefault(a, 0)
-    ready = [g for g, count in waits.items() if count == 0]
-    done = 0
-    while ready:
-        done += 1
-        for b in following.get(ready.pop(), []):
-            waits[b] -= 1
-            if waits[b] == 0:
-                ready.append(b)
-    return done < len(waits)
+def _members(bits: int) -> Iterator[int]:
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _topological_order(size: int, source: list[int], target: list[int]) -> list[int]:
+    """Operators, each after all that feed it; fewer than there are if there is a cycle."""
+    following: list[list[int]] = [[] for _ in range(size)]
+    waits = [0] * size
+    for i, j in zip(source, target, strict=True):
+        following[i].append(j)
+        waits[j] += 1
+    order = [o for o in range(size) if waits[o] == 0]
+    for o in order:
+        for after in following[o]:
+            waits[after] -= 1
+            if waits[after] == 0:
+                order.append(after)
+    return order

@@ -27,6 +27,11 @@ __all__ = ["CoreAllocation", "CoreAllocationProblem", "plan_core_allocation"]
 
 IntArray = npt.NDArray[np.int64]
 
+_ROUNDING = 1e-12
+"""How far above the time of serving a target must be, as a share of it, to be one."""
+_NOTHING_LEFT = 1e-6
+"""Where the target is unreachable, cores are added until waiting is this share of serving."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreAllocationProblem:
@@ -84,7 +89,8 @@ class CoreAllocation:
         E[T] of `cores`; infinite if some executor stays unstable.
     status
         ``optimal``: the fewest cores that meet the target. ``infeasible``: the target cannot be
-        met; `cores` is the best that the available cores give.
+        met; `cores` is the best that the available cores give, or, where no number of cores could
+        meet it, as many as bring the latency within a millionth of what is possible.
     reason
         Why it is infeasible; empty otherwise.
     """
@@ -96,29 +102,34 @@ class CoreAllocation:
 
 
 class _Station:
-    """One executor while it grows: Erlang's recurrence advances with every core."""
+    """One executor while it grows: Erlang's recurrence advances with every core.
 
-    __slots__ = ("arrival", "blocked", "cores", "latency", "load", "service")
+    Only waiting is counted: what serving takes is the same with any number of cores, and would
+    drown the waiting in rounding.
+    """
+
+    __slots__ = ("arrival", "blocked", "cores", "load", "service", "waiting")
 
     def __init__(self, arrival: float, service: float, cores: int) -> None:
         self.arrival, self.service, self.cores = arrival, service, cores
         self.load = arrival / service
         self.blocked = erlang_b(self.load, cores)
-        self.latency = self._latency(self.blocked, cores)
+        self.waiting = self._waiting(self.blocked, cores)
 
-    def _latency(self, blocked: float, cores: int) -> float:
+    def _waiting(self, blocked: float, cores: int) -> float:
+        """λ_j·E[W_j]: the mean number of rows that wait."""
         waits = cores * blocked / (cores - self.load * (1.0 - blocked))
-        return 1.0 / self.service + waits / (cores * self.service - self.arrival)
+        return self.arrival * waits / (cores * self.service - self.arrival)
 
     def gain(self) -> float:
         """Fall of λ_j·E[T_j] that one more core brings."""
         blocked = self.load * self.blocked / (self.cores + 1 + self.load * self.blocked)
-        return self.arrival * (self.latency - self._latency(blocked, self.cores + 1))
+        return self.waiting - self._waiting(blocked, self.cores + 1)
 
     def grow(self) -> None:
         self.cores += 1
         self.blocked = self.load * self.blocked / (self.cores + self.load * self.blocked)
-        self.latency = self._latency(self.blocked, self.cores)
+        self.waiting = self._waiting(self.blocked, self.cores)
 
 
 def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
@@ -157,36 +168,43 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
         for j in range(len(arrival))
         if arrival[j] > 0
     }
-    budget = problem.latency_target_s * network.input_per_s
-    total = sum(s.arrival * s.latency for s in stations.values())
-    gains = [(-station.gain(), j) for j, station in stations.items()]
-    heapq.heapify(gains)
-    used = needed
-    while total > budget and used < available and gains and gains[0][0] < 0:
-        fall, j = gains[0]
-        station = stations[j]
-        station.grow()
-        used += 1
-        total += fall
-        heapq.heapreplace(gains, (-station.gain(), j))
-        if total <= budget * (1 + 1e-9):  # what was taken off bit by bit has rounding errors
-            total = sum(s.arrival * s.latency for s in stations.values())
+    served = sum(s.load for s in stations.values())
+    target = problem.latency_target_s * network.input_per_s
+    # No number of cores makes rows wait for nothing at all, so at the floor it is out of reach.
+    reachable = target > served * (1 + _ROUNDING)
+    least_waiting = target - served if reachable else served * _NOTHING_LEFT
+    _grow(stations, spare=available - needed, until=least_waiting)
     cores = least.copy()
     for j, station in stations.items():
         cores[j] = station.cores
-    total = sum(s.arrival * s.latency for s in stations.values())
-    latency_s = total / network.input_per_s
-    if total <= budget:
+    waiting = sum(s.waiting for s in stations.values())
+    latency_s = (served + waiting) / network.input_per_s
+    if reachable and waiting <= least_waiting:
         return CoreAllocation(cores=cores, latency_s=latency_s, status="optimal")
-    floor_s = sum(s.arrival / s.service for s in stations.values()) / network.input_per_s
     reason = (
-        f"Even without any waiting the latency is {floor_s:.6g} s, above the target of "
+        f"All {available} cores give {latency_s:.6g} s; the target is "
         f"{problem.latency_target_s:.6g} s."
-        if floor_s >= problem.latency_target_s
-        else f"All {available} cores give {latency_s:.6g} s; the target is "
-        f"{problem.latency_target_s:.6g} s."
+        if reachable
+        else f"Unreachable: even without any waiting the latency is "
+        f"{served / network.input_per_s:.6g} s, and the target is {problem.latency_target_s:.6g} s."
+        f" {int(cores.sum())} cores give {latency_s:.6g} s."
     )
     return CoreAllocation(cores=cores, latency_s=latency_s, status="infeasible", reason=reason)
+
+
+def _grow(stations: dict[int, _Station], *, spare: int, until: float) -> None:
+    """Add cores, the one that lowers waiting most first, until so little of it is left."""
+    total = sum(s.waiting for s in stations.values())
+    gains = [(-station.gain(), j) for j, station in stations.items()]
+    heapq.heapify(gains)
+    while total > until and spare > 0 and gains and gains[0][0] < 0:
+        fall, j = gains[0]
+        stations[j].grow()
+        spare -= 1
+        total += fall
+        heapq.heapreplace(gains, (-stations[j].gain(), j))
+        if total <= until * (1 + 1e-6):  # what was taken off bit by bit has rounding errors
+            total = sum(s.waiting for s in stations.values())
 
 
 def _share_too_few(least: IntArray, available: int) -> IntArray:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.allocation.potc import plan_potc
 from godwit.planning.balancing.pkg import plan_pkg, two_candidates
-from godwit.planning.problem import Problem
+from godwit.planning.preview import preview
+from godwit.planning.problem import Problem, Traffic
+from godwit.planning.split_keys import SplitKeys
+
+if TYPE_CHECKING:
+    from godwit.planning.solution import Solution
 
 
 def problem(m: int, n: int, *, seed: int = 0, draining: int | None = None) -> Problem:
@@ -45,23 +52,63 @@ def test_pkg_takes_one_of_the_two_and_balances_better_than_one_choice() -> None:
     assert solution.variance < 0.1 * one_choice.var()
 
 
+def split_of(solution: Solution) -> SplitKeys:
+    assert solution.split is not None
+    return solution.split
+
+
 def test_potc_splits_rows_so_that_load_without_merges_is_even() -> None:
     asked = problem(2000, 10)
-    details = plan_potc(asked, merge_load=0.0).details
-    assert details["load_distance"] < 0.01 * asked.weight.sum() / 10
-    assert details["merge_load"] == 0
-    share = np.array(details["share"])
+    solution = plan_potc(asked, merge_load=0.0)
+    assert solution.load_distance < 0.01 * asked.weight.sum() / 10
+    assert solution.details["merge_load"] == 0
+    share = split_of(solution).share
     assert ((share >= 0) & (share <= 1)).all()
-    assert sum(details["load_index"]) == pytest.approx(asked.weight.sum())
+    assert solution.load_index.sum() == pytest.approx(asked.weight.sum())
 
 
 def test_merging_costs_load_and_balance() -> None:
     asked = problem(200, 10)
     plain, merged = plan_potc(asked, merge_load=0.0), plan_potc(asked, merge_cost=0.05)
-    assert merged.details["load_distance"] > 2 * plain.details["load_distance"]
-    assert sum(merged.details["load_index"]) == pytest.approx(
+    assert merged.load_distance > 2 * plain.load_distance
+    assert merged.load_index.sum() == pytest.approx(
         asked.weight.sum() + merged.details["merge_load"]
     )
+
+
+def test_a_split_shows_its_own_load_and_moves_nothing() -> None:
+    asked = problem(300, 10)
+    solution = plan_potc(asked)
+    shown = preview(solution)
+    assert solution.num_moves == 0
+    assert shown.moves == ()
+    assert shown.moved_bytes == 0
+    assert shown.split_key_groups == split_of(solution).num_split > 0
+    assert "splits" in shown.to_text()
+    assert shown.load_distance_after == solution.objective
+    assert [change.load_after for change in shown.executors] == solution.load_index.tolist()
+    assert sum(change.key_groups_after for change in shown.executors) == (
+        300 + split_of(solution).num_split
+    )
+
+
+def test_traffic_of_split_keys_is_counted_by_shares() -> None:
+    asked = Problem(
+        executors=("a", "b"),
+        load=np.ones(2),
+        state_bytes=np.ones(2),
+        current=np.array([0, 1], np.int32),
+        traffic=Traffic(source=np.array([0]), target=np.array([1]), rate=np.array([8.0])),
+    )
+    split = SplitKeys(
+        first=np.array([0, 0], np.int32),
+        second=np.array([1, 1], np.int32),
+        share=np.array([0.25, 1.0]),
+        merging=np.zeros(2),
+    )
+    assert split.collocation_factor(asked) == pytest.approx(0.25)
+    assert split.load_index(asked).tolist() == [1.25, 0.75]
+    assert split.num_split == 1
 
 
 def test_seed_chooses_the_candidates() -> None:

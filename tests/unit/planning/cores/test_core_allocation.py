@@ -86,3 +86,20 @@ def test_wrong_limits_are_named(changes: dict[str, float], names: str) -> None:
     values = {"target_s": 1.0, "available": 4, **changes}
     with pytest.raises(InvalidProblemError, match=names):
         problem([5.0], **values)  # type: ignore[arg-type] # mixed values
+
+
+@pytest.mark.parametrize("target_s", [0.1, 0.0999, 0.1 * (1 + 1e-14)])
+def test_target_at_or_below_the_time_of_serving_is_unreachable_with_any_cores(
+    target_s: float,
+) -> None:
+    plan = plan_core_allocation(problem([29.0], target_s=target_s, available=100_000))
+    assert plan.status == "infeasible"
+    assert "Unreachable" in plan.reason
+    assert plan.cores.sum() < 100
+    assert plan.latency_s == pytest.approx(0.1, rel=1e-5)
+
+
+def test_target_a_hair_above_the_time_of_serving_is_met() -> None:
+    plan = plan_core_allocation(problem([29.0], target_s=0.1 * (1 + 1e-9), available=100))
+    assert plan.status == "optimal"
+    assert 3 < plan.cores[0] < 100
