@@ -19,6 +19,12 @@ from godwit.state.blocks import BlockWriter, encode_batch, read_batch
 from godwit.state.collection import collect
 from godwit.state.commit_log import CommitLog
 from godwit.state.entries import EntryLayout
+from godwit.state.evolution import (
+    FlowVersion,
+    OperatorVersion,
+    StateDescription,
+    columns_of,
+)
 from godwit.state.reading import read_chain
 from godwit.state.records import (
     CommitRecord,
@@ -44,6 +50,18 @@ STATE = "state"
 SCHEMA = StateSchema(pa.schema([("hash", pa.string())]), pa.schema([("value", pa.int64())]))
 LAYOUT = EntryLayout(name="model", schema=SCHEMA)
 IDENTITY = FlowIdentity(name="model", num_key_groups=NUM_KEY_GROUPS)
+FLOW = FlowVersion(
+    operators={
+        name: OperatorVersion(
+            kind="process",
+            keys=columns_of(SCHEMA.keys),
+            states={
+                "state": StateDescription(columns=columns_of(SCHEMA.values), codec="arrow", type={})
+            },
+        )
+        for name in OPERATORS
+    }
+)
 WAITING = pa.schema([("key", pa.string()), ("delta", pa.int64())])
 
 Place = tuple[str, int]
@@ -117,7 +135,14 @@ def models(history: list[Epoch]) -> list[Model]:
 
 
 def open_log(storage: CheckpointStorage, run_id: str = "run") -> CommitLog:
-    return CommitLog.create_or_open(storage, IDENTITY, run_id, retain_epochs=2, manifest_interval=2)
+    return CommitLog.create_or_open(
+        storage,
+        IDENTITY,
+        run_id,
+        flow=None if storage.list("commits") else FLOW,
+        retain_epochs=2,
+        manifest_interval=2,
+    )
 
 
 def run_epoch(log: CommitLog, epoch: Epoch, *, inline_limit_bytes: int) -> None:

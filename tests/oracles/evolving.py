@@ -17,6 +17,7 @@ import pyarrow as pa
 import godwit as gw
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.hashing import hash_keys
+from godwit.dataflow.operator import MergeableOperator
 from godwit.lane.lane import lane_flow, run_lane, shipments
 from godwit.lane.messages import EpochInstruction, LaneReport
 from godwit.lane.wire import Header, ship, unpack_report
@@ -216,7 +217,7 @@ class Runtime:
                 rows = read_chain(
                     self.storage, log.chains.chain(operator.states[0], key_group), layout
                 )
-                if operator.mergeable:
+                if isinstance(operator, MergeableOperator):
                     table = operator.finish(rows.keys, rows.values).to_pylist()
                     of.update({row.pop("k"): row for row in table})
                 else:

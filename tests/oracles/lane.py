@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from godwit.dataflow.groups import group_rows
 from godwit.dataflow.hashing import canonical_keys, hash_keys
-from godwit.dataflow.operator import Advance, Step
+from godwit.dataflow.operator import Advance, MergeableOperator, Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +53,9 @@ class Lane:
             keys, rows = self._split(batch)
             groups, keys = grouped(keys, self.num_key_groups)
             all_keys.append(keys)
-            partials.append(self.operator.combine(groups, rows))
+            partials.append(self._mergeable.combine(groups, rows))
         groups, keys = grouped(pa.concat_batches(all_keys), self.num_key_groups)
-        merged = self.operator.merge_partials(groups, pa.concat_batches(partials))
+        merged = self._mergeable.merge_partials(groups, pa.concat_batches(partials))
         return self._advance(groups, keys, merged, partial=True)
 
     def results(self) -> dict[Key, dict[str, Any]]:
@@ -73,10 +73,15 @@ class Lane:
         states = pa.RecordBatch.from_pylist(
             list(self.store.values()), schema=self.operator.schema.values
         )
-        output = self.operator.finish(keys, states)
+        output = self._mergeable.finish(keys, states)
         output.validate(full=True)
         results = output.select(output.schema.names[keys.num_columns :])
         return dict(zip(self.store, results.to_pylist(), strict=True))
+
+    @property
+    def _mergeable(self) -> MergeableOperator:
+        assert isinstance(self.operator, MergeableOperator)
+        return self.operator
 
     def _advance(
         self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch, *, partial: bool

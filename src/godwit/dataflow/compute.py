@@ -22,7 +22,7 @@ from godwit.dataflow.aggregates.ordering import pairing
 from godwit.dataflow.aggregates.sums import SumOverflowError
 from godwit.dataflow.arrays import column_of
 from godwit.dataflow.faults import user_traceback
-from godwit.dataflow.operator import Advance, KeyedOperator, Step
+from godwit.dataflow.operator import Advance, MergeableOperator, Step
 from godwit.model.errors import (
     CheckpointMismatchError,
     EpochFailedError,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["ComputeOperator"]
 
 
-class ComputeOperator(KeyedOperator):
-    """Aggregates of the rows of each key; see `KeyedOperator` for what its methods are.
+class ComputeOperator(MergeableOperator):
+    """Aggregates of the rows of each key; see `MergeableOperator` for what its methods are.
 
     State columns are named after their aggregate: ``total`` if it has one, ``mean__sum`` and
     ``mean__count`` if it has several.
@@ -68,8 +68,6 @@ class ComputeOperator(KeyedOperator):
         If there are no aggregates, a column is missing or of a type that its aggregate cannot
         take, or two columns would have one name.
     """
-
-    mergeable = True
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.naming import function_name
+from godwit.dataflow.operator import MergeableOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,7 +88,7 @@ def _reads(given: Input) -> str:
 
 def _exchange(given: Input, operator: KeyedOperator) -> str:
     side = "source side" if isinstance(given, SourceInput) else "lanes that emit them"
-    if operator.mergeable:
+    if isinstance(operator, MergeableOperator):
         return f"one partial state per key: the {side} may combine rows before they are sent"
     return f"every row, uncombined and in arrival order: {', '.join(given.columns)}"
 
@@ -95,7 +96,7 @@ def _exchange(given: Input, operator: KeyedOperator) -> str:
 def _emits(operator: KeyedOperator) -> str:
     if operator.complete:
         return "all keys, in every epoch"
-    if operator.mergeable:
+    if isinstance(operator, MergeableOperator):
         return "keys that changed in the epoch"
     return "what the function returns"
 

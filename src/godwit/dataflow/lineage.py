@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from godwit.dataflow.operator import MergeableOperator
 from godwit.model.errors import CheckpointMismatchError
 from godwit.state.entries import ColumnsByName, EntryLayout, Former, WaitingLayout
 from godwit.state.evolution import (
@@ -135,7 +136,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
     waiting = () if log is None else log.chains.waiting_segments(before)
     if log is not None and waiting:
         flows = {segment.flow for segment in waiting}
-        if operator.mergeable:
+        if isinstance(operator, MergeableOperator):
             (state,) = operator.states
             states = _former(operator, StateId(before, state.state), log, flows)
             keys = len(operator.schema.keys)

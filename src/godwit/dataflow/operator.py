@@ -10,8 +10,9 @@ A lane does this with what arrives for one operator in one epoch::
     raw rows ──(exchange)───────────────────────────────────────────────┼─▶ advance ─▶ state, output
     prior state from the local store ───────────────────────────────────┘
 
-``combine`` runs at the source side, before the exchange, and only for operators that are
-``mergeable`` and only where it pays; an operator must give the same result either way.
+Every operator is a `KeyedOperator`.  One whose state can be made of parts is a `MergeableOperator`
+too: ``combine`` runs at the source side, before the exchange, where it pays; and such an operator
+must give the same result either way.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from godwit.state.evolution import StateDescription, StateUpgrade
     from godwit.state.schema import StateSchema
 
-__all__ = ["Advance", "KeyedOperator", "Step"]
+__all__ = ["Advance", "KeyedOperator", "MergeableOperator", "Step"]
 
 _STATE = "state"
 
@@ -103,35 +104,20 @@ class KeyedOperator(ABC):
         Key columns and state columns.
     output
         Columns of its output: the key columns, then the results.
-    mergeable
-        Whether ``combine`` and ``merge_partials`` may be used.
     complete
         Whether the output of an epoch is every key there is (complete mode) and not only the keys
-        that changed (update mode). The lane then calls ``finish`` on the whole state.
+        that changed (update mode).
     """
 
     name: str
     inputs: pa.Schema
     schema: StateSchema
     output: pa.Schema
-    mergeable: bool
-    complete: bool
-
-    @abstractmethod
-    def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Aggregate raw rows into one partial state per group (G rows of state columns)."""
-
-    @abstractmethod
-    def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge partial states (N rows, arrival order) into one per group (G rows)."""
+    complete: bool = False
 
     @abstractmethod
     def advance(self, step: Step) -> Advance:
         """Process one epoch's input of one lane."""
-
-    @abstractmethod
-    def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Output rows for `keys` with `state`, row by row (mergeable operators only)."""
 
     @property
     def states(self) -> tuple[StateId, ...]:
@@ -140,10 +126,10 @@ class KeyedOperator(ABC):
 
     @property
     def waiting(self) -> pa.Schema:
-        """Columns of the rows that wait for it: partial states where it is mergeable."""
+        """Columns of the rows that wait for it, as they came."""
         keys = self.schema.keys
-        others = self.schema.values if self.mergeable else self.inputs
-        return pa.schema([*keys, *(field for field in others if field.name not in keys.names)])
+        others = [field for field in self.inputs if field.name not in keys.names]
+        return pa.schema([*keys, *others])
 
     @property
     @abstractmethod
@@ -171,3 +157,27 @@ class KeyedOperator(ABC):
         CheckpointMismatchError
             If such state does not fit; says every difference, and what to do.
         """
+
+
+class MergeableOperator(KeyedOperator):
+    """A keyed operator whose state can be made of partial states, merged in order of arrival.
+
+    Where `complete`, the lane calls `finish` on the whole state.
+    """
+
+    @abstractmethod
+    def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Aggregate raw rows into one partial state per group (G rows of state columns)."""
+
+    @abstractmethod
+    def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
+        """Merge partial states (N rows, arrival order) into one per group (G rows)."""
+
+    @abstractmethod
+    def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
+        """Output rows for `keys` with `state`, row by row."""
+
+    @property
+    def waiting(self) -> pa.Schema:
+        """Columns of the rows that wait for it: partial states, which are small."""
+        return pa.schema([*self.schema.keys, *self.schema.values])

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.dataflow.groups import Groups
     from godwit.state.evolution import StateUpgrade
 
 __all__ = ["KeyRows", "ProcessOperator", "State"]
@@ -95,9 +94,6 @@ class ProcessOperator(KeyedOperator):
         If the codec cannot write the state.
     """
 
-    mergeable = False
-    complete = False
-
     def __init__(
         self,
         *,
@@ -121,22 +117,6 @@ class ProcessOperator(KeyedOperator):
         self._state_upgrade = state_upgrade
         self._codec = make_codec(name, codec, state_type, state_classes)
         self._held = is_immutable(make_state(name, state_type))
-
-    def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002 - the contract's
-        """Not possible: the function has to see every row."""
-        raise self._rigid()
-
-    def merge_partials(  # the contract's arguments; nothing can be done with them
-        self,
-        groups: Groups,  # noqa: ARG002
-        partials: pa.RecordBatch,  # noqa: ARG002
-    ) -> pa.RecordBatch:
-        """Not possible: the function has to see every row."""
-        raise self._rigid()
-
-    def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002 - the contract's
-        """Not possible: output is what the function returned."""
-        raise self._rigid()
 
     def advance(self, step: Step) -> Advance:
         """Call the function for every key."""
@@ -294,9 +274,6 @@ class ProcessOperator(KeyedOperator):
             error=type(error).__qualname__,
             traceback=text,
         )
-
-    def _rigid(self) -> TypeError:
-        return TypeError(f"Operator {self.name!r} runs a function per key and cannot be merged")
 
 
 class _Meter:

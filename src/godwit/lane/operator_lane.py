@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.dataflow.groups import Groups, group_rows
-from godwit.dataflow.operator import Step
+from godwit.dataflow.operator import MergeableOperator, Step
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.waiting import set_aside, with_waiting
@@ -26,7 +26,6 @@ from godwit.state.hydration import Hydration, recover_chains
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.dataflow.operator import KeyedOperator
     from godwit.lane.files import LaneFiles
     from godwit.lane.lane import LaneOperator
     from godwit.lane.messages import EpochInstruction, LaneReport
@@ -66,7 +65,8 @@ def run_operator(
         operator,
         num_key_groups,
         arrived,
-        partial=operator.mergeable and bool(suspended.any() or told.resumed.any()),
+        partial=isinstance(operator, MergeableOperator)
+        and bool(suspended.any() or told.resumed.any()),
     )
     touched = np.zeros(num_key_groups, np.bool_)
     touched[rows.key_groups] = True
@@ -120,7 +120,7 @@ def run_operator(
             versions={state.state: _versions(local, np.flatnonzero(here))},
         )
     )
-    if operator.complete:
+    if operator.complete and isinstance(operator, MergeableOperator):
         output = _everything(operator, local, np.flatnonzero(here & ~waits), advanced)
         clock.lap("complete")
         return output
@@ -147,6 +147,7 @@ def _advance(
     groups = group_rows(rows.hashes, keys, rows.num_key_groups)
     keys = keys.take(pa.array(groups.first_row))
     if rows.partial:
+        assert isinstance(operator, MergeableOperator), "only such operators get partial states"
         columns = operator.merge_partials(groups, columns)
     clock.lap("group")
     known, prior = local.prior(keys, groups.key_groups)
@@ -213,7 +214,7 @@ def _write_snapshots(
 
 
 def _everything(
-    operator: KeyedOperator,
+    operator: MergeableOperator,
     local: LocalState,
     key_groups: KeyGroups,
     advanced: _Advanced | None,

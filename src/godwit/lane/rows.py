@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from godwit.dataflow.groups import group_rows
 from godwit.dataflow.hashing import hash_keys
+from godwit.dataflow.operator import MergeableOperator
 from godwit.lane.wire import partial_schema, raw_schema, unpack_rows
 from godwit.model.key_groups import key_groups_of
 
@@ -95,6 +96,7 @@ class LaneRows:
         """Make partial states of raw rows, one per key."""
         if self.partial:
             return self
+        assert isinstance(self.operator, MergeableOperator), "only partial states can be merged"
         keys = self.keys
         groups = group_rows(self.hashes, keys, self.num_key_groups)
         states = self.operator.combine(groups, self.columns)

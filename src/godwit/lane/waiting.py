@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.dataflow.operator import MergeableOperator
 from godwit.lane.rows import LaneRows
 from godwit.state.blocks import read_batch
 from godwit.state.entries import ranges
@@ -31,7 +32,7 @@ def set_aside(rows: LaneRows, waits: npt.NDArray[np.bool_], files: LaneFiles) ->
     """Put rows of the key groups that wait into the wait buffer; return the others."""
     if not waits[rows.key_groups].any():
         return rows
-    if rows.operator.mergeable:
+    if isinstance(rows.operator, MergeableOperator):
         rows = rows.combined()
     key_groups = rows.key_groups
     aside = waits[key_groups]

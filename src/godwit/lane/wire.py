@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from godwit.dataflow.groups import group_repeating_rows, group_rows
 from godwit.dataflow.hashing import canonical_keys, hash_keys
+from godwit.dataflow.operator import MergeableOperator
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
@@ -152,13 +153,14 @@ def _ship_chunk(
     # The hash does not travel: computing it again in the lane costs less than carrying it.
     keys = canonical_keys(columns.select(operator.schema.keys.names))
     kind = _ROWS
-    groups = group_repeating_rows(keys, num_key_groups) if operator.mergeable else None
+    mergeable = operator if isinstance(operator, MergeableOperator) else None
+    groups = None if mergeable is None else group_repeating_rows(keys, num_key_groups)
     if groups is None:
         hashes = hash_keys(keys)
-        if operator.mergeable and combining_pays(hashes):
+        if mergeable is not None and combining_pays(hashes):
             groups = group_rows(hashes, keys, num_key_groups)
-    if groups is not None:
-        states = operator.combine(groups, columns.select(operator.inputs.names))
+    if mergeable is not None and groups is not None:
+        states = mergeable.combine(groups, columns.select(operator.inputs.names))
         keys = keys.take(pa.array(groups.first_row))
         batch = pa.RecordBatch.from_arrays(
             [*keys.columns, *states.columns], schema=partial_schema(operator)

@@ -32,6 +32,7 @@ __all__ = [
     "Former",
     "StateRows",
     "WaitingLayout",
+    "is_entries_of",
     "pack_entries",
     "ranges",
 ]
@@ -161,10 +162,10 @@ class EntryLayout:
 
     def _check(self, batch: pa.RecordBatch, expected: Columns, flow: int) -> None:
         found = columns_of(batch.schema)
-        inner, rest = found[1 : len(expected) + 1], found[len(expected) + 1 :]
-        framed = [dtype for _, dtype in (*found[:1], *rest)] in (["int64"], ["int64", "bool"])
-        if inner != expected or not framed:
-            raise _mismatch(f"State of {self.name!r} has", inner, flow, expected)
+        if not is_entries_of(found, expected):
+            raise _mismatch(
+                f"State of {self.name!r} has", found[1 : len(expected) + 1], flow, expected
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +229,13 @@ class ColumnsByName:
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def is_entries_of(found: Columns, expected: Columns) -> bool:
+    """Whether a batch with the columns `found` has entries of key and state columns `expected`."""
+    inner, rest = found[1 : len(expected) + 1], found[len(expected) + 1 :]
+    framed = [dtype for _, dtype in (*found[:1], *rest)]
+    return inner == expected and framed in (["int64"], ["int64", "bool"])
 
 
 def pack_entries(rows: StateRows) -> pa.RecordBatch:

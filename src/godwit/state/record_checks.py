@@ -24,6 +24,7 @@ from godwit.state.records import (
     COMMITS,
     BlockRef,
     CommitRecord,
+    EditRecord,
     FlowIdentity,
     Manifest,
     OutputRef,
@@ -69,6 +70,12 @@ def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
 def _run(run: RunRecord, number: int) -> Iterator[str]:
     if run.number != number:
         yield f"it is of run {run.number}"
+
+
+def _edit(edit: EditRecord, number: int) -> Iterator[str]:
+    if edit.number != number:
+        yield f"it is of edit {edit.number}"
+    yield from _within("flow version", edit.flow, 0, _MAX_NUMBER)
 
 
 def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
@@ -152,6 +159,7 @@ _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
     FlowIdentity: _identity,
     RunRecord: _run,
     FlowVersion: _flow,
+    EditRecord: _edit,
     CommitRecord: _commit,
     Manifest: _manifest,
 }

@@ -20,22 +20,24 @@ from godwit.model.key_groups import key_groups_of
 from godwit.state.blocks import read_batch, read_block
 from godwit.state.chains import Chains
 from godwit.state.commit_log import load_record
-from godwit.state.evolution import FlowVersion
+from godwit.state.entries import is_entries_of
+from godwit.state.evolution import FlowVersion, columns_of
 from godwit.state.records import (
     COMMITS,
+    EDITS,
     FLOWS,
     IDENTITY,
     MANIFESTS,
     RUNS,
     BlockRef,
     CommitRecord,
+    EditRecord,
     FlowIdentity,
     Manifest,
     OutputRef,
     RunRecord,
     SegmentRef,
     SnapshotRef,
-    StateId,
     commit_path,
     flow_path,
     manifest_path,
@@ -126,6 +128,8 @@ class _Verification:
         for _, path in self.numbered(RUNS):
             self.load(path, RunRecord)
         self.flows = {n: self.load(path, FlowVersion) for n, path in self.numbered(FLOWS)}
+        for _, path in self.numbered(EDITS):
+            self.load(path, EditRecord)
         commits = {n: self.load(path, CommitRecord) for n, path in self.numbered(COMMITS)}
         manifests = {n: self.load(path, Manifest) for n, path in self.numbered(MANIFESTS)}
         epochs = self.check_epochs(commits, manifests)
@@ -379,24 +383,25 @@ class _Verification:
             )
 
     def check_columns(self, chains: Chains) -> None:
-        """Find state whose blocks do not have the columns of others of their flow version."""
-        blocks = [((s.id, s.flow), s.block) for s in chains.segments() if s.kind == "changes"]
-        blocks += [((s.id, s.flow), s.block) for s in chains.snapshots()]
-        narrowest: dict[tuple[StateId, int], pa.Schema] = {}
-        for whose, ref in blocks:
-            schema = self.checked.get(ref)
-            if schema is None:
+        """Find state whose blocks do not have the columns that their flow version describes."""
+        changes = [segment for segment in chains.segments() if segment.kind == "changes"]
+        written = [(ref.id, ref.flow, ref.block) for ref in changes]
+        written += [(ref.id, ref.flow, ref.block) for ref in chains.snapshots()]
+        for state, flow, block in written:
+            schema = self.checked.get(block)
+            version = self.flows.get(flow)
+            if schema is None or version is None:
                 continue
-            other = narrowest.setdefault(whose, schema)
-            if len(schema) < len(other):
-                schema, other = other, schema
-                narrowest[whose] = other
-            # A segment that removes keys has one more column, which says which.
-            further = [field.type for field in schema][len(other) :]
-            if list(schema)[: len(other)] != list(other) or further not in ([], [pa.bool_()]):
+            operator = version.operators.get(state.operator)
+            if operator is None or state.state not in operator.states:
+                problem = f"Flow version {flow} has no state '{state}', which was written under it."
+                self.find(flow_path(flow), problem, _REPORT)
+                continue
+            expected = (*operator.keys, *operator.states[state.state].columns)
+            if not is_entries_of(columns_of(schema), expected):
                 self.find(
-                    ref.file,
-                    f"State of '{whose[0]}' at {ref.offset} has other columns than elsewhere: "
-                    f"{schema.names} and {other.names}, or their types differ.",
+                    block.file,
+                    f"State of '{state}' at {block.offset} has other columns than flow version "
+                    f"{flow} says: {schema.names}, or their types differ.",
                     _REPORT,
                 )

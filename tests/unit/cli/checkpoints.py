@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from godwit.state.blocks import BlockWriter, encode_batch
 from godwit.state.commit_log import CommitLog
+from godwit.state.evolution import FlowVersion, OperatorVersion, StateDescription
 from godwit.state.records import CommitRecord, FlowIdentity, SegmentRef
 from godwit.state.storage import CheckpointStorage
 
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ROWS", "write_checkpoint"]
 
+FLOW = FlowVersion(
+    operators={
+        "op": OperatorVersion(
+            kind="compute",
+            keys=(("k", "string"),),
+            states={"state": StateDescription(columns=(), codec="arrow", type={})},
+        )
+    }
+)
 ROWS = pa.record_batch({"hash": pa.array([1, 5, 2], pa.int64()), "k": ["a", "b", "c"]})
 
 
@@ -33,7 +43,9 @@ def write_checkpoint(
     interval: dict[str, Any] = {}
     if manifest_interval is not None:
         interval["manifest_interval"] = manifest_interval
-    log = CommitLog.create_or_open(storage, identity, "some-run", retain_epochs=3, **interval)
+    log = CommitLog.create_or_open(
+        storage, identity, "some-run", flow=FLOW, retain_epochs=3, **interval
+    )
     for epoch in range(epochs):
         with BlockWriter(
             storage, epoch=epoch, name="a", inline_limit_bytes=inline_limit_bytes

@@ -344,17 +344,6 @@ def test_an_upgrade_that_fails_names_operator_and_key() -> None:
     assert e.value.context["key"] == ("b",)
 
 
-def test_it_cannot_be_merged() -> None:
-    made = operator()
-    groups, keys = grouped(batch(("a", 1.0, 1)).select(["symbol"]))
-    for call in (made.combine, made.merge_partials):
-        with pytest.raises(TypeError, match="'market' runs a function per key"):
-            call(groups, keys)
-    with pytest.raises(TypeError, match="cannot be merged"):
-        made.finish(keys, keys)
-    assert not made.mergeable
-
-
 def deep_failure(key: tuple[str], rows: KeyRows, state: Book) -> None:
     def inner() -> None:
         if key == ("b",):

@@ -18,6 +18,7 @@ from godwit.model.errors import (
 from godwit.state.blocks import BlockWriter, read_block
 from godwit.state.commit_log import CommitLog
 from godwit.state.disk import PosixDisk
+from godwit.state.evolution import FlowVersion
 from godwit.state.local_storage import LocalStorage
 from godwit.state.records import (
     BatchRef,
@@ -252,8 +253,60 @@ def test_a_reader_takes_nothing_over_and_commits_nothing(storage: CheckpointStor
     assert reader.latest_epoch == 0
 
 
-def test_another_flow_is_refused_with_every_difference(storage: CheckpointStorage) -> None:
+def test_a_start_that_committed_nothing_claims_nothing(storage: CheckpointStorage) -> None:
     open_log(storage)
+    other = msgspec.structs.replace(IDENTITY, name="other", num_key_groups=16)
+    log = CommitLog.create_or_open(storage, other, "corrected")
+    assert (log.identity.name, log.identity.num_key_groups) == ("other", 16)
+    assert log.chains.num_key_groups == 16
+    log.commit(CommitRecord(epoch=0, run_id=""))
+    assert log.latest is not None
+    # The version of the failed start counts for nobody.
+    assert (log.latest.flow, list(log.versions_since(0))) == (1, [1])
+    with pytest.raises(CheckpointMismatchError):
+        open_log(storage)
+
+
+def test_a_flow_version_counts_from_the_first_epoch_that_names_it(
+    storage: CheckpointStorage,
+) -> None:
+    log = open_log(storage)
+    commit(log, until=0)
+    renaming = FlowVersion(previous=log.flow, renamed={"op": "new"})
+    failed = CommitLog.create_or_open(storage, IDENTITY, "second", flow=renaming)
+    assert failed.chains.states == (StateId("new", "state"),)
+    assert failed.recorded_as(StateId("new", "state")) == STATE
+    assert CommitLog.open_read_only(storage).chains.states == (STATE,)
+    log = CommitLog.create_or_open(storage, IDENTITY, "third", flow=renaming)
+    log.commit(CommitRecord(epoch=1, run_id=""))
+    reader = CommitLog.open_read_only(storage)
+    assert reader.chains.states == (StateId("new", "state"),)
+    assert reader.chains_at(0).states == (STATE,)
+    assert list(reader.versions_since(0)) == [2, 0]
+
+
+def test_a_manifest_goes_by_the_names_of_its_own_epoch(storage: CheckpointStorage) -> None:
+    log = open_log(storage, interval=1)
+    commit(log, until=2)
+    renaming = FlowVersion(previous=log.flow, renamed={"op": "new"})
+    log = CommitLog.create_or_open(storage, IDENTITY, "second", flow=renaming, manifest_interval=1)
+    log.commit(CommitRecord(epoch=3, run_id=""))
+    assert CommitLog.open_read_only(storage).chains_at(2).states == (STATE,)
+    log.commit(CommitRecord(epoch=4, run_id=""))
+    log.commit(CommitRecord(epoch=5, run_id=""))
+    assert CommitLog.open_read_only(storage).chains.states == (StateId("new", "state"),)
+
+
+def test_a_flow_version_that_follows_another_one_than_counts_is_refused(
+    storage: CheckpointStorage,
+) -> None:
+    commit(open_log(storage), until=0)
+    with pytest.raises(ConcurrentRunError, match="another one committed flow version 0"):
+        CommitLog.create_or_open(storage, IDENTITY, "late", flow=FlowVersion(previous=-1))
+
+
+def test_another_flow_is_refused_with_every_difference(storage: CheckpointStorage) -> None:
+    commit(open_log(storage), until=0)
     other = msgspec.structs.replace(IDENTITY, name="other", num_key_groups=16)
     with pytest.raises(CheckpointMismatchError, match="does not fit") as caught:
         CommitLog.create_or_open(storage, other, "r")
