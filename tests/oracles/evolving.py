@@ -117,7 +117,7 @@ class Runtime:
 
     def __init__(self, program: Program, storage: CheckpointStorage, local: Path) -> None:
         self.flow, self.storage, self.local = compiled(program), storage, local
-        self.run_id = f"evolving-{uuid4().hex[:8]}"
+        self.run_id = f"{uuid4().hex[:12]}-{uuid4().hex[:12]}"
         self.log, self.taken_up = take_up(self.flow, storage, self.run_id, retain_epochs=3)
         self.copies = Copies(NUM_KEY_GROUPS)
 
