@@ -9,14 +9,23 @@ the log, and the loser looks again.
 from __future__ import annotations
 
 import os
-import re
+import uuid
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from godwit.model.errors import SinkError
+from godwit.sinks.delta_lanes import DeltaLaneWriter, add_action, mark, table_files
+from godwit.sinks.delta_table import (
+    as_delta_stores,
+    check_table,
+    error_text,
+    takes_plain_files,
+)
 from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
 from godwit.sinks.rows import (
     checked_rejects,
@@ -32,13 +41,16 @@ from godwit.sinks.secrets import Secrets, shown_uri
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from godwit.dataflow.staging import RowCheck
+    from godwit.dataflow.staging import LaneWriter, RowCheck
+    from godwit.state.written_files import WrittenFile
 
 __all__ = ["DeltaSink"]
 
 _ATTEMPTS: Final = 30  # of several writers, one wins each time
+_REST_ROWS: Final = 2_000_000
+_REST_BYTES: Final = 128 * 2**20
 
 
 class DeltaSink(Sink):
@@ -121,6 +133,50 @@ class DeltaSink(Sink):
         partition_by = tuple(self._table.metadata().partition_columns)
         return file_row_check(self._context, partition_by, self._max_partitions, never_null)
 
+    @property
+    def target(self) -> str | None:
+        """Where lanes write; nowhere if rows are merged."""
+        if self._merge_keys:
+            return None
+        uri = str(self._table.table_uri)
+        return unquote(urlsplit(uri).path) if uri.startswith("file:") else self._shown_path
+
+    def lane_writer(self) -> LaneWriter | None:
+        """Return what writes data files in lanes, if rows are added and nothing else is asked.
+
+        Raises
+        ------
+        SinkError
+            If the table cannot be written.
+        """
+        if self._merge_keys or not takes_plain_files(self._table):
+            return None
+        try:
+            mark(self._table.table_uri, self._storage_options, self._marker)
+        except OSError as error:
+            raise self._error(
+                f"cannot write to {self._shown_path}: {error_text(error)}",
+                "Check the path, its permissions and the credentials.",
+            ) from self._secrets.cause(error)
+        return self._file_writer()
+
+    def _file_writer(self) -> DeltaLaneWriter:
+        return DeltaLaneWriter(
+            sink=self._context.name,
+            target=self.target or "",
+            uri=self._table.table_uri,
+            storage_options=self._storage_options,
+            secrets=self._secrets,
+            marker=self._marker,
+            opening=self._opening,
+            schema=self._schema,
+            partition_by=tuple(self._table.metadata().partition_columns),
+        )
+
+    @property
+    def _marker(self) -> str:
+        return f"_godwit/{self._context.query_id}-{self._context.name}"
+
     def open(self, context: SinkContext) -> None:
         """Create the table, or check that the rows fit it.
 
@@ -130,6 +186,7 @@ class DeltaSink(Sink):
             If the table cannot be opened or its columns are others.
         """
         self._context = context
+        self._opening = uuid.uuid4().hex[:12]
         self._app_id = f"godwit-{context.query_id}-{context.name}"
         self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
         for key in self._merge_keys:
@@ -147,12 +204,13 @@ class DeltaSink(Sink):
         require_columns(context, self._partition_by, "partition_by")
         self._schema = pa.schema(
             [
-                field.with_type(_as_delta_stores(field.type))
+                field.with_type(as_delta_stores(field.type))
                 for field in storable_schema(context.schema)
             ]
         )
         try:
-            if not DeltaTable.is_deltatable(self._path, self._storage_options):
+            self._is_new = not DeltaTable.is_deltatable(self._path, self._storage_options)
+            if self._is_new:
                 DeltaTable.create(
                     self._path,
                     schema=self._schema,
@@ -163,11 +221,10 @@ class DeltaSink(Sink):
             self._table = DeltaTable(self._path, storage_options=self._storage_options)
         except Exception as error:  # noqa: BLE001  the library also raises bare Exceptions
             raise self._error(
-                f"cannot open {self._shown_path}: {_text(error)}",
+                f"cannot open {self._shown_path}: {error_text(error)}",
                 "Check the path, the credentials and the types of the columns.",
             ) from self._secrets.cause(error)
-        self._check_columns()
-        self._check_constraints()
+        check_table(self._table, self._schema, self._error)
 
     def deliver(self, output: EpochOutput) -> None:
         """Commit the epoch's rows with its number, unless the table has it.
@@ -179,13 +236,21 @@ class DeltaSink(Sink):
         """
         if output.num_rows == 0 and not self._context.complete:
             return
+        files: list[WrittenFile] | None = None
         for attempt in range(_ATTEMPTS):
             rows = _Rows(self._rows(output))
             try:
                 self._table.update_incremental()
                 if self._recorded() >= output.epoch:
                     return
-                self._commit(pa.RecordBatchReader.from_batches(self._schema, rows), output.epoch)
+                if output.files():
+                    files = files or [*output.files(), *self._write_rest(rows, output.epoch)]
+                    self._add(files, output.epoch)
+                else:
+                    reader = pa.RecordBatchReader.from_batches(self._schema, rows)
+                    self._commit(reader, output.epoch)
+            except SinkError:
+                raise
             except Exception as error:  # noqa: BLE001  as above
                 if rows.error is not None:
                     # The library has wrapped what went wrong on our side.
@@ -194,7 +259,7 @@ class DeltaSink(Sink):
                     continue
                 raise self._error(
                     f"epoch {output.epoch} cannot be committed to {self._shown_path}: "
-                    f"{_text(error)}",
+                    f"{error_text(error)}",
                     "It is in the table whole or not at all; mend the cause and start the query "
                     "again.",
                     epoch=output.epoch,
@@ -213,8 +278,41 @@ class DeltaSink(Sink):
             without_replaced_rows(output, self._schema, self._merge_keys, self._context.name)
         )
 
+    def _write_rest(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
+        """Write what lanes left to the driver, to be added with their files."""
+        for batch in gather(rows, rows=_REST_ROWS, size_bytes=_REST_BYTES):
+            table = pa.Table.from_batches([batch])
+            yield from self._file_writer().write_files(table, f"{epoch}-rest")
+
+    def _add(self, files: Sequence[WrittenFile], epoch: int) -> None:
+        filesystem, root = table_files(self._table.table_uri, self._storage_options)
+        infos = filesystem.get_file_info([f"{root}/{file.path}" for file in files])
+        gone = [info.path for info in infos if info.type == pafs.FileType.NotFound]
+        ours = any(f"-{self._opening}-" in path for path in gone)
+        if gone and (ours or not self._is_new):
+            raise self._error(
+                f"epoch {epoch}: {len(gone)} of the files that lanes wrote are gone, among them "
+                f"{gone[0]}",
+                "Restore them; or remove the table to begin it anew.",
+                epoch=epoch,
+            )
+        self._table.create_write_transaction(
+            [
+                add_action(file)
+                for file, info in zip(files, infos, strict=True)
+                if info.type != pafs.FileType.NotFound
+            ],
+            mode="overwrite" if self._context.complete else "append",
+            schema=Schema.from_arrow(self._schema),
+            partition_by=list(self._table.metadata().partition_columns),
+            commit_properties=self._properties(epoch),
+        )
+
+    def _properties(self, epoch: int) -> CommitProperties:
+        return CommitProperties(app_transactions=[Transaction(self._app_id, epoch)])
+
     def _commit(self, reader: pa.RecordBatchReader, epoch: int) -> None:
-        properties = CommitProperties(app_transactions=[Transaction(self._app_id, epoch)])
+        properties = self._properties(epoch)
         if self._context.complete or not self._merge_keys:
             write_deltalake(
                 self._table,
@@ -235,36 +333,6 @@ class DeltaSink(Sink):
             commit_properties=properties,
         )
         merger.when_matched_update_all().when_not_matched_insert_all().execute()
-
-    def _check_columns(self) -> None:
-        found = {field.name: field.type for field in self._table.schema().fields}
-        wanted = {field.name: field.type for field in Schema.from_arrow(self._schema).fields}
-        differences = [
-            f"{name} ({_type_name(wanted.get(name))} in the rows, {_type_name(found.get(name))} "
-            f"in the table)"
-            for name in sorted(found.keys() | wanted.keys())
-            if found.get(name) != wanted.get(name)
-        ]
-        if differences:
-            raise self._error(
-                f"the table at {self._shown_path} has other columns: {', '.join(differences)}",
-                "Use another path, or cast and rename the columns before the sink.",
-            )
-
-    def _check_constraints(self) -> None:
-        """Refuse a table that checks rows: what it refused would have been committed already."""
-        names = [
-            name.removeprefix("delta.constraints.")
-            for name in self._table.metadata().configuration
-            if name.startswith("delta.constraints.")
-        ]
-        names += [f.name for f in self._table.schema().fields if "delta.invariants" in f.metadata]
-        if names:
-            raise self._error(
-                f"the table at {self._shown_path} has constraints ({', '.join(sorted(names))})",
-                "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the "
-                "sink, or write to another table.",
-            )
 
     def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
         return SinkError(
@@ -291,34 +359,5 @@ class _Rows:
             raise
 
 
-def _as_delta_stores(dtype: pa.DataType) -> pa.DataType:
-    """Return the narrowest type of Delta Lake (it has no unsigned ones) that holds `dtype`."""
-    return {
-        pa.uint8(): pa.int16(),
-        pa.uint16(): pa.int32(),
-        pa.uint32(): pa.int64(),
-        pa.uint64(): pa.decimal128(20, 0),
-        pa.float16(): pa.float32(),
-    }.get(dtype, dtype)
-
-
-def _type_name(dtype: object) -> str:
-    if dtype is None:
-        return "absent"
-    return str(getattr(dtype, "type", dtype))
-
-
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _text(error: Exception) -> str:
-    r"""Text of the library's error on one line, without colours: the cause is on the last one.
-
-    Examples
-    --------
-    >>> _text(OSError("Generic error\n  \x1b[31m\u21b3\x1b[0m no such bucket\n"))
-    'Generic error: no such bucket'
-    """
-    lines = re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", str(error)).splitlines()
-    return ": ".join(line.strip() for line in lines if line.strip()) or type(error).__name__
