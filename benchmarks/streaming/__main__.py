@@ -99,6 +99,15 @@ WORKLOADS = {
         rows=200_000,
         keys=200_000,
     ),
+    "sinks": _workload(
+        "into Parquet and Delta, beside no sink: 1 M uniform keys, 1 M rows (630 k out) an epoch",
+        "godwit",
+        ("godwit-parquet", "godwit-delta"),
+        10,
+        epochs=20,
+        rows=1_000_000,
+        keys=1_000_000,
+    ),
     "held": Workload(
         about="100 k keys touched an epoch, 10 M held against 1 M held (Godwit against itself)",
         subjects=(("godwit", {"held": 10_000_000, "touched": 100_000, "epochs": 12}),),

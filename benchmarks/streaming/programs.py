@@ -101,14 +101,18 @@ def native_aggregate(store: str) -> Callable[[str, Path], list[dict[str, Any]]]:
 
 
 def run_godwit(
-    work: Path, source: str, build: Callable[[Any, Any], Any], **options: Any
+    work: Path,
+    source: str,
+    build: Callable[[Any, Any], Any],
+    sink: Callable[[Any, Path], Any] = lambda gw, _: gw.sinks.noop(),
+    **options: Any,
 ) -> list[dict[str, Any]]:
     import godwit as gw
 
     spark = session()
     flow = gw.Flow("benchmark")
     result = build(gw, flow.source("rows", stream(spark, source)).key_by("key"))
-    flow.sink("nothing", result, gw.sinks.noop())
+    flow.sink("out", result, sink(gw, work / "out"))
     query = flow.start(checkpoint=work / "checkpoint", **options)
     query.processAllAvailable()
     measured = epochs_of(query._spark_query.recentProgress)  # noqa: SLF001  the same clock
@@ -121,10 +125,21 @@ def run_godwit(
     return measured
 
 
+def sums(gw: Any, keyed: Any) -> Any:
+    return keyed.compute(name="sums", n=gw.count(), s=gw.sum("v"))
+
+
 def godwit_aggregate(source: str, work: Path) -> list[dict[str, Any]]:
-    return run_godwit(
-        work, source, lambda gw, keyed: keyed.compute(name="sums", n=gw.count(), s=gw.sum("v"))
-    )
+    return run_godwit(work, source, sums)
+
+
+def godwit_into(sink: str) -> Callable[[str, Path], list[dict[str, Any]]]:
+    """Write to the sink of that name."""
+
+    def run(source: str, work: Path) -> list[dict[str, Any]]:
+        return run_godwit(work, source, sums, lambda gw, out: getattr(gw.sinks, sink)(out))
+
+    return run
 
 
 def godwit_process(source: str, work: Path) -> list[dict[str, Any]]:
@@ -203,6 +218,8 @@ PROGRAMS: dict[str, Callable[[str, Path], list[dict[str, Any]]]] = {
     "native-memory": native_aggregate("memory"),
     "native-rocksdb": native_aggregate("rocksdb"),
     "godwit": godwit_aggregate,
+    "godwit-parquet": godwit_into("parquet"),
+    "godwit-delta": godwit_into("delta"),
     "transform-with-state": transform_with_state,
     "apply-in-pandas": apply_in_pandas_with_state,
     "godwit-process": godwit_process,

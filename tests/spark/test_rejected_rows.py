@@ -43,7 +43,9 @@ def test_a_poison_row_refuses_its_epoch_by_key_and_is_diverted_once_there_is_a_p
     assert gw.sinks.latest_epoch(out) == 0
 
     inbox.put([("c", 5)])
-    drain(flow(inbox, out, rejects=gw.sinks.parquet(tmp_path / "rejected")), checkpoint)
+    query = drain(flow(inbox, out, rejects=gw.sinks.parquet(tmp_path / "rejected")), checkpoint)
+    counted = [progress["sinkRows"] for progress in query.recentProgress]
+    assert counted == [{"out": 2, "out_rejects": 1}, {"out": 1}]
     written = spark.read.parquet(str(out)).orderBy("epoch", "k").select("k", "total", "epoch")
     assert rows_of(written) == [("a", 1, 0), ("a", 5, 1), ("b", 2, 1), ("c", 5, 2)]
     (rejected,) = pq.read_table(tmp_path / "rejected").to_pylist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["ParquetLaneWriter"]
+
+_opened = functools.lru_cache(maxsize=8)(open_file_system)  # S3 asks for the bucket's region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class ParquetLaneWriter:
         parts = partitioned(rows.cast(self.schema), self.partition_by)
         if not are_worth_files(rows, len(parts)):
             return None
-        filesystem, root = open_file_system(self.path)
+        filesystem, root = _opened(self.path)
         try:
             with filesystem.open_input_stream(f"{root}/_godwit.json") as stream:
                 if stream.read() != self.marker:

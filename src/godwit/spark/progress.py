@@ -54,7 +54,8 @@ class Progress:
         -------
         dict
             ``batchId``, ``timestamp`` (seconds), ``numInputRows`` (source rows after
-            the DataFrame maps), ``numOutputRows``, ``processedRowsPerSecond``,
+            the DataFrame maps), ``numOutputRows``, ``sinkRows`` (sink → rows staged for it; what a
+            sink cannot take under ``<sink>_rejects``), ``processedRowsPerSecond``,
             ``durationMs`` (per phase, and ``epoch``), ``laneMs`` (per phase of the lanes, the sum
             over lanes), ``changelogBytes``, ``snapshotBytes``, ``waitingKeyGroups``,
             ``inFlightKeyGroups``, ``keyGroups`` (component → executor → number).
@@ -67,6 +68,9 @@ class Progress:
         rows = sum(
             done.rows_in for r in reports for done in r.operators if done.operator in counting
         )
+        sinks: dict[str, int] = {}
+        for ref in record.outputs:
+            sinks[ref.sink] = sinks.get(ref.sink, 0) + ref.rows
         places: dict[str, dict[str, int]] = {}
         for name, component in view.components.items():
             assignment = component.assignment
@@ -78,6 +82,7 @@ class Progress:
             "timestamp": self._wall,
             "numInputRows": rows,
             "numOutputRows": sum(r.rows_out for r in reports),
+            "sinkRows": sinks,
             "processedRowsPerSecond": rows / self._took_ms["epoch"] * 1e3,
             "durationMs": {phase: round(ms, 1) for phase, ms in self._took_ms.items()},
             "laneMs": {phase: round(ms, 1) for phase, ms in lane_ms.items()},
