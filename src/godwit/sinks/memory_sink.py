@@ -43,7 +43,7 @@ class MemorySink(Sink):
         self._context: SinkContext | None = None
 
     def open(self, context: SinkContext) -> None:
-        """Take columns and keys from the context; keep rows of this very query only.
+        """Take columns and keys from the context; keep rows of this very query and columns only.
 
         Raises
         ------
@@ -51,7 +51,11 @@ class MemorySink(Sink):
             If Spark cannot keep the view.
         """
         with self._lock:
-            if self._context is not None and context.query_id != self._context.query_id:
+            held = self._context
+            if held is not None and (held.query_id, held.schema) != (
+                context.query_id,
+                context.schema,
+            ):
                 self._epochs = {}
             self._context = context
         self._refresh_view()

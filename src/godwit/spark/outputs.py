@@ -11,11 +11,12 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.dataflow.lineage import sink_version
-from godwit.dataflow.staging import StagedSink
+from godwit.dataflow.staging import Rejections, StagedSink
 from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
 from godwit.sinks.former_target import read_former_target
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.compiled import CompiledFlow, Output
-    from godwit.dataflow.staging import Rejections
+    from godwit.dataflow.staging import RowCheck
     from godwit.sinks.sink import EpochOutput
     from godwit.state.commit_log import CommitLog
     from godwit.state.records import CommitRecord, OutputRef
@@ -78,6 +79,9 @@ class StagedOutput:
         The session.
     on_divert
         Gets rows that the sink rejects while it delivers; ``None`` if nobody does.
+    check
+        Finds rows that the sink cannot take, where lanes have not looked for them: another run
+        staged them, perhaps for another sink.
     """
 
     output: Output
@@ -86,6 +90,7 @@ class StagedOutput:
     storage: CheckpointStorage
     spark: SparkSession
     on_divert: Callable[[pa.Table], None] | None = None
+    check: RowCheck | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -100,6 +105,26 @@ class StagedOutput:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows on the driver, one batch at a time, but for the sink's own files."""
+        if self.check is None or self.schema.names != self.output.schema.names:
+            yield from self._staged()
+            return
+        rejected: list[pa.RecordBatch] = []
+        reasons: list[str] = []
+        for batch in self._staged():
+            found = self.check(batch)
+            if found is None:
+                yield batch
+                continue
+            rejected.append(batch.take(pa.array(found.rows)))
+            reasons += found.reasons
+            kept = np.ones(batch.num_rows, np.bool_)
+            kept[found.rows] = False
+            yield batch.filter(pa.array(kept))
+        if rejected:
+            rows = pa.concat_batches(rejected)
+            self.divert(rows, Rejections(rows=np.arange(rows.num_rows), reasons=reasons))
+
+    def _staged(self) -> Iterator[pa.RecordBatch]:
         schema = self.schema
         for ref in self.refs:
             if ref.kind == "rows":
@@ -301,8 +326,18 @@ def deliver(
     spark: SparkSession,
     *,
     but: frozenset[str] = frozenset(),
+    again: bool = False,
 ) -> None:
     """Give every sink what the record of an epoch names for it, but for those that have it.
+
+    Parameters
+    ----------
+    flow, record, storage, spark
+        The flow, the epoch, the checkpoint, the session.
+    but
+        Names of sinks that have the epoch.
+    again
+        Whether another run may have staged the epoch, before the sinks were what they are.
 
     Raises
     ------
@@ -319,6 +354,7 @@ def deliver(
             storage=storage,
             spark=spark,
             on_divert=None if output.name not in rejecting else divert_to(rejecting[output.name]),
+            check=output.sink.row_check() if again and output.rejects_of is None else None,
         )
 
     def divert_to(output: Output) -> Callable[[pa.Table], None]:

@@ -177,7 +177,7 @@ class Run:
         if committed >= 0 and (told := self._taken_up.told()) is not None:
             self.emit(self.event(events.FlowChanged, **told))
         if committed >= 0:
-            self._deliver(self.log.record(committed), but=have_it)
+            self._deliver(self.log.record(committed), but=have_it, again=True)
         self._background.watch_executors()
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class Run:
                 remedy="The directories 'spark' and the rest of the checkpoint belong together; "
                 "restore both from the same moment, or start with a new checkpoint.",
             )
-        self._deliver(self.log.record(epoch))
+        self._deliver(self.log.record(epoch), again=True)
 
     def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
         """Ask how the epoch runs, waiting for as long as epochs are held."""
@@ -388,9 +388,15 @@ class Run:
                 )
             )
 
-    def _deliver(self, record: CommitRecord, *, but: frozenset[str] = frozenset()) -> None:
+    def _deliver(
+        self,
+        record: CommitRecord,
+        *,
+        but: frozenset[str] = frozenset(),
+        again: bool = False,
+    ) -> None:
         """Give the sinks what the record names, but for those that have it."""
-        deliver(self.flow, record, self.storage, self.spark, but=but)
+        deliver(self.flow, record, self.storage, self.spark, but=but, again=again)
 
     def _note_progress(
         self, took: Progress, reports: Sequence[LaneReport], record: CommitRecord

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, Shown, context, rows
 
@@ -62,6 +63,9 @@ def test_rows_stay_when_the_same_query_starts_again_and_go_when_another_does() -
     sink.deliver(EPOCHS[0])
     sink.open(context())
     assert list(sink.epochs) == [0]
+    sink.open(context(schema=SCHEMA.append(pa.field("new", pa.int8()))))
+    assert list(sink.epochs) == []
+    sink.deliver(EPOCHS[0])
     sink.open(context(query_id="another"))
     assert list(sink.epochs) == []
 

@@ -1,0 +1,163 @@
+"""What sinks are given of an epoch: rows, files of theirs, and what another run left."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.sinks.epoch_rows import SCHEMA
+
+from godwit.dataflow.compiled import Output
+from godwit.dataflow.staging import REJECTED, Rejections
+from godwit.model.errors import SinkError
+from godwit.sinks.sink import Sink
+from godwit.spark.outputs import deliver, staged_sinks
+from godwit.state.blocks import BlockWriter, encode_batch
+from godwit.state.records import CommitRecord, OutputRef
+from godwit.state.storage import CheckpointStorage
+from godwit.state.written_files import WrittenFile, WrittenFiles, encode_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.staging import RowCheck
+    from godwit.sinks.sink import EpochOutput, SinkContext
+
+ROWS = pa.record_batch({"plane": ["N1", "N2", "N3"], "total": [1, -2, -3]}, schema=SCHEMA)
+
+
+def not_negative(rows: pa.RecordBatch) -> Rejections | None:
+    found = np.flatnonzero(rows.column("total").to_numpy() < 0)
+    return Rejections(rows=found, reasons=["it is negative"] * len(found)) if len(found) else None
+
+
+class Kept(Sink):
+    """Remembers what it was given."""
+
+    def __init__(self, target: str | None = None, rejects: Sink | None = None) -> None:
+        self._target, self._rejects = target, rejects
+        self.rows: list[dict[str, Any]] = []
+        self.files: list[str] = []
+        self.given: list[int] = []
+
+    @property
+    def target(self) -> str | None:
+        return self._target
+
+    @property
+    def rejects(self) -> Sink | None:
+        return self._rejects
+
+    def row_check(self) -> RowCheck | None:
+        return not_negative
+
+    def open(self, context: SinkContext) -> None:
+        raise NotImplementedError
+
+    def deliver(self, output: EpochOutput) -> None:
+        if output.epoch in self.given:
+            return
+        rows = [row for batch in output.batches() for row in batch.to_pylist()]
+        self.rows += rows
+        self.files += [file.path for file in output.files()]
+        self.given.append(output.epoch)
+
+
+def flow(sink: Kept) -> CompiledFlow:
+    out = Output(name="out", operator="totals", maps=(), schema=SCHEMA, keys=("plane",), sink=sink)
+    outputs = [out]
+    if sink.rejects is not None:
+        rejects = Output(
+            name="out_rejects",
+            operator="totals",
+            maps=(),
+            schema=REJECTED,
+            keys=(),
+            sink=sink.rejects,
+            rejects_of="out",
+        )
+        outputs.append(rejects)
+    return cast("CompiledFlow", SimpleNamespace(outputs=tuple(outputs)))
+
+
+def given(
+    directory: Path, sink: Kept, blocks: Sequence[tuple[Any, str, int]], *, again: bool
+) -> None:
+    storage = CheckpointStorage.open(str(directory / "checkpoint"))
+    writer = BlockWriter(storage, epoch=3, name="lane0")
+    for data, _, _ in blocks:
+        writer.add(data)
+    refs = tuple(
+        OutputRef(sink="out", flow=0, lane=0, rows=rows, block=block, kind=cast("Any", kind))
+        for (_, kind, rows), block in zip(blocks, writer.close(), strict=True)
+    )
+    record = CommitRecord(epoch=3, run_id="r", outputs=refs)
+    deliver(flow(sink), record, storage, cast("Any", None), again=again)
+
+
+def staged(rows: pa.RecordBatch = ROWS) -> tuple[Any, str, int]:
+    return encode_batch(rows), "rows", rows.num_rows
+
+
+def test_rows_that_this_run_staged_are_not_looked_at_again(tmp_path: Path) -> None:
+    sink = Kept()
+    given(tmp_path, sink, [staged()], again=False)
+    assert sink.rows == ROWS.to_pylist()
+
+
+def test_a_row_that_another_run_staged_and_the_sink_cannot_take_stops_delivery_by_its_key(
+    tmp_path: Path,
+) -> None:
+    sink = Kept()
+    with pytest.raises(SinkError, match=r"epoch 3, which is committed.*\"N2\".*it is negative"):
+        given(tmp_path, sink, [staged()], again=True)
+    assert sink.given == []
+
+
+def test_with_a_place_for_it_such_a_row_is_set_aside_before_the_epoch_counts(
+    tmp_path: Path,
+) -> None:
+    rejects = Kept()
+    sink = Kept(rejects=rejects)
+    for _ in range(2):
+        given(tmp_path, sink, [staged(), staged(ROWS.slice(1, 1))], again=True)
+    assert [row["plane"] for row in sink.rows] == ["N1"]
+    assert [row["key"] for row in rejects.rows] == [
+        *('{"plane": "N2"}', '{"plane": "N3"}', '{"plane": "N2"}')
+    ]
+    assert rejects.given == [3]
+
+
+def test_files_go_to_the_sink_they_were_written_for_and_others_get_their_rows(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    pq.write_table(pa.table({"total": [7, 8]}), target / "a.parquet")
+    file = WrittenFile(
+        path="a.parquet", delivered="b.parquet", rows=2, size_bytes=1, partition={"plane": "N9"}
+    )
+    files = encode_files(WrittenFiles(target=str(target), files=(file,)))
+    own, other = Kept(target=str(target)), Kept()
+    for sink in (own, other):
+        given(tmp_path, sink, [(files, "files", 2), staged(ROWS.slice(0, 1))], again=True)
+    assert own.files == ["a.parquet"]
+    assert own.rows == [{"plane": "N1", "total": 1}]
+    assert other.files == []
+    assert other.rows == [
+        *({"plane": "N9", "total": 7}, {"plane": "N9", "total": 8}, {"plane": "N1", "total": 1})
+    ]
+
+
+def test_lanes_are_told_where_rejected_rows_go(tmp_path: Path) -> None:
+    (plain,) = staged_sinks(flow(Kept()))
+    (placed,) = staged_sinks(flow(Kept(rejects=Kept())))
+    assert (plain.rejects, placed.rejects) == (None, "out_rejects")
+    assert plain.check is not_negative
+    assert plain.writer is None
