@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from godwit.model.errors import SinkError
 from godwit.sinks.foreach_sink import ForeachSink
+from godwit.sinks.lane_files import LANE_BYTES
 from godwit.sinks.memory_sink import MemorySink
 from godwit.sinks.noop_sink import NoopSink
 from godwit.sinks.parquet_directory import latest_epoch
@@ -68,6 +69,7 @@ def parquet(
     keep: int | None = None,
     filesystem: pafs.FileSystem | None = None,
     max_partitions: int = MAX_PARTITIONS,
+    lane_bytes: int = LANE_BYTES,
     rejects: Sink | None = None,
 ) -> ParquetSink:
     """Write each epoch to Parquet files under ``<path>/epoch=<n>``; exactly-once.
@@ -81,6 +83,7 @@ def parquet(
         keep=keep,
         filesystem=filesystem,
         max_partitions=max_partitions,
+        lane_bytes=lane_bytes,
         rejects=rejects,
     )
 
@@ -118,6 +121,7 @@ def delta(
     partition_by: str | Sequence[str] = (),
     storage_options: Mapping[str, str] | None = None,
     max_partitions: int = MAX_PARTITIONS,
+    lane_bytes: int = LANE_BYTES,
     rejects: Sink | None = None,
 ) -> DeltaSink:
     """Write each epoch to a Delta Lake table in one commit; exactly-once.
@@ -140,6 +144,7 @@ def delta(
         partition_by=partition_by,
         storage_options=storage_options,
         max_partitions=max_partitions,
+        lane_bytes=lane_bytes,
         rejects=rejects,
     )
 

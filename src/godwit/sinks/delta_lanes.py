@@ -53,6 +53,8 @@ class DeltaLaneWriter:
         What tells files that were written since the sink was opened from others.
     schema, partition_by
         Columns of the rows as the table keeps them, and which of them are not in files.
+    lane_bytes
+        As the sink was given it.
     """
 
     sink: str
@@ -64,6 +66,7 @@ class DeltaLaneWriter:
     opening: str
     schema: pa.Schema
     partition_by: tuple[str, ...]
+    lane_bytes: int
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
         """Write a file for each partition.
@@ -73,13 +76,15 @@ class DeltaLaneWriter:
         SinkError
             If the table is there and cannot be written.
         """
-        if not are_worth_files(rows, 1):
+        if not are_worth_files(rows, 1, self.lane_bytes):
             return None
         rows = rows.cast(self.schema)
         partitions = len(partitioned(rows, self.partition_by)) if self.partition_by else 1
         filesystem, root = table_files(self.uri, self.storage_options)
         info = filesystem.get_file_info(f"{root}/{self.marker}")
-        if not are_worth_files(rows, partitions) or info.type == pafs.FileType.NotFound:
+        if info.type == pafs.FileType.NotFound:
+            return None
+        if not are_worth_files(rows, partitions, self.lane_bytes):
             return None
         return self.write_files(rows, f"{epoch}-{place}")
 

@@ -26,6 +26,7 @@ from godwit.sinks.delta_table import (
     error_text,
     takes_plain_files,
 )
+from godwit.sinks.lane_files import LANE_BYTES
 from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
 from godwit.sinks.rows import (
     checked_rejects,
@@ -78,6 +79,9 @@ class DeltaSink(Sink):
         Credentials and settings of the object store.
     max_partitions
         The most partitions that one lane may write in an epoch; more refuse it.
+    lane_bytes
+        Lanes write files of an epoch themselves if they have this many bytes of rows or more; the
+        driver writes what the others have, into as few files as it can.
     rejects
         Sink of the rows that the table cannot take (columns as in
         `godwit.dataflow.staging.REJECTED`); ``None``: such a row refuses its epoch.
@@ -97,6 +101,7 @@ class DeltaSink(Sink):
         partition_by: str | Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
         max_partitions: int = MAX_PARTITIONS,
+        lane_bytes: int = LANE_BYTES,
         rejects: Sink | None = None,
     ) -> None:
         if mode not in {"append", "upsert"}:
@@ -115,7 +120,7 @@ class DeltaSink(Sink):
         self._storage_options = dict(storage_options) if storage_options else None
         self._secrets = Secrets.of_uri(self._path) | Secrets.of_values(storage_options or {})
         self._shown_path = shown_uri(self._path)
-        self._max_partitions = max_partitions
+        self._max_partitions, self._lane_bytes = max_partitions, lane_bytes
         self._rejects = checked_rejects(rejects)
 
     def __repr__(self) -> str:
@@ -171,6 +176,7 @@ class DeltaSink(Sink):
             opening=self._opening,
             schema=self._schema,
             partition_by=tuple(self._table.metadata().partition_columns),
+            lane_bytes=self._lane_bytes,
         )
 
     @property

@@ -21,15 +21,15 @@ from godwit.sinks.parquet_files import partition_directories
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Partition", "are_worth_files", "partitioned", "write_file"]
+__all__ = ["LANE_BYTES", "Partition", "are_worth_files", "partitioned", "write_file"]
 
-_WORTH_A_LANE: Final = 2**20
-_WORTH_A_FILE: Final = 2**16
+LANE_BYTES: Final = 2**20
+"""A lane with less for a sink leaves it to the driver, unless the sink says otherwise."""
 
 
-def are_worth_files(rows: pa.Table, partitions: int) -> bool:
-    """Whether a lane's rows make files of a sensible size."""
-    return bool(rows.nbytes >= max(_WORTH_A_LANE, _WORTH_A_FILE * partitions))
+def are_worth_files(rows: pa.Table, partitions: int, lane_bytes: int) -> bool:
+    """Whether a lane's rows make files of a sensible size, on average a sixteenth of that."""
+    return bool(rows.nbytes >= lane_bytes and 16 * rows.nbytes >= lane_bytes * partitions)
 
 
 @dataclass(frozen=True, slots=True)

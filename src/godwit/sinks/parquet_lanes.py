@@ -43,6 +43,8 @@ class ParquetLaneWriter:
         What tells files that were written since the sink was opened from others.
     schema, partition_by, compression
         As in `godwit.sinks.parquet_files.EpochFiles`.
+    lane_bytes
+        As the sink was given it.
     """
 
     sink: str
@@ -53,6 +55,7 @@ class ParquetLaneWriter:
     schema: pa.Schema
     partition_by: tuple[str, ...]
     compression: str
+    lane_bytes: int
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
         """Write a file for each partition, in a directory of this attempt's own.
@@ -62,10 +65,10 @@ class ParquetLaneWriter:
         SinkError
             If the directory is there and cannot be written.
         """
-        if not are_worth_files(rows, 1):
+        if not are_worth_files(rows, 1, self.lane_bytes):
             return None
         parts = partitioned(rows.cast(self.schema), self.partition_by)
-        if not are_worth_files(rows, len(parts)):
+        if not are_worth_files(rows, len(parts), self.lane_bytes):
             return None
         filesystem, root = _opened(self.path)
         try:

@@ -37,6 +37,7 @@ import pyarrow.fs as pafs
 from godwit.model.errors import SinkError
 from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import exists, open_file_system, renames_directories
+from godwit.sinks.lane_files import LANE_BYTES
 from godwit.sinks.parquet_directory import (
     check_columns,
     delivered_epochs,
@@ -96,6 +97,9 @@ class ParquetSink(Sink):
         An open file system that `path` is a plain path of, instead of one found by URI.
     max_partitions
         The most partition directories that one lane may fill in an epoch; more refuse it.
+    lane_bytes
+        Lanes write files of an epoch themselves if they have this many bytes of rows or more; the
+        driver writes what the others have, into as few files as it can.
     rejects
         Sink of the rows that Parquet or a directory's name cannot take (columns as in
         `godwit.dataflow.staging.REJECTED`); ``None``: such a row refuses its epoch.
@@ -115,6 +119,7 @@ class ParquetSink(Sink):
         keep: int | None = None,
         filesystem: pafs.FileSystem | None = None,
         max_partitions: int = MAX_PARTITIONS,
+        lane_bytes: int = LANE_BYTES,
         rejects: Sink | None = None,
     ) -> None:
         if compression != "none" and not _is_codec(compression):
@@ -126,7 +131,7 @@ class ParquetSink(Sink):
             raise SinkError(f"keep={keep} would keep no epoch.", remedy="Keep at least one.")
         self._path = os.fspath(path)
         self._shown_path, self._secrets = shown_uri(self._path), Secrets.of_uri(self._path)
-        self._max_partitions = max_partitions
+        self._max_partitions, self._lane_bytes = max_partitions, lane_bytes
         self._rejects = checked_rejects(rejects)
         self._partition_by = column_names(partition_by)
         self._compression = compression
@@ -169,6 +174,7 @@ class ParquetSink(Sink):
             schema=self._schema,
             partition_by=self._partition_by,
             compression=self._compression,
+            lane_bytes=self._lane_bytes,
         )
 
     def open(self, context: SinkContext) -> None:

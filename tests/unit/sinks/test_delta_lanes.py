@@ -13,7 +13,6 @@ import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context
 
 from godwit.model.errors import SinkError
-from godwit.sinks import lane_files
 from godwit.sinks.former_target import read_former_target
 from godwit.state.written_files import WrittenFile, WrittenFiles
 
@@ -33,16 +32,10 @@ LANES = [
 REST = pa.table({"plane": ["N1"], "total": [6]}, schema=SCHEMA)
 
 
-@pytest.fixture(autouse=True)
-def _few_rows_are_worth_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_files, "_WORTH_A_LANE", 0)
-    monkeypatch.setattr(lane_files, "_WORTH_A_FILE", 0)
-
-
 def opened(path: Path | str, ctx: SinkContext | None = None, **options: Any) -> DeltaSink:
     from godwit.sinks.delta_sink import DeltaSink
 
-    sink = DeltaSink(path, **options)
+    sink = DeltaSink(path, **{"lane_bytes": 0, **options})
     sink.open(ctx or context())
     return sink
 

@@ -16,7 +16,7 @@ from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context
 from tests.unit.sinks.file_systems import FaultyHandler
 
 from godwit.model.errors import SinkError
-from godwit.sinks import lane_files, parquet_lanes, parquet_sink
+from godwit.sinks import parquet_lanes, parquet_sink
 from godwit.sinks.former_target import read_former_target
 from godwit.sinks.parquet_sink import ParquetSink
 from godwit.state.written_files import WrittenFile, WrittenFiles
@@ -33,14 +33,8 @@ REST = pa.table({"plane": ["N1"], "total": [6]}, schema=SCHEMA)
 TOTALS = [1, 2, 3, 4, 5, 6, None]
 
 
-@pytest.fixture(autouse=True)
-def _few_rows_are_worth_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_files, "_WORTH_A_LANE", 0)
-    monkeypatch.setattr(lane_files, "_WORTH_A_FILE", 0)
-
-
 def opened(path: Path | str, **options: Any) -> ParquetSink:
-    sink = ParquetSink(path, **options)
+    sink = ParquetSink(path, **{"lane_bytes": 0, **options})
     sink.open(context())
     return sink
 
@@ -145,14 +139,19 @@ def test_where_there_are_no_links_files_are_copied(
     assert totals(tmp_path / "epoch=0") == TOTALS
 
 
-def test_few_rows_are_left_to_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_files, "_WORTH_A_FILE", 100)
-    writer = opened(tmp_path, partition_by="plane").lane_writer()
+@pytest.mark.parametrize(
+    ("rows", "partition_by", "left"),
+    [(999, (), True), (1000, (), False), (1000, ("plane",), False), (1600, ("total",), True)],
+)
+def test_few_rows_are_left_to_the_driver(
+    tmp_path: Path, rows: int, partition_by: tuple[str, ...], left: bool
+) -> None:
+    table = pa.table({"plane": ["N1"] * rows, "total": range(rows)}, schema=SCHEMA)
+    enough = 1000 * (table.nbytes // rows)
+    writer = opened(tmp_path, lane_bytes=enough, partition_by=partition_by).lane_writer()
     assert writer is not None
-    assert writer.write(LANES[0], epoch=0, place=0) is None
-    monkeypatch.setattr(lane_files, "_WORTH_A_LANE", 10**6)
-    assert writer.write(LANES[0], epoch=0, place=0) is None
-    assert not (tmp_path / "_staging").exists()
+    assert (writer.write(table, epoch=0, place=0) is None) == left
+    assert (tmp_path / "_staging").exists() != left
 
 
 def test_a_machine_that_does_not_see_the_directory_leaves_rows_to_the_driver(
