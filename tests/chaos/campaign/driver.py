@@ -84,7 +84,7 @@ def build(spark: SparkSession, directory: Path, history: History, generation: in
         stream = _stream(source, operator, insist)
         shape = hashlib.md5(repr((operator.by, operator.results)).encode()).hexdigest()[:8]
         target = directory / "out" / operator.uid / shape
-        flow.sink(f"sink_{operator.uid}", stream, gw.sinks.parquet(target))
+        flow.sink(f"sink_{operator.uid}", stream, gw.sinks.parquet(target, lane_bytes=0))
     return flow
 
 
