@@ -120,8 +120,9 @@ def chaos_flow(
     )
     shown = ordered.map(lambda table: table.select(["k", "number"]))
     for name, stream in (("order", shown), ("totals", totals), ("shards", counted)):
-        given = {"lane_bytes": 0} if name == "totals" else {}  # one of them written by lanes
-        flow.sink(name, stream, gw.sinks.parquet(directory / "out" / name, **given))
+        lane_bytes = 0 if name == "totals" else 2**20  # one of them is written by lanes
+        sink = gw.sinks.parquet(directory / "out" / name, lane_bytes=lane_bytes)
+        flow.sink(name, stream, sink)
     if dsn is not None:
         flow.sink("table", shown, gw.sinks.postgres(dsn, "numbers"))
         flow.sink("newest", totals, gw.sinks.postgres(dsn, "newest", mode="upsert"))

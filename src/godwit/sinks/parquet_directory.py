@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from godwit.model.errors import SinkError
 
 __all__ = [
+    "belongs_to",
     "check_columns",
     "delivered_epochs",
     "epochs_begun",
     "latest_epoch",
     "link_or_copy",
-    "marker_bytes",
     "remove_staged",
     "take_directory",
 ]
@@ -85,6 +85,9 @@ def take_directory(
     Epoch numbers start anew with every checkpoint: without this check, the epochs of an older query
     would pass for delivered epochs of this one, and rows would be lost.
 
+    Columns may come and go between runs, since every file says which it has; one that changed its
+    type would keep readers from reading the directory as a whole.
+
     Raises
     ------
     SinkError
@@ -101,33 +104,83 @@ def take_directory(
                 f"{marker} cannot be read: {cause}",
                 "Use another path, or remove the directory to write it anew.",
             ) from cause
-        if found != mine:
+        columns = _all_columns(found, mine)
+        if columns is None:
             raise _refusal(found, mine, error)
+        if columns != found["columns"]:
+            _write_marker(filesystem, root, {**mine, "columns": columns})
         return False
     strangers = [
         info.base_name
         for info in filesystem.get_file_info(pafs.FileSelector(root))
         if not info.base_name.startswith(("_", "."))
     ]
+    if strangers and _finish_marker(filesystem, root):
+        return take_directory(filesystem, root, mine, error)
     if strangers:
         raise error(
             f"the directory already holds {', '.join(sorted(strangers)[:5])}, which this "
             f"sink did not write",
             "Give the sink a directory of its own.",
         )
+    _write_marker(filesystem, root, mine)
+    return True
+
+
+def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
+    """Whether a directory with this ``_godwit.json`` is that sink's of that query."""
+    try:
+        found = json.loads(marker)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and (found.get("query_id"), found.get("sink")) == (
+        query_id,
+        sink,
+    )
+
+
+def _all_columns(found: Any, mine: dict[str, Any]) -> dict[str, str] | None:
+    """Columns of then and now; ``None`` if the directory is another's, or a type changed."""
+    if not isinstance(found, dict) or not isinstance(found.get("columns"), dict):
+        return None
+    then, now = found["columns"], mine["columns"]
+    if {**found, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
+        return None
+    return {**then, **now}
+
+
+def _write_marker(filesystem: pafs.FileSystem, root: str, mine: dict[str, Any]) -> None:
     # Written under another name first: half a marker would belong to nobody.
+    marker = f"{root}/_godwit.json"
     with filesystem.open_output_stream(f"{marker}.new") as stream:
-        stream.write(marker_bytes(mine))
+        stream.write(json.dumps(mine, indent=1).encode())
     if path := local_path(filesystem, root):
         force_file(path / "_godwit.json.new")
         # The directories above may be new. They need not be readable, but those that are not
         # were not made here.
         force_names(above for above in path.parents if os.access(above, os.R_OK))
-    filesystem.move(f"{marker}.new", marker)
+    try:
+        filesystem.move(f"{marker}.new", marker)
+    except OSError:
+        if not exists(filesystem, marker):
+            raise
+        filesystem.delete_file(marker)  # HDFS renames onto nothing that is there
+        filesystem.move(f"{marker}.new", marker)
+
+
+def _finish_marker(filesystem: pafs.FileSystem, root: str) -> bool:
+    """Put a marker in its place that was written when its writer died; whether there was one."""
+    try:
+        with filesystem.open_input_stream(f"{root}/_godwit.json.new") as stream:
+            json.loads(stream.read())
+        filesystem.move(f"{root}/_godwit.json.new", f"{root}/_godwit.json")
+    except (OSError, ValueError):
+        return False
     return True
 
 
 def _refusal(found: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
+    found = found if isinstance(found, dict) else {}
     changed = [field for field in mine if found.get(field) != mine[field]]
     if "query_id" in changed or "sink" in changed:
         return error(
@@ -135,10 +188,18 @@ def _refusal(found: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> 
             f"{found.get('query_id')}; this is query {mine['query_id']}",
             "Use another path, or remove the directory to write it anew.",
         )
+    if changed == ["columns"]:
+        then, now = found["columns"], mine["columns"]
+        column = next(name for name, dtype in now.items() if then.get(name, dtype) != dtype)
+        return error(
+            f"column {column!r} changed since the directory was begun: {then[column]} then, "
+            f"{now[column]} now",
+            "Use another path, or give the column another name.",
+        )
     return error(
         f"{', '.join(changed)} changed since the directory was begun: "
         f"{found.get(changed[0])} then, {mine[changed[0]]} now",
-        "Use another path, or keep columns and layout as they were.",
+        "Use another path, or keep the layout as it was.",
     )
 
 
@@ -150,11 +211,6 @@ def _names_a_directory(dtype: pa.DataType) -> bool:
         or pa.types.is_date(dtype)
         or pa.types.is_boolean(dtype)
     )
-
-
-def marker_bytes(mine: dict[str, Any]) -> bytes:
-    """Write down whose directory it is, as ``_godwit.json`` holds it."""
-    return json.dumps(mine, indent=1).encode()
 
 
 def latest_epoch(

@@ -12,6 +12,7 @@ from godwit.model.errors import SinkError
 from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import open_file_system
 from godwit.sinks.lane_files import are_worth_files, partitioned, write_file
+from godwit.sinks.parquet_directory import belongs_to
 from godwit.sinks.secrets import Secrets
 from godwit.state.written_files import WrittenFile
 
@@ -37,8 +38,9 @@ class ParquetLaneWriter:
         Where it writes, as it may be shown.
     path
         Path or URI, as lanes open it.
-    marker
-        What is in ``_godwit.json``: where this cannot be read, the directory is another machine's.
+    query_id
+        The query. Where ``_godwit.json`` does not say that the directory is its, lanes are on
+        another machine than the directory.
     opening
         What tells files that were written since the sink was opened from others.
     schema, partition_by, compression
@@ -50,7 +52,7 @@ class ParquetLaneWriter:
     sink: str
     target: str
     path: str
-    marker: bytes
+    query_id: str
     opening: str
     schema: pa.Schema
     partition_by: tuple[str, ...]
@@ -73,7 +75,7 @@ class ParquetLaneWriter:
         filesystem, root = _opened(self.path)
         try:
             with filesystem.open_input_stream(f"{root}/_godwit.json") as stream:
-                if stream.read() != self.marker:
+                if not belongs_to(stream.read(), self.query_id, self.sink):
                     return None
         except OSError:
             return None

@@ -43,7 +43,6 @@ from godwit.sinks.parquet_directory import (
     delivered_epochs,
     epochs_begun,
     link_or_copy,
-    marker_bytes,
     remove_staged,
     take_directory,
 )
@@ -169,7 +168,7 @@ class ParquetSink(Sink):
             sink=self._context.name,
             target=self.target or "",
             path=self._path if not local else self._root,
-            marker=marker_bytes(self._marker()),
+            query_id=self._context.query_id,
             opening=self._opening,
             schema=self._schema,
             partition_by=self._partition_by,

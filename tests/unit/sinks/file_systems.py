@@ -79,6 +79,8 @@ class FaultyHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
             raise NotImplementedError("an object store does not move directories")
         if self._moves_into and self._inner.get_file_info(dest).type == pafs.FileType.Directory:
             dest = f"{dest}/{src.rsplit('/', 1)[-1]}"
+        if self._moves_into and self._inner.get_file_info(dest).type == pafs.FileType.File:
+            raise OSError(f"there is a file {dest}")
         self._inner.move(src, dest)
 
     def copy_file(self, src: str, dest: str) -> None:

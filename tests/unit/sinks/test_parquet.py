@@ -477,7 +477,11 @@ def test_the_directory_of_another_sink_of_the_query_is_refused(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("ctx", "options", "message"),
     [
-        (context(schema=SCHEMA.append(pa.field("mean", pa.float64()))), {}, "columns changed"),
+        (
+            context(schema=pa.schema([("plane", pa.string()), ("total", pa.float64())])),
+            {},
+            "column 'total' changed .* int64 then, double now",
+        ),
         (context(), {"partition_by": "plane"}, "partition_by changed"),
     ],
 )
@@ -487,6 +491,43 @@ def test_a_layout_that_changed_since_is_refused(
     opened(tmp_path)
     with pytest.raises(SinkError, match=message):
         opened(tmp_path, ctx, **options)
+
+
+@pytest.mark.parametrize("moves_into", [False, True], ids=["local", "hdfs"])
+def test_a_crash_while_columns_change_leaves_the_directory_its_owner(
+    tmp_path: Path, moves_into: bool
+) -> None:
+    ctx = context(schema=SCHEMA.append(pa.field("mean", pa.float64())))
+    for step in count():
+        root = tmp_path / str(step)
+        root.mkdir()
+        handler = FaultyHandler(root, moves_into=moves_into)
+        given = pafs.PyFileSystem(handler)
+        opened("out", filesystem=given).deliver(EPOCHS[0])
+        handler.restart(fail_at=step)
+        sink = ParquetSink("out", filesystem=given)
+        try:
+            sink.open(ctx)
+        except SinkError:
+            handler.restart()
+            sink.open(ctx)
+            opened("out", ctx, filesystem=given)
+        else:
+            break
+    assert step > 5
+
+
+def test_columns_may_come_and_go_between_runs(tmp_path: Path) -> None:
+    opened(tmp_path).deliver(EPOCHS[0])
+    more = SCHEMA.append(pa.field("mean", pa.float64()))
+    sink = opened(tmp_path, context(schema=more))
+    table = pa.table({"plane": ["N9"], "total": [9], "mean": [0.5]}, schema=more)
+    sink.deliver(EpochRows(epoch=1, table=table))
+    opened(tmp_path, context(schema=pa.schema([("plane", pa.string())])))
+    with pytest.raises(SinkError, match="column 'mean' changed"):
+        opened(tmp_path, context(schema=pa.schema([("mean", pa.int8())])))
+    found = ds.dataset(tmp_path, schema=more, format="parquet").to_table().sort_by("total")
+    assert found.column("mean").to_pylist() == [None, None, None, 0.5]
 
 
 def test_a_directory_whose_owner_cannot_be_read_is_refused(tmp_path: Path) -> None:
