@@ -10,6 +10,8 @@ from tests.spark.streams import Inbox, by_epoch, counted, drain
 import godwit as gw
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError
+from godwit.state.copying import copy_checkpoint
+from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from godwit.dataflow.stream import KeyedStream, Stream
 
 pytestmark = pytest.mark.spark
-
-Build = "Callable[[KeyedStream], dict[str, Stream]]"
 
 
 class Place:
@@ -192,3 +192,40 @@ def test_the_order_of_operators_does_not_exchange_the_offsets_of_sources(
     assert run("right", "left")["right"] == [{"k": "a", "n": 2}]
     with pytest.raises(CheckpointMismatchError, match="source 'right' is gone"):
         run("left")
+
+
+def test_a_copy_goes_on_as_a_query_of_its_own_and_misses_and_doubles_nothing(
+    place: Place, tmp_path: Path
+) -> None:
+    def totals(rows: KeyedStream) -> dict[str, Stream]:
+        return {"out": rows.compute(name="o", t=gw.sum("v"), n=gw.count())}
+
+    place.run(totals, ("a", 1))
+    place.run(totals, *[("a", 10), ("b", 10)])
+    made = copy_checkpoint(
+        CheckpointStorage.open(place.checkpoint), CheckpointStorage.open(tmp_path / "fork")
+    )
+    fork = Place(place.inbox.spark, tmp_path)
+    fork.checkpoint = tmp_path / "fork"
+    out, query = place.run(totals, ("a", 100))
+    forked, forks_query = fork.run(totals)
+    assert out["out"][2] == forked["out"][2] == counted([("a", 111, 3)])
+    assert forks_query.id == made.query_id != query.id
+    # The fork's progress is its own: what comes now is a third epoch for both.
+    out, _ = place.run(totals, ("b", 1000))
+    forked, _ = fork.run(totals)
+    assert out["out"][3] == forked["out"][3] == counted([("b", 1010, 2)])
+
+
+def test_state_is_read_by_name_across_flow_versions(place: Place) -> None:
+    place.run(
+        lambda rows: {"out": rows.compute(name="o", t=gw.sum("v"), n=gw.count())},
+        *[("a", 1), ("b", 2)],
+    )
+    place.run(
+        lambda rows: {"out": rows.compute(name="o", hi=gw.max("v"), t=gw.sum("v"))}, ("a", 10)
+    )
+    state = gw.read_state(place.inbox.spark, place.checkpoint, "o")
+    rows = {row["k"]: (row["t"], row["hi"]) for row in state.collect()}
+    assert rows == {"a": (11, 10), "b": (2, None)}
+    assert set(state.columns) == {"key_group", "k", "t", "hi"}
