@@ -40,23 +40,9 @@ def stage_output(
     if rows.num_rows == 0:
         return
     if sink.check is not None:
-        (batch,) = rows.combine_chunks().to_batches()
-        rejections = sink.check(batch)
-        if rejections is not None:
-            rejected = rejected_rows(sink.name, sink.keys, batch, rejections)
-            if sink.rejects is None:
-                raise refusal(
-                    sink.name,
-                    rejected,
-                    keyed=bool(sink.keys),
-                    where=f"epoch {epoch} of operator {operator!r}, of which nothing is committed",
-                )
-            files.stage(sink.rejects, rejected)
-            kept = np.ones(rows.num_rows, np.bool_)
-            kept[rejections.rows] = False
-            rows = rows.filter(pa.array(kept))
-            if rows.num_rows == 0:
-                return
+        rows = _accepted(sink, rows, files, f"epoch {epoch} of operator {operator!r}")
+        if rows.num_rows == 0:
+            return
     if sink.writer is not None:
         written = sink.writer.write(rows, epoch=epoch, place=place)
         if written is not None:
@@ -64,6 +50,38 @@ def stage_output(
             files.stage_files(sink.name, WrittenFiles(target=target, files=tuple(written)))
             return
     files.stage(sink.name, rows)
+
+
+def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) -> pa.Table:
+    """Divert the rows that the sink's check finds; return the others."""
+    assert sink.check is not None
+    accepted, rejected = [], []
+    for batch in _pieces(rows):
+        rejections = sink.check(batch)
+        if rejections is None:
+            accepted.append(batch)
+            continue
+        rejected.append(rejected_rows(sink.name, sink.keys, batch, rejections))
+        kept = np.ones(batch.num_rows, np.bool_)
+        kept[rejections.rows] = False
+        accepted.append(batch.filter(pa.array(kept)))
+    if not rejected:
+        return rows
+    found = pa.concat_tables(rejected)
+    if sink.rejects is None:
+        raise refusal(
+            sink.name,
+            found,
+            keyed=bool(sink.keys),
+            where=f"{where}, of which nothing is committed",
+        )
+    files.stage(sink.rejects, found)
+    return pa.Table.from_batches(accepted)
+
+
+def _pieces(rows: pa.Table) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
+    return batches
 
 
 def rejected_rows(

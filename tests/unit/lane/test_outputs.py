@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from godwit.dataflow.staging import REJECTED, Rejections, StagedSink
+from godwit.lane import outputs
 from godwit.lane.outputs import rejected_rows, stage_output
 from godwit.model.errors import SinkError
 from godwit.state.written_files import WrittenFile, WrittenFiles
@@ -96,6 +97,15 @@ def test_rejected_rows_are_staged_for_the_sink_that_takes_them_and_the_others_fo
     assert rejected.schema.equals(REJECTED)
     assert [json.loads(row)["total"] for row in rejected.column("row").to_pylist()] == [-2, -3]
     assert rejected.column("reason").to_pylist() == ["it is negative"] * 2
+
+
+def test_rows_in_several_pieces_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pieces whose text is too large for one stay apart.
+    pieces = pa.concat_tables([ROWS.slice(0, 2), ROWS.slice(2)])
+    monkeypatch.setattr(outputs, "_pieces", lambda table: table.to_batches())
+    files = staged(pieces, check=not_negative, rejects="bad")
+    assert files.rows["out"].num_rows == 1
+    assert files.rows["bad"].num_rows == 2
 
 
 def test_if_all_rows_are_rejected_nothing_is_staged_for_the_sink() -> None:
