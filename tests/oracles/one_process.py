@@ -7,9 +7,10 @@ has a local store of its own, and may lose it.
 from __future__ import annotations
 
 import pickle
+import shutil
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from godwit.spark.instructions import (
 )
 from godwit.state.commit_log import CommitLog
 from godwit.state.entries import EntryLayout, WaitingLayout
+from godwit.state.reading import BatchCache, read_chain
 from godwit.state.records import CommitRecord, FlowIdentity
 from godwit.state.snapshots import choose_snapshots
 from godwit.state.storage import CheckpointStorage
@@ -143,6 +145,8 @@ class OneProcess:
         )
         self.suspended: frozenset[int] = frozenset()
         self.consume: frozenset[int] = frozenset()
+        self.load: frozenset[int] = frozenset()
+        self.snapshots: tuple[int, ...] | None = None
         self.copies = Copies(flow.num_key_groups)
         self.log = CommitLog.create_or_open(
             CheckpointStorage.open(str(root / "checkpoint")),
@@ -155,7 +159,7 @@ class OneProcess:
         plan = EpochPlan(
             assignment=self.assignment,
             suspended=self.suspended,
-            load=frozenset(),
+            load=self.load,
             consume=self.consume,
         )
         places = places_of({"component": plan}, self._executors)
@@ -192,9 +196,9 @@ class OneProcess:
             chains=self.log.chains,
             floor=held[self.assignment.executor_of, np.arange(self.flow.num_key_groups)],
             wanted=~mask_of(self.suspended, self.flow.num_key_groups),
-            to_snapshot=choose_snapshots(
-                self.log.chains, state, settled, budget_bytes=self._budget
-            ),
+            to_snapshot=self.snapshots
+            if self.snapshots is not None
+            else choose_snapshots(self.log.chains, state, settled, budget_bytes=self._budget),
         )
 
     def epoch(
@@ -233,6 +237,33 @@ class OneProcess:
                 consumed=consumed,
             )
         )
+
+    def held(self, operator: int = 0) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """Key → state of an operator as the checkpoint alone gives it."""
+        member = self.flow.operators[operator]
+        (state,) = member.operator.states
+        found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        cache = BatchCache(self.log.storage)
+        for key_group in range(self.flow.num_key_groups):
+            rows = read_chain(
+                self.log.storage,
+                self.log.chains.chain(state, key_group),
+                member.state,
+                cache=cache,
+            )
+            keys = zip(*(column.to_pylist() for column in rows.keys.columns), strict=True)
+            values = zip(*(column.to_pylist() for column in rows.values.columns), strict=True)
+            found.update(zip(keys, values, strict=True))
+        return found
+
+    def waiting(self, operator: int = 0) -> list[int]:
+        """Key groups of an operator whose rows wait."""
+        return self.log.chains.waiting_key_groups(self.flow.operators[operator].operator.name)
+
+    def vanish(self, executor: str) -> None:
+        """Remove what an executor holds, without telling the driver."""
+        for path in (self.root / "local").rglob(executor):
+            shutil.rmtree(path)
 
     def lose(self, executor: str) -> None:
         """Forget what the driver knows of an executor's copies."""
