@@ -276,6 +276,7 @@ class LocalCluster:
             "spark.shuffle.io.retryWait": "100ms",
             # Executors are small and their work is in Python: spare the cores the best compiler.
             "spark.executor.extraJavaOptions": _FRUGAL,
+            "spark.python.daemon.module": "godwit.spark.python_daemon",
             "spark.dynamicAllocation.enabled": "false",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
