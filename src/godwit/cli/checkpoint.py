@@ -92,6 +92,7 @@ def _inspect(args: argparse.Namespace) -> int:
             ("last run", summary.run_id or "none"),
             ("key groups", str(identity.num_key_groups)),
             ("retained epochs", epochs),
+            *(("with the next epoch", change) for change in summary.pending),
             ("files", f"{summary.files} ({human_bytes(summary.file_bytes)})"),
             (
                 "to be collected",
@@ -139,6 +140,7 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
         "run_id": summary.run_id,
         "num_key_groups": identity.num_key_groups,
         "epochs": summary.epochs,
+        "pending": summary.pending,
         "states": [asdict(state) for state in summary.states],
         "files": summary.files,
         "file_bytes": summary.file_bytes,

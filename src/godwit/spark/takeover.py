@@ -12,6 +12,7 @@ from godwit.dataflow.lineage import flow_version, layouts_of
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
 from godwit.state.commit_log import CommitLog
+from godwit.state.copying import forget_sparks_progress
 from godwit.state.evolution import FlowChanges, changes_to
 from godwit.state.records import IDENTITY, FlowIdentity
 
@@ -87,6 +88,11 @@ def take_up(
     previous = -1 if stored is None else stored.flow
     changes = changes_to(given, before, previous=previous, uri=storage.uri, edits=edits)
     layouts = layouts_of(flow, stored, changes)
+    if stored is not None and stored.latest is None:
+        tried = stored.tried_version()
+        if tried is not None and tried.sources != given.sources:
+            # Offsets of a start that committed nothing, for sources that this flow does not have.
+            forget_sparks_progress(storage)
     log = CommitLog.create_or_open(
         storage,
         identity,

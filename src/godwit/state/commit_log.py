@@ -240,6 +240,11 @@ class CommitLog:
             self._versions[number] = found
         return found
 
+    def tried_version(self) -> FlowVersion | None:
+        """Give the flow version of the last start, whether it committed an epoch or not."""
+        numbers = _numbers(self.storage, FLOWS)
+        return self.version(numbers[-1]) if numbers else None
+
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
         """Flow versions from the one that counts back to `number`, as far as they go."""
         found: dict[int, FlowVersion] = {}

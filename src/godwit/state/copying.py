@@ -28,13 +28,13 @@ from godwit.model.errors import CheckpointError, CorruptCheckpointError
 from godwit.state.collection import needed_files
 from godwit.state.commit_log import CommitLog
 from godwit.state.framing import encode_record
-from godwit.state.records import IDENTITY
+from godwit.state.records import IDENTITY, edit_path
 
 if TYPE_CHECKING:
     from godwit.state.records import CommitRecord
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["CopiedCheckpoint", "copy_checkpoint"]
+__all__ = ["CopiedCheckpoint", "copy_checkpoint", "forget_sparks_progress"]
 
 _SPARK: Final = "spark"
 _ATTEMPTS: Final = 5
@@ -91,7 +91,8 @@ def copy_checkpoint(
     for attempt in range(_ATTEMPTS):
         log = CommitLog.open_read_only(source)
         try:
-            for path in sorted(needed_files(log) - {IDENTITY}):
+            edits = {edit_path(edit.number) for edit in log.edits()}
+            for path in sorted(edits | needed_files(log) - {IDENTITY}):
                 if path not in copied and (path in _listed(source, path) or not _optional(path)):
                     copied[path] = _copy(source, target, path)
             break
@@ -112,6 +113,19 @@ def copy_checkpoint(
         files=len(copied) + 1,
         file_bytes=sum(copied.values()),
     )
+
+
+def forget_sparks_progress(storage: CheckpointStorage) -> None:
+    """Delete Spark's part of a checkpoint without an epoch, whose sources are others now."""
+    number = 0
+    directories = [f"{_SPARK}/offsets", f"{_SPARK}/commits"]
+    while storage.list(f"{_SPARK}/sources/{number}"):
+        directories.append(f"{_SPARK}/sources/{number}")
+        number += 1
+    # The id of the query last: until it is gone, the rest can be told to be of one piece.
+    for directory in (*directories, _SPARK):
+        for entry in storage.list(directory):
+            storage.delete(entry.path)
 
 
 def _optional(path: str) -> bool:

@@ -22,6 +22,8 @@ from godwit.state.records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["CheckpointSummary", "StateSummary", "inspect"]
@@ -73,6 +75,8 @@ class CheckpointSummary:
         The run that owns it; empty before the first.
     epochs
         Retained epochs, first and last; ``None`` if none is committed.
+    pending
+        What the next epoch is to rename and drop, in words.
     states
         By operator and state.
     files, file_bytes
@@ -84,6 +88,7 @@ class CheckpointSummary:
     identity: FlowIdentity
     run_id: str
     epochs: tuple[int, int] | None
+    pending: tuple[str, ...]
     states: tuple[StateSummary, ...]
     files: int
     file_bytes: int
@@ -115,12 +120,19 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
         identity=log.identity,
         run_id=load_record(storage, runs[-1], RunRecord).run_id if runs else "",
         epochs=(retained[0], retained[-1]) if retained else None,
+        pending=tuple(_pending(log)),
         states=tuple(_state_summary(log, state) for state in log.chains.states),
         files=len(files),
         file_bytes=sum(entry.size_bytes for entry in files),
         unneeded_files=len(unneeded),
         unneeded_bytes=sum(entry.size_bytes for entry in unneeded),
     )
+
+
+def _pending(log: CommitLog) -> Iterator[str]:
+    for edit in log.edits():
+        yield from (f"{old} is renamed to {new}" for old, new in edit.renamed.items())
+        yield from (f"{name} is dropped" for name in edit.dropped)
 
 
 def _state_summary(log: CommitLog, state: StateId) -> StateSummary:

@@ -28,6 +28,8 @@ def test_renamed_state_is_found_under_the_new_name(
     run(tmp_path, TWO, ("x", 1))
     assert main(["checkpoint", "rename", str(tmp_path / "ck"), "a", "c"]) == 0
     assert "from the next epoch on, the state of a is that of c" in capsys.readouterr().out
+    assert main(["checkpoint", "inspect", str(tmp_path / "ck")]) == 0
+    assert "a is renamed to c" in capsys.readouterr().out
     after = run(tmp_path, Program(operators={"c": ("total",), "b": ("rows",)}), ("x", 10))
     assert after.results()["c"] == {"x": {"total": 11}}
     assert after.taken_up.changes.added == ()
@@ -108,3 +110,12 @@ def test_copying_says_what_was_copied(tmp_path: Path, capsys: pytest.CaptureFixt
     fork.epoch([("x", 2)], frozenset())
     assert fork.results()["a"] == {"x": {"total": 3}}
     assert main(["checkpoint", "copy", str(tmp_path / "ck"), str(tmp_path / "copy")]) == 2
+
+
+def test_a_copy_takes_what_is_pending_with_it(tmp_path: Path) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    assert main(["checkpoint", "rename", str(tmp_path / "ck"), "a", "c"]) == 0
+    assert main(["checkpoint", "copy", str(tmp_path / "ck"), str(tmp_path / "copy")]) == 0
+    renamed = Program(operators={"c": ("total",), "b": ("rows",)})
+    fork = Runtime(renamed, CheckpointStorage.open(tmp_path / "copy"), tmp_path / "forks-local")
+    assert fork.taken_up.changes.renamed == {"a": "c"}

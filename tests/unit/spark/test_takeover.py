@@ -1,0 +1,70 @@
+"""What a start takes up from a checkpoint, and what it leaves alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.oracles.evolving import Program, compiled
+
+from godwit.model.errors import CheckpointMismatchError
+from godwit.spark.takeover import take_up
+from godwit.state.records import CommitRecord
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.dataflow.compiled import CompiledFlow
+
+FLOW = compiled(Program(operators={"a": ("total",)}))
+
+
+def of_sources(*sources: str) -> CompiledFlow:
+
+    return dataclasses.replace(FLOW, sources=sources)
+
+
+def start(directory: Path, flow: CompiledFlow) -> None:
+    take_up(flow, CheckpointStorage.open(directory), "run", retain_epochs=3)
+
+
+def write_sparks_part(directory: Path) -> list[Path]:
+    names = ["metadata", "offsets/0", "offsets/.0.crc", "sources/0/0", "sources/1/0"]
+    files = [directory / "spark" / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    return files
+
+
+def test_offsets_of_other_sources_are_forgotten_with_the_start_that_committed_nothing(
+    tmp_path: Path,
+) -> None:
+    start(tmp_path, of_sources("left", "right"))
+    files = write_sparks_part(tmp_path)
+    start(tmp_path, of_sources("left", "right"))
+    assert all(file.exists() for file in files)  # a crash in the first epoch: Spark replays it
+    start(tmp_path, of_sources("other"))
+    assert not any(file.exists() for file in files)
+
+
+def test_offsets_are_never_forgotten_once_an_epoch_is_committed(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    log, _ = take_up(of_sources("left", "right"), storage, "run", retain_epochs=3)
+    log.commit(CommitRecord(epoch=0, run_id=""))
+    files = write_sparks_part(tmp_path)
+    with pytest.raises(CheckpointMismatchError, match="source 'left' is gone"):
+        start(tmp_path, of_sources("right"))
+    assert all(file.exists() for file in files)
+
+
+def test_a_start_that_does_not_fit_takes_nothing_over(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    log, _ = take_up(FLOW, storage, "first", retain_epochs=3)
+    log.commit(CommitRecord(epoch=0, run_id=""))
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    with pytest.raises(CheckpointMismatchError, match="operator 'a': kind was 'compute'"):
+        start(tmp_path, compiled(Program(operators={"a": ()})))
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
