@@ -208,6 +208,45 @@ def test_a_subclass_in_a_place_for_its_base_keeps_its_fields_if_it_is_named() ->
         back(Holder, state)
 
 
+@dataclasses.dataclass
+class Tree:
+    name: str = "root"
+    parts: list[Tree] = dataclasses.field(default_factory=list)
+    best: Tree | None = None
+    by_name: dict[str, Tree] = dataclasses.field(default_factory=dict)
+
+
+class Forest(msgspec.Struct):
+    trees: list[Tree] = []
+    n: int = 0
+
+
+@pytest.mark.parametrize(
+    "held", [Tree(), Tree("a", [Tree("b", [Tree()])], Tree("c"), {"d": Tree()})]
+)
+def test_classes_that_hold_themselves_come_back(held: Tree) -> None:
+    assert make_codec("o", "msgpack", Tree).describe()["form"] == "native"
+    assert back(Tree, held) == held
+    forest = Forest([held, Tree()], 3)
+    assert back(Forest, forest) == forest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: setattr(tree, "extra", 1),
+        lambda tree: tree.parts.append(Tree(parts=())),  # type: ignore[arg-type]
+        lambda tree: setattr(tree.by_name["d"], "name", dt.date(2024, 1, 2)),
+        lambda tree: setattr(tree.best, "parts", {Side.BUY}),
+    ],
+)
+def test_what_would_come_back_otherwise_is_seen_at_any_depth(change: Any) -> None:
+    tree = Tree("a", [], Tree(), {"d": Tree("d", [Tree()])})
+    change(tree)
+    with pytest.raises(UnencodableError, match=r"no field of Tree|declared as"):
+        back(Tree, tree)
+
+
 def test_attributes_that_are_made_again_are_no_obstacle_and_others_are_named() -> None:
     state = Cached(2)
     assert state.thrice == 6
