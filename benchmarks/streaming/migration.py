@@ -52,16 +52,16 @@ def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
         _until(query, preload + STEADY)
         state = query.lastProgress
         moves = dict.fromkeys(range(0, flow.num_key_groups, 3), "2")
-        started = query.lastProgress["batchId"]
+        started = query.lastProgress["epoch"]
         began = time.perf_counter()
         migration = query.migrate(
             moves, component="sums", strategy="live", bounds=gw.Bounds(max_moves=8)
         )
         ended = migration.wait(300)
         took_s = time.perf_counter() - began
-        finished = query.lastProgress["batchId"]
+        finished = query.lastProgress["epoch"]
         _until(query, finished + STEADY)
-        progress = {p["batchId"]: p for p in query.recentProgress}
+        progress = {p["epoch"]: p for p in query.recentProgress}
         query.stop()
         ms = {e: p["durationMs"]["epoch"] for e, p in progress.items()}
         before = median(ms[e] for e in range(started - STEADY + 1, started + 1))
@@ -82,7 +82,7 @@ def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
 
 def _until(query: Any, epoch: int, timeout_s: float = 600) -> None:
     deadline = time.monotonic() + timeout_s
-    while query.lastProgress is None or query.lastProgress["batchId"] < epoch:
+    while query.lastProgress is None or query.lastProgress["epoch"] < epoch:
         if query.exception() is not None:
             raise query.exception()
         if time.monotonic() > deadline:

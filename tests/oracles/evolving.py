@@ -21,11 +21,10 @@ from godwit.dataflow.operator import MergeableOperator
 from godwit.lane.lane import lane_flow, run_lane, shipments
 from godwit.lane.messages import EpochInstruction, LaneReport
 from godwit.lane.wire import Header, ship, unpack_report
-from godwit.migration import EpochPlan
+from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_groups_of
 from godwit.spark.instructions import (
-    Copies,
     mask_of,
     operator_instruction,
     places_of,
@@ -119,7 +118,7 @@ class Runtime:
         self.flow, self.storage, self.local = compiled(program), storage, local
         self.run_id = f"{uuid4().hex[:12]}-{uuid4().hex[:12]}"
         self.log, self.taken_up = take_up(self.flow, storage, self.run_id, retain_epochs=3)
-        self.copies = Copies(NUM_KEY_GROUPS)
+        self.copies = Copies()
 
     def epoch(self, rows: Sequence[Row], suspended: frozenset[int]) -> None:
         """Carry out one epoch, whose rows reach every operator."""

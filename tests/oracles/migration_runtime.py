@@ -21,13 +21,13 @@ from godwit.migration import (
     DrainRequested,
     DropCopies,
     EndMigration,
-    EpochAborted,
-    EpochCommitted,
+    EpochFailed,
     EpochHeld,
     EpochPlan,
     EpochStarted,
-    ExecutorAdded,
-    ExecutorLost,
+    EpochSucceeded,
+    ExecutorJoined,
+    ExecutorLeft,
     Fact,
     HoldEpochs,
     LanesRequested,
@@ -291,7 +291,7 @@ class UnreliableRuntime:
             self.load[c] -= waited[c]
         self.committed, self.running = running.epoch, None
         silent = rarely(choices)
-        self.tell(EpochCommitted(epoch=running.epoch, waited=waited, held={} if silent else held))
+        self.tell(EpochSucceeded(epoch=running.epoch, waited=waited, held={} if silent else held))
 
     def process(self, place: tuple[str, int], new: list[int], running: RunningEpoch) -> None:
         c, g = place
@@ -305,7 +305,7 @@ class UnreliableRuntime:
     def abort_epoch(self, _: Choices) -> None:
         if self.running is not None:
             epoch, self.running = self.running.epoch, None
-            self.tell(EpochAborted(epoch=epoch))
+            self.tell(EpochFailed(epoch=epoch))
 
     def epoch_due(self, _: Choices) -> None:
         if self.held and self.running is None:
@@ -443,8 +443,8 @@ class UnreliableRuntime:
         self.disturb(COMPONENTS)
         if not self.executors:
             self.seen["all executors lost"] += 1
-        self.tell(ExecutorLost(executor=name))
-        assert self.protocol.handle(ExecutorLost(executor=name)) == ()
+        self.tell(ExecutorLeft(executor=name))
+        assert self.protocol.handle(ExecutorLeft(executor=name)) == ()
 
     def add_executor(self, choices: Choices) -> None:
         absent = sorted(set(NAMES) - self.executors.keys())
@@ -452,7 +452,7 @@ class UnreliableRuntime:
             name = choices.among(absent)
             self.executors[name] = 2
             self.stores[name] = {}
-            self.tell(ExecutorAdded(executor=name, lanes=2))
+            self.tell(ExecutorJoined(executor=name, lanes=2))
 
     def drain_executor(self, choices: Choices) -> None:
         if self.executors:

@@ -17,11 +17,10 @@ import numpy as np
 from godwit.lane.lane import LaneOperator, run_lane, shipments
 from godwit.lane.messages import EpochInstruction, LaneReport
 from godwit.lane.wire import ship, unpack_report
-from godwit.migration import EpochPlan
+from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.spark.executors import Executor
 from godwit.spark.instructions import (
-    Copies,
     mask_of,
     operator_instruction,
     places_of,
@@ -147,7 +146,7 @@ class OneProcess:
         self.consume: frozenset[int] = frozenset()
         self.load: frozenset[int] = frozenset()
         self.snapshots: tuple[int, ...] | None = None
-        self.copies = Copies(flow.num_key_groups)
+        self.copies = Copies()
         self.log = CommitLog.create_or_open(
             CheckpointStorage.open(str(root / "checkpoint")),
             FlowIdentity(name="flow", num_key_groups=flow.num_key_groups),
@@ -189,7 +188,12 @@ class OneProcess:
         )
 
     def _state_instruction(self, state: StateId, settled: Sequence[int]) -> StateInstruction:
-        held = np.stack([self.copies.held(name, state) for name in self.assignment.executors])
+        held = np.stack(
+            [
+                self.copies.held(name, state, self.assignment.num_key_groups)
+                for name in self.assignment.executors
+            ]
+        )
         return state_instruction(
             state=state,
             recorded_as=state,

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,9 @@ from tests.spark.test_restart import Example, generated
 
 from godwit.migration import LossPolicy, Policy
 from godwit.model import events
-from godwit.spark.background import Background
+from godwit.spark import run
+from godwit.spark.errands import Errands
+from godwit.spark.stages import run_stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,22 +60,25 @@ class Stream:
             self.inbox.put(rows)
             self.query.processAllAvailable()
 
+    def read(self, *epochs: list[tuple[int, int]]) -> None:
+        """Let rows be read, whether or not they wait then."""
+        for rows in epochs:
+            due = self.batches() + 1
+            self.inbox.put(rows)
+            until(partial(self.has_read, due), "the rows to be read")
+
+    def has_read(self, batches: int) -> bool:
+        return self.batches() >= batches
+
+    def batches(self) -> int:
+        return sum(p["batchId"] is not None for p in self.query.recentProgress)
+
     def lose_local_stores(self) -> None:
         # Warming may be writing there at this moment: that is the point.
         shutil.rmtree(self.local, ignore_errors=True)
 
     def wait_until_everything_runs(self) -> None:
         until(lambda: self.query.status["keyGroupsSuspended"] == 0, "all key groups to run")
-
-    def settle(self) -> None:
-        """Let epochs without rows pass until no row waits."""
-        for _ in range(10):
-            self.wait_until_everything_runs()
-            view = self.query._run.protocol.view()
-            if not any(c.waiting or c.suspended for c in view.components.values()):
-                return
-            self.process([])
-        pytest.fail("rows still wait")
 
     def seen(self, kind: type[events.Event]) -> list[Any]:
         return [event for event in self.query.events if isinstance(event, kind)]
@@ -98,13 +104,13 @@ class Stream:
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Return what warming waits for."""
     allowed = threading.Event()
-    warm = Background._warm
+    warm = Errands._warm
 
-    def patient(self: Background, command: Any) -> None:
+    def patient(self: Errands, command: Any) -> None:
         assert allowed.wait(PATIENCE_S)
         warm(self, command)
 
-    monkeypatch.setattr(Background, "_warm", patient)
+    monkeypatch.setattr(Errands, "_warm", patient)
     return allowed
 
 
@@ -122,12 +128,11 @@ def test_rows_of_a_lost_executor_wait_while_the_others_go_on(
     stream.process(*epochs[:3])
     owned = stream.query.assignment["order"].key_groups("local-1").tolist()
     lose_executor(monkeypatch, stream)
-    stream.process(*epochs[3:5])
+    stream.read(*epochs[3:5])
     waiting = stream.query.status["keyGroupsSuspended"]
     gate.set()
     stream.wait_until_everything_runs()
     stream.process(epochs[5])
-    stream.settle()
     stream.query.stop()
     stream.check(epochs)
     assert waiting >= len(owned)
@@ -170,7 +175,6 @@ def test_local_stores_that_vanish_between_epochs_cost_time_and_nothing_else(
         stream.process(rows)
         stream.lose_local_stores()
     stream.process(*epochs[4:])
-    stream.settle()
     stream.query.stop()
     stream.check(epochs)
 
@@ -182,14 +186,42 @@ def test_rows_that_wait_are_kept_if_their_state_vanishes_again_before_they_run(
     stream = Stream(spark, tmp_path)
     stream.process(*epochs[:3])
     lose_executor(monkeypatch, stream)
-    stream.process(*epochs[3:5])
+    stream.read(*epochs[3:5])
     assert stream.query.status["keyGroupsSuspended"] >= 8
     gate.set()
     stream.wait_until_everything_runs()
     # The copies are warm, and gone again before an epoch that has no row for any of them; nor has
     # any later one.
     stream.lose_local_stores()
-    stream.process([])
-    stream.settle()
+    stream.query.processAllAvailable()
     stream.query.stop()
     stream.check(epochs[:5])
+
+
+def test_an_epoch_whose_executor_is_lost_is_carried_out_again_at_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs = generated(1)
+    stream = Stream(spark, tmp_path, policy=Policy(on_loss=LossPolicy.LOAD))
+    stream.process(*epochs[:2])
+    lost = threading.Event()
+
+    def at_step(step: str, epoch: int) -> None:
+        if (step, epoch) == ("planned", 2) and not lost.is_set():
+            # Its lanes are on their way when it vanishes; Spark itself would wait for it.
+            monkeypatch.setattr(run, "run_stages", stuck)
+
+    def stuck(*_given: Any) -> Any:
+        monkeypatch.setattr(run, "run_stages", run_stages)
+        monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: 1))
+        lost.set()
+        spark.sparkContext.parallelize([0], 1).foreach(lambda _: time.sleep(PATIENCE_S))
+
+    monkeypatch.setattr(run.Run, "at_step", staticmethod(at_step))
+    started = time.monotonic()
+    stream.process(epochs[2])
+    assert time.monotonic() - started < PATIENCE_S / 2
+    assert [e.reason for e in stream.seen(events.EpochAborted)] == ["executor local-1 was lost"]
+    stream.process(*epochs[3:])
+    stream.query.stop()
+    stream.check(epochs)

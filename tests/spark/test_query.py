@@ -10,6 +10,8 @@ from tests.spark.streams import Inbox, drain, rows_of
 import godwit as gw
 from godwit.model import events
 from godwit.model.errors import EpochFailedError, SinkError
+from godwit.state.journal import read_tail
+from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +58,10 @@ def test_a_query_tells_what_it_does_while_it_runs_and_after_it_has_stopped(
     assert second["keyGroups"] == {"t": {"local-0": 4, "local-1": 4}}
     assert second["durationMs"]["epoch"] >= second["durationMs"]["stages"] > 0
     assert second["changelogBytes"] > 0
-    assert query.lastProgress == second
+    assert second["timestamp"].endswith("Z")
+    assert (second["numKeys"], second["stateBytes"] > 0) == (1, True)
+    assert query.lastProgress is not None
+    assert query.lastProgress["epoch"] == 1
     assert repr(query).startswith("<Query 'query': ")
 
     query.stop()
@@ -68,6 +73,13 @@ def test_a_query_tells_what_it_does_while_it_runs_and_after_it_has_stopped(
     assert kinds == ["QueryStarted", "EpochCommitted", "EpochCommitted", "QueryStopped"]
     assert [e.rows_in for e in query.events if isinstance(e, events.EpochCommitted)] == [2, 1]
     assert [type(e).__name__ for e in heard][-2:] == kinds[-2:]
+
+    (source,) = query.recentProgress[0]["sources"]
+    assert "logOffset" in str(source["endOffset"])
+    assert "latestOffset" in source
+    journal = read_tail(CheckpointStorage.open(tmp_path / "ck"), 100)
+    assert [e["event"]["kind"] for e in journal if "event" in e] == kinds
+    assert [e["outcome"]["rows_in"] for e in journal if "outcome" in e] == [2, 1]
 
     again = drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
     assert again.id == query.id
@@ -161,3 +173,13 @@ def test_the_same_text_explains_a_flow_before_it_runs(
         "MemorySink",
     ):
         assert told in text
+
+
+def test_the_stages_of_an_epoch_are_called_by_name_in_sparks_ui(
+    spark: SparkSession, inbox: Inbox, tmp_path: Path
+) -> None:
+    inbox.put([("a", 1)])
+    drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
+    stages: Any = spark._jsparkSession.sparkContext().statusStore().stageList(None)
+    names = {stages.apply(i).name() for i in range(stages.size())}
+    assert {"godwit: source side of epoch 0", "godwit: lanes of epoch 0, level 1"} <= names

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -18,9 +19,11 @@ from godwit.cli.checkpoint_copy import add_copy_action
 from godwit.cli.checkpoint_edit import add_edit_actions
 from godwit.cli.checkpoint_lease import add_unlock_action
 from godwit.cli.progress import verify_watched, watcher_on
-from godwit.model.errors import CheckpointError
+from godwit.model.errors import CheckpointError, GodwitError
+from godwit.model.events import event_from_dict
 from godwit.model.wording import counted, human_bytes, printable
 from godwit.state.inspection import CheckpointSummary, inspect
+from godwit.state.journal import read_tail
 from godwit.state.records import IDENTITY
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import VerificationReport, verify
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_checkpoint_command"]
 
+_JOURNAL_LINES = 20
 _PATH = "a path, or a URI that pyarrow.fs opens (s3://, gs://, hdfs://)"
 
 
@@ -78,9 +82,11 @@ def _opened(path: str) -> CheckpointStorage:
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    summary = inspect(_opened(args.path))
+    storage = _opened(args.path)
+    summary = inspect(storage)
+    journal = read_tail(storage, _JOURNAL_LINES)
     if args.json:
-        print(json.dumps(_plain(summary), indent=2))
+        print(json.dumps({**_plain(summary), "journal": journal}, indent=2))
         return 0
     console = _wide_console()
     identity = summary.identity
@@ -101,8 +107,28 @@ def _inspect(args: argparse.Namespace) -> int:
         ]
     )
     console.print(head)
-    if not summary.states:
-        return 0
+    if summary.states:
+        console.print(_states(summary))
+    for entry in journal:
+        told = _told(entry)
+        if told:
+            console.print(Text(printable(told)), soft_wrap=True)
+    return 0
+
+
+def _told(entry: dict[str, Any]) -> str:
+    """Tell an entry of the journal in one line; empty where it is of no interest to people."""
+    if not isinstance(entry.get("event"), dict):
+        return ""
+    try:
+        event = event_from_dict(entry["event"])
+        at = datetime.fromtimestamp(event.at_s, UTC).isoformat(timespec="milliseconds")
+        return f"{at} {event.describe()}"
+    except (GodwitError, AttributeError, OverflowError, OSError, TypeError, ValueError):
+        return ""  # of another version, or not ours
+
+
+def _states(summary: CheckpointSummary) -> Table:
     table = Table(title="state after the last epoch", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("operator", no_wrap=True)
     table.add_column("state", no_wrap=True)
@@ -128,8 +154,7 @@ def _inspect(args: argparse.Namespace) -> int:
             str(state.max_segments),
             str(len(state.waiting)),
         )
-    console.print(table)
-    return 0
+    return table
 
 
 def _plain(summary: CheckpointSummary) -> dict[str, Any]:

@@ -15,7 +15,8 @@ invariants carry everything:
 
 `MigrationProtocol` is a state machine: facts in (``inputs``), orders out (``commands``).  It knows
 no Spark, no files, no threads and no clock, so the real runtime, the simulator and an adversary in
-a test drive the very same transitions.
+a test drive the very same transitions.  `Conductor` is what such a runtime drives: it owns the
+protocol and the record of copies, and asks for what is to be done through `Ports`.
 
 Source: Ding et al., "Optimal operator state migration for elastic data stream processing", §3
 (wait buffers, progressive migration, transfer phases); the strategies' names are Madsen et al.,
@@ -35,15 +36,17 @@ from godwit.migration.commands import (
     SuspendKeyGroups,
     SwitchAssignment,
 )
+from godwit.migration.conductor import Conductor, Warmed
+from godwit.migration.copies import Copies
 from godwit.migration.inputs import (
     CancellationRequested,
     DrainRequested,
-    EpochAborted,
-    EpochCommitted,
+    EpochFailed,
     EpochHeld,
     EpochStarted,
-    ExecutorAdded,
-    ExecutorLost,
+    EpochSucceeded,
+    ExecutorJoined,
+    ExecutorLeft,
     Fact,
     LanesRequested,
     MigrationRequested,
@@ -53,6 +56,8 @@ from godwit.migration.inputs import (
 )
 from godwit.migration.narration import narrate
 from godwit.migration.order import order_moves
+from godwit.migration.outcome import ComponentLoad, EpochOutcome
+from godwit.migration.ports import Ports
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.schedule import mini_migrations, transfer_phases
 from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
@@ -62,17 +67,21 @@ __all__ = [
     "Bounds",
     "CancellationRequested",
     "Command",
+    "ComponentLoad",
     "ComponentView",
+    "Conductor",
+    "Copies",
     "DrainRequested",
     "DropCopies",
     "EndMigration",
-    "EpochAborted",
-    "EpochCommitted",
+    "EpochFailed",
     "EpochHeld",
+    "EpochOutcome",
     "EpochPlan",
     "EpochStarted",
-    "ExecutorAdded",
-    "ExecutorLost",
+    "EpochSucceeded",
+    "ExecutorJoined",
+    "ExecutorLeft",
     "Fact",
     "HoldEpochs",
     "LanesRequested",
@@ -82,6 +91,7 @@ __all__ = [
     "MigrationProtocol",
     "MigrationRequested",
     "Policy",
+    "Ports",
     "ProtocolView",
     "ReleaseEpochs",
     "ResumeKeyGroups",
@@ -91,6 +101,7 @@ __all__ = [
     "SuspendKeyGroups",
     "SwitchAssignment",
     "Transfer",
+    "Warmed",
     "WarmingFailed",
     "WarmingFinished",
     "mini_migrations",

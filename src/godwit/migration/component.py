@@ -47,14 +47,14 @@ from godwit.model.assignment import Assignment, Move
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from godwit.migration.inputs import EpochCommitted, MigrationRequested
-    from godwit.migration.run import Run, RunningEpoch
+    from godwit.migration.inputs import EpochSucceeded, MigrationRequested
+    from godwit.migration.situation import RunningEpoch, Situation
 
-__all__ = ["Component", "Migration"]
+__all__ = ["OngoingMigration", "TrackedComponent"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Migration:
+class OngoingMigration:
     """A migration under way.
 
     Attributes
@@ -88,7 +88,7 @@ class Migration:
 
 
 @dataclass(slots=True, kw_only=True)
-class Component:
+class TrackedComponent:
     """The protocol's own record of one component.
 
     Attributes
@@ -105,8 +105,6 @@ class Component:
         Key groups that were ordered to be loaded and have not run since.
     transfers
         Key group → its transfer.
-    copies
-        Executor → key group → version of the copy there, as last reported.
     retired
         Executor → key groups that left it and whose copies go at the next commit; until then they
         are the way back if the new place dies.
@@ -125,21 +123,16 @@ class Component:
     suspended: dict[int, int] = field(default_factory=dict)
     load: set[int] = field(default_factory=set)
     transfers: dict[int, Transfer] = field(default_factory=dict)
-    copies: dict[str, dict[int, int]] = field(default_factory=dict)
     retired: dict[str, set[int]] = field(default_factory=dict)
     orphaned: bool = False
-    migration: Migration | None = None
+    migration: OngoingMigration | None = None
 
     # What can be asked.
 
-    def lag(self, run: Run, key_group: int, executor: str) -> int:
-        """Epochs that the copy at `executor` will miss when the next epoch starts.
-
-        No copy is the copy of an empty table, at version -1: while a stream is young, every
-        executor is nearly up to date.
-        """
+    def lag(self, run: Situation, key_group: int, executor: str) -> int:
+        """Epochs that the copy at `executor` will miss when the next epoch starts."""
         version = self.suspended.get(key_group, run.horizon)
-        return max(version - self.copies.get(executor, {}).get(key_group, -1), 0)
+        return max(version - run.copies.reach(self.name, executor, key_group), 0)
 
     def plan(self) -> EpochPlan:
         """Return the plan of the next epoch."""
@@ -162,6 +155,11 @@ class Component:
             moves=tuple(migration.moves.values()) if migration else (),
             migration=migration.request.id if migration else None,
             strategy=migration.strategy if migration else None,
+            settling=(
+                migration is not None
+                and not migration.moves
+                and not any(transfer.planned for transfer in self.transfers.values())
+            ),
         )
 
     def reason_to_hold(self) -> str | None:
@@ -175,19 +173,19 @@ class Component:
 
     # At the end of an epoch.
 
-    def committed(self, run: Run, running: RunningEpoch, fact: EpochCommitted) -> None:
+    def committed(self, run: Situation, running: RunningEpoch, fact: EpochSucceeded) -> None:
         """Take note of what an epoch did; `run` still has the commit before it."""
         plan = running.plans[self.name]
         waited = set(fact.waited.get(self.name, ()))
         for executor, versions in fact.held.get(self.name, {}).items():
             if executor in run.executors and executor not in running.lost:
-                self.copies.setdefault(executor, {}).update(versions)
+                run.copies.reached(self.name, executor, versions)
         self.state_bytes.update(fact.state_bytes.get(self.name, {}))
         for g in self.suspended.keys() - plan.suspended - waited:
             self.suspended[g] = fact.epoch  # its executor died during the epoch, and yet it ran
         strays = waited - plan.suspended - self.suspended.keys()
         for g in strays:  # its lane found no state where there should have been some
-            self.copies.get(plan.assignment.executor(g), {}).pop(g, None)
+            run.copies.dropped(self.name, plan.assignment.executor(g), [g])
             self.suspended[g] = run.committed
         run.order(SuspendKeyGroups, self.name, strays)
         self.waiting = (self.waiting - plan.consume) | waited
@@ -198,7 +196,7 @@ class Component:
             self.drop(run, executor, key_groups)
         self.retired.clear()
 
-    def expire(self, run: Run) -> None:
+    def expire(self, run: Situation) -> None:
         """Try again what failed or fell silent, and give up what did so too often."""
         for g, transfer in sorted(self.transfers.items()):
             if transfer.warm or transfer.due > run.ticks:
@@ -215,7 +213,7 @@ class Component:
 
     # Transfers and switches.
 
-    def start_transfers(self, run: Run) -> bool:
+    def start_transfers(self, run: Situation) -> bool:
         """Order warming for what there is room for: what is suspended first, then what is planned.
 
         Planned moves wait while anything is suspended: rows wait there, and nobody waits here.
@@ -255,7 +253,9 @@ class Component:
             )
         return any(t.warm for g, t in self.transfers.items() if g not in known)
 
-    def _admit(self, run: Run, moves: Iterable[Move], bounds: Bounds, *, planned: bool) -> None:
+    def _admit(
+        self, run: Situation, moves: Iterable[Move], bounds: Bounds, *, planned: bool
+    ) -> None:
         flying = [t for t in self.transfers.values() if t.planned == planned]
         admitted = admit(
             moves,
@@ -274,7 +274,7 @@ class Component:
                 warm=self.lag(run, move.key_group, move.destination) <= bounds.max_lag,
             )
 
-    def switch(self, run: Run) -> None:
+    def switch(self, run: Situation) -> None:
         """At a boundary: move what is ready, and open a migration that has just begun."""
         migration = self.migration
         ready, load = self._ready(run), set[int]()
@@ -313,7 +313,7 @@ class Component:
         run.order(LoadKeyGroups, self.name, load)
         run.order(ResumeKeyGroups, self.name, resumed)
 
-    def _ready(self, run: Run) -> list[int]:
+    def _ready(self, run: Situation) -> list[int]:
         """Transfers that may switch now; those that have fallen behind begin another round."""
         ready = []
         for g, transfer in sorted(self.transfers.items()):
@@ -334,12 +334,12 @@ class Component:
         complete = not migration.moves and planned <= set(ready)
         return ready if complete else [g for g in ready if g not in planned]
 
-    def _bounds(self, run: Run, transfer: Transfer) -> Bounds:
+    def _bounds(self, run: Situation, transfer: Transfer) -> Bounds:
         if transfer.planned and self.migration is not None:
             return self.migration.bounds
         return run.policy.recovery
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: Situation) -> None:
         """At a boundary: end a migration that has nothing left to do or to wait for."""
         migration = self.migration
         if migration is None or migration.moves or run.committed <= migration.settles_after:
@@ -350,7 +350,7 @@ class Component:
                 run, MigrationOutcome.CANCELLED if nothing_left else MigrationOutcome.FINISHED
             )
 
-    def end_migration(self, run: Run, outcome: MigrationOutcome) -> None:
+    def end_migration(self, run: Situation, outcome: MigrationOutcome) -> None:
         """Tell that the migration under way is over."""
         migration, self.migration = self.migration, None
         if migration is not None:
@@ -366,7 +366,7 @@ class Component:
             )
 
     def withdraw(
-        self, run: Run, reason: str, *, onto: str | None = None, only: int | None = None
+        self, run: Situation, reason: str, *, onto: str | None = None, only: int | None = None
     ) -> None:
         """Give up planned moves that have not switched: all, those onto one place, or one."""
         migration = self.migration
@@ -391,7 +391,9 @@ class Component:
 
     # The assignment and the copies.
 
-    def arranged(self, run: Run, places: Mapping[int, str], *, align: bool = False) -> Assignment:
+    def arranged(
+        self, run: Situation, places: Mapping[int, str], *, align: bool = False
+    ) -> Assignment:
         """Return the next assignment with some key groups elsewhere."""
         migration = self.migration
         target = migration.request.target if migration and migration.opened else None
@@ -405,7 +407,7 @@ class Component:
             align=align,
         )
 
-    def switch_to(self, run: Run, assignment: Assignment) -> None:
+    def switch_to(self, run: Situation, assignment: Assignment) -> None:
         """Make `assignment` the next one."""
         if assignment == self.assignment:
             return
@@ -414,7 +416,7 @@ class Component:
             self.migration.settles_after = run.horizon
         run.orders.append(SwitchAssignment(component=self.name, assignment=assignment))
 
-    def drop(self, run: Run, executor: str, key_groups: Iterable[int]) -> None:
+    def drop(self, run: Situation, executor: str, key_groups: Iterable[int]) -> None:
         """Have copies deleted, except those that are in use or on their way to be."""
         if executor not in run.executors:
             return
@@ -424,7 +426,7 @@ class Component:
             awaited = transfer is not None and transfer.destination == executor
             if not awaited and self.assignment.executor(g) != executor:
                 unused.append(g)
-                self.copies.get(executor, {}).pop(g, None)
+                run.copies.dropped(self.name, executor, [g])
         if unused:
             run.orders.append(
                 DropCopies(component=self.name, executor=executor, key_groups=tuple(unused))

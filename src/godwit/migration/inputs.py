@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = [
     "CancellationRequested",
     "DrainRequested",
-    "EpochAborted",
-    "EpochCommitted",
+    "EpochFailed",
     "EpochHeld",
     "EpochStarted",
-    "ExecutorAdded",
-    "ExecutorLost",
+    "EpochSucceeded",
+    "ExecutorJoined",
+    "ExecutorLeft",
     "Fact",
     "LanesRequested",
     "MigrationRequested",
@@ -157,7 +157,7 @@ class EpochStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochCommitted:
+class EpochSucceeded:
     """The running epoch's record is durable.
 
     Attributes
@@ -179,7 +179,7 @@ class EpochCommitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochAborted:
+class EpochFailed:
     """The running attempt at an epoch came to nothing; the next one is planned anew."""
 
     epoch: int
@@ -187,11 +187,14 @@ class EpochAborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochHeld:
-    """An epoch was due, but epochs are held: the only passing of time while nothing runs."""
+    """An epoch was due but epochs are held, or none is due while copies are awaited.
+
+    The only passing of time while nothing runs.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorAdded:
+class ExecutorJoined:
     """An executor with an empty local store joined."""
 
     executor: str
@@ -199,7 +202,7 @@ class ExecutorAdded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorLost:
+class ExecutorLeft:
     """An executor and its local store are gone."""
 
     executor: str
@@ -219,11 +222,11 @@ Fact = (
     | WarmingFinished
     | WarmingFailed
     | EpochStarted
-    | EpochCommitted
-    | EpochAborted
+    | EpochSucceeded
+    | EpochFailed
     | EpochHeld
-    | ExecutorAdded
-    | ExecutorLost
+    | ExecutorJoined
+    | ExecutorLeft
     | DrainRequested
 )
 """What `MigrationProtocol.handle` takes."""

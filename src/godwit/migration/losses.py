@@ -16,13 +16,13 @@ from godwit.migration.strategy import LossPolicy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from godwit.migration.component import Component
-    from godwit.migration.run import Run
+    from godwit.migration.component import TrackedComponent
+    from godwit.migration.situation import Situation
 
 __all__ = ["cool", "relocate"]
 
 
-def relocate(component: Component, run: Run) -> None:
+def relocate(component: TrackedComponent, run: Situation) -> None:
     """Give key groups of executors that are gone a new place, at once."""
     component.orphaned |= not run.executors
     gone = [
@@ -39,7 +39,7 @@ def relocate(component: Component, run: Run) -> None:
     cool(component, run, lost)
 
 
-def _refuges(component: Component, run: Run, lost: Iterable[int]) -> dict[int, str]:
+def _refuges(component: TrackedComponent, run: Situation, lost: Iterable[int]) -> dict[int, str]:
     """Where the lost go: as planned, else to the freshest copy, else evenly."""
     places: dict[int, str] = {}
     homeless: list[int] = []
@@ -47,9 +47,7 @@ def _refuges(component: Component, run: Run, lost: Iterable[int]) -> dict[int, s
     for g in lost:
         transfer = component.transfers.get(g)
         copies = [
-            (component.lag(run, g, name), name)
-            for name, held in component.copies.items()
-            if g in held
+            (component.lag(run, g, name), name) for name in run.copies.holders(component.name, g)
         ]
         if migration is not None and g in migration.moves:
             places[g] = migration.moves.pop(g).destination
@@ -70,7 +68,7 @@ def _refuges(component: Component, run: Run, lost: Iterable[int]) -> dict[int, s
     )
 
 
-def cool(component: Component, run: Run, key_groups: Iterable[int]) -> None:
+def cool(component: TrackedComponent, run: Situation, key_groups: Iterable[int]) -> None:
     """Suspend key groups, or have them loaded, that have no fresh copy where they now are."""
     suspended, load = [], []
     for g in key_groups:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from godwit.migration import inputs
 from godwit.migration.commands import Command, HoldEpochs, MigrationOutcome, ReleaseEpochs
-from godwit.migration.component import Component, Migration
+from godwit.migration.component import OngoingMigration, TrackedComponent
+from godwit.migration.copies import Copies
 from godwit.migration.losses import cool, relocate
 from godwit.migration.order import order_moves
 from godwit.migration.placement import change_lanes, check_target
-from godwit.migration.run import Run, RunningEpoch
+from godwit.migration.situation import RunningEpoch, Situation
 from godwit.migration.strategy import Policy
 from godwit.migration.views import EpochPlan, ProtocolView
 from godwit.model.errors import MigrationError
@@ -41,6 +42,8 @@ class MigrationProtocol:
         The first fact: what is durable, and which executors there are.
     policy
         What holds for the whole run.
+    copies
+        The record of who holds what, to be kept by this protocol; a new one if left out.
 
     Attributes
     ----------
@@ -61,18 +64,24 @@ class MigrationProtocol:
     [0, 1]
     """
 
-    def __init__(self, started: inputs.RunStarted, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        started: inputs.RunStarted,
+        policy: Policy | None = None,
+        copies: Copies | None = None,
+    ) -> None:
         policy = policy or Policy()
         self._holds: tuple[str, ...] = ()
-        self._run = Run(
+        self._run = Situation(
             run_id=started.run_id,
             policy=policy,
             on_cold=policy.on_start,
             executors=dict(started.executors),
+            copies=Copies() if copies is None else copies,
             committed=started.committed,
         )
         self._components = {
-            name: Component(
+            name: TrackedComponent(
                 name=name,
                 assignment=assignment,
                 lanes=dict(zip(assignment.executors, assignment.lanes, strict=True)),
@@ -131,9 +140,9 @@ class MigrationProtocol:
         match fact:
             case inputs.EpochStarted(epoch=epoch):
                 self._epoch_started(epoch)
-            case inputs.EpochCommitted():
+            case inputs.EpochSucceeded():
                 self._epoch_committed(fact)
-            case inputs.EpochAborted(epoch=epoch):
+            case inputs.EpochFailed(epoch=epoch):
                 self._end_epoch(epoch, "aborted")
                 self._tick()
             case inputs.EpochHeld():
@@ -148,11 +157,11 @@ class MigrationProtocol:
                 self._warming_finished(fact)
             case inputs.WarmingFailed():
                 self._warming_failed(fact)
-            case inputs.ExecutorAdded(executor=executor, lanes=lanes):
+            case inputs.ExecutorJoined(executor=executor, lanes=lanes):
                 self._run.executors[executor] = lanes
                 for component in self._components.values():
                     relocate(component, self._run)  # there may have been none until now
-            case inputs.ExecutorLost(executor=executor):
+            case inputs.ExecutorLeft(executor=executor):
                 self._executor_lost(executor)
             case inputs.DrainRequested(executor=executor):
                 self._drain_requested(executor)
@@ -214,7 +223,7 @@ class MigrationProtocol:
         self._run.running = None
         return running
 
-    def _epoch_committed(self, fact: inputs.EpochCommitted) -> None:
+    def _epoch_committed(self, fact: inputs.EpochSucceeded) -> None:
         running = self._end_epoch(fact.epoch, "committed")
         for component in self._components.values():
             component.committed(self._run, running, fact)
@@ -224,7 +233,7 @@ class MigrationProtocol:
 
     # Requests.
 
-    def _component(self, name: str) -> Component:
+    def _component(self, name: str) -> TrackedComponent:
         if name not in self._components:
             raise MigrationError(
                 f"There is no component {name!r}.",
@@ -254,7 +263,7 @@ class MigrationProtocol:
             c.assignment,
             fact.loads,
         )
-        c.migration = Migration(request=fact, moves={move.key_group: move for move in moves})
+        c.migration = OngoingMigration(request=fact, moves={move.key_group: move for move in moves})
 
     def _cancellation_requested(self, fact: inputs.CancellationRequested) -> None:
         for c in self._components.values():
@@ -284,12 +293,12 @@ class MigrationProtocol:
 
     def _warming_finished(self, fact: inputs.WarmingFinished) -> None:
         c = self._component(fact.component)
-        unwanted = []
+        unwanted, copies = [], self._run.copies
         for g, version in fact.versions.items():
             transfer = c.transfers.get(g)
             if transfer is not None and transfer.attempt == fact.attempt:
-                here = c.copies.setdefault(fact.executor, {})
-                here[g] = max(version, here.get(g, -1))
+                known = copies.reach(c.name, fact.executor, g)
+                copies.reached(c.name, fact.executor, {g: max(version, known)})
                 c.transfers[g] = replace(transfer, warm=True)
             else:
                 unwanted.append(g)
@@ -311,10 +320,10 @@ class MigrationProtocol:
             return
         del run.executors[executor]
         run.draining.discard(executor)
+        run.copies.lost(executor)
         if run.running is not None:
             run.running.lost.add(executor)
         for c in self._components.values():
-            c.copies.pop(executor, None)
             c.retired.pop(executor, None)
             c.lanes.pop(executor, None)
             c.withdraw(run, f"executor {executor} was lost", onto=executor)

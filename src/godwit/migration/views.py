@@ -85,6 +85,8 @@ class ComponentView:
         Planned moves that are not in flight yet, in order.
     migration, strategy
         The migration under way, if any.
+    settling
+        Whether that migration has moved everything, and waits for an epoch under its assignment.
     """
 
     assignment: Assignment
@@ -95,6 +97,7 @@ class ComponentView:
     moves: tuple[Move, ...]
     migration: str | None
     strategy: Strategy | None
+    settling: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,3 +122,20 @@ class ProtocolView:
     running: int | None
     holds: tuple[str, ...]
     components: Mapping[str, ComponentView]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any row waits."""
+        return any(c.waiting for c in self.components.values())
+
+    @property
+    def due(self) -> bool:
+        """Whether an epoch has something to do even if it has no input."""
+        return not self.holds and any(
+            c.settling or c.waiting - c.suspended for c in self.components.values()
+        )
+
+    @property
+    def awaits(self) -> bool:
+        """Whether anything is on its way that may have to be tried again."""
+        return bool(self.holds) or any(c.transfers for c in self.components.values())

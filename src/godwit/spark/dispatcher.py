@@ -1,31 +1,35 @@
-"""Events on their way to listeners: one queue, one thread, the order in which they happened.
+"""Events on their way to listeners and journal: one queue, one thread, one order.
 
 The problem: whoever makes an event holds locks and orders that a listener must not meet.  A
 listener may be slow, raise, migrate, or stop the query.
 
 The invariant: `EventDispatcher.emit` returns at once and never runs a listener; every listener
 hears every event since it was added, once, in order; what a listener does or raises changes
-nothing for the others or for the engine.
+nothing for the others or for the engine.  The same holds for the journal and its disk.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from godwit.migration import EpochOutcome
     from godwit.model.events import Event
+    from godwit.state.journal import JournalWriter
 
     Listener = Callable[[Event], None]
 
 __all__ = ["EventDispatcher"]
 
 _MAX_EVENTS = 10_000
+_FLUSH_S = 1.0
 _logger = logging.getLogger("godwit")
 
 
@@ -45,6 +49,8 @@ class EventDispatcher:
         self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
         self._listeners: list[Listener] = []
         self._reported: set[int] = set()
+        self._journal: JournalWriter | None = None
+        self._flushed_s = time.monotonic()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=f"godwit-events-{name}")
         self._thread.daemon = True
@@ -72,8 +78,30 @@ class EventDispatcher:
         with self._order:
             self._queue.put(add)
 
+    def keep(self, journal: JournalWriter) -> None:
+        """Write every event and outcome from now on into a journal."""
+
+        def keep() -> bool:
+            self._journal = journal
+            return True
+
+        with self._order:
+            self._queue.put(keep)
+
+    def note(self, outcome: EpochOutcome) -> None:
+        """Write an outcome into the journal, after the events so far."""
+
+        def note() -> bool:
+            self._write(lambda journal: journal.add("outcome", outcome.to_dict()))
+            return True
+
+        with self._order:
+            self._queue.put(note)
+
     def flush(self, timeout_s: float) -> bool:
-        """Wait until listeners have heard of everything so far; says whether they have.
+        """Wait until listeners have heard of everything so far, and the journal holds it.
+
+        Says whether that is so.
 
         A listener that calls this gets ``False`` at once.
         """
@@ -82,6 +110,7 @@ class EventDispatcher:
         heard = threading.Event()
 
         def note() -> bool:
+            self._flush_journal()
             heard.set()
             return True
 
@@ -101,10 +130,33 @@ class EventDispatcher:
                 self._queue.put(lambda: False)
 
     def _work(self) -> None:
-        while self._queue.get()():
-            pass
+        goes_on = True
+        while goes_on:
+            try:
+                goes_on = self._queue.get(timeout=_FLUSH_S)()
+            except Empty:
+                self._flush_journal()
+            if time.monotonic() - self._flushed_s >= _FLUSH_S:
+                self._flush_journal()
+        self._flush_journal()
+
+    def _flush_journal(self) -> None:
+        self._flushed_s = time.monotonic()
+        self._write(lambda journal: journal.flush())
+
+    def _write(self, work: Callable[[JournalWriter], None]) -> None:
+        if self._journal is None:
+            return
+        try:
+            work(self._journal)
+        except Exception as error:  # noqa: BLE001  history is not worth a query
+            self._journal = None
+            _logger.warning(
+                "The journal of flow %r cannot be written and ends here: %s", self._name, error
+            )
 
     def _tell(self, event: Event) -> bool:
+        self._write(lambda journal: journal.add("event", event.to_dict()))
         for listener in self._listeners:
             try:
                 listener(event)

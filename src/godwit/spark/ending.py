@@ -40,6 +40,8 @@ class Ending:
         Spark's query.
     dispatcher
         Whose listeners hear of the end.
+    cancel
+        Breaks off jobs of ours that Spark's ``stop`` does not know.
     close
         Tells the end and closes the run; called once, when no epoch runs any more.
     """
@@ -50,14 +52,20 @@ class Ending:
         gate: EpochGate,
         spark_query: StreamingQuery,
         dispatcher: EventDispatcher,
+        cancel: Callable[[], None],
         close: Callable[[], None],
     ) -> None:
         self._gate, self._spark_query, self._dispatcher = gate, spark_query, dispatcher
-        self._close = close
+        self._cancel, self._close = cancel, close
         self._closing = threading.Lock()
-        self._closed = False
+        self._closed = self._finished = False
         self._stopping: threading.Thread | None = None
         self._asking = threading.Lock()
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything is closed."""
+        return self._finished
 
     def stop(self) -> None:
         """Stop Spark's query after the epoch that runs now, or in the middle of a long one.
@@ -91,6 +99,8 @@ class Ending:
     def _stop_spark(self) -> None:
         # An epoch that is nearly over would have to be done again.
         self._gate.drain(_GRACE_S)
+        if self._gate.interrupted:
+            self._cancel()
         self._spark_query.stop()
         self.finish()
 
@@ -102,5 +112,6 @@ class Ending:
             self._closed = True
             self._gate.close()
             self._close()
+            self._finished = True
             self._dispatcher.close()
         self._dispatcher.flush(_LISTENERS_S)

@@ -1,4 +1,4 @@
-"""What Spark calls with every micro-batch, and what is remembered if it fails."""
+"""What carries out epochs one at a time, and what is remembered if one fails."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from godwit.spark.gate import GateClosedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame
 
     from godwit.spark.gate import EpochGate
@@ -38,17 +40,40 @@ class EpochDriver:
         self.failure: BaseException | None = None
         self.cut_short = False
 
+    @property
+    def closed(self) -> bool:
+        """Whether no epoch begins any more."""
+        return self._gate.closed
+
+    @property
+    def busy(self) -> bool:
+        """Whether an epoch is being carried out."""
+        return self._gate.busy
+
     def micro_batch(self, rows: DataFrame, number: int) -> None:
         """Carry out the epoch of a micro-batch; raise if it was not carried out.
 
         Returning would let Spark count the micro-batch as done.
         """
+        self._carry_out(lambda: self._run.micro_batch(rows, number))
+
+    def without_input(self) -> None:
+        """Carry out an epoch without input, unless nothing is due any more."""
+        self._carry_out(lambda: self._run.without_input() if self._run.view.due else None)
+
+    def pause(self, seconds: float) -> None:
+        """Wait a moment, or until the gate closes."""
+        self._gate.wait_for_close(seconds)
+
+    def _carry_out(self, epoch: Callable[[], None]) -> None:
         try:
             with self._gate.epoch():
-                self._run.epoch(rows, number)
+                epoch()
         except BaseException as error:
             if isinstance(error, GateClosedError) or self._gate.interrupted:
                 self.cut_short = True
             elif self.failure is None:
                 self.failure = error
+                # What comes after it may not be committed: only the last epoch is delivered again.
+                self._gate.close()
             raise

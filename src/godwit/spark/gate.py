@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -41,6 +40,11 @@ class EpochGate:
         return self._closed
 
     @property
+    def busy(self) -> bool:
+        """Whether an epoch is being carried out."""
+        return self._inside is not None
+
+    @property
     def is_mine(self) -> bool:
         """Whether the epoch that is carried out is carried out by the thread that asks."""
         return self._inside == threading.get_ident()
@@ -74,12 +78,13 @@ class EpochGate:
         GateClosedError
             If the gate closes meanwhile.
         """
-        deadline = time.monotonic() + seconds
+        if self.wait_for_close(seconds):
+            raise GateClosedError
+
+    def wait_for_close(self, seconds: float) -> bool:
+        """Wait until the gate closes, for some seconds at most; says whether it has."""
         with self._changed:
-            while not self._closed and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
-            if self._closed:
-                raise GateClosedError
+            return self._changed.wait_for(lambda: self._closed, seconds)
 
     def close(self) -> None:
         """Let no epoch begin any more."""

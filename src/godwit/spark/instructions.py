@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from godwit.migration import EpochPlan
-    from godwit.model.assignment import Assignment
     from godwit.spark.executors import Executor
     from godwit.state.chains import Chains
     from godwit.state.records import SegmentRef, StateId
 
 __all__ = [
-    "Copies",
     "mask_of",
     "operator_instruction",
     "places_of",
@@ -31,58 +29,6 @@ __all__ = [
 ]
 
 IntArray = npt.NDArray[np.int64]
-
-
-class Copies:
-    """Which version of each key group of a state every executor was last seen to hold.
-
-    A component's version on an executor is the lowest of its states' (`least`), so that none is
-    thought to be there because another one is.
-    """
-
-    def __init__(self, num_key_groups: int) -> None:
-        self._num_key_groups = num_key_groups
-        self._held: dict[tuple[str, StateId], IntArray] = {}
-
-    def held(self, executor: str, state: StateId) -> IntArray:
-        """Shape ``(num_key_groups,)``: versions that `executor` holds of a state; -1: nothing."""
-        key = (executor, state)
-        if key not in self._held:
-            self._held[key] = np.full(self._num_key_groups, -1, np.int64)
-        return self._held[key]
-
-    def held_by(self, assignment: Assignment, state: StateId) -> IntArray:
-        """Shape ``(num_key_groups,)``: versions of a state that its key groups' executors hold."""
-        held = np.stack([self.held(name, state) for name in assignment.executors])
-        return held[assignment.executor_of, np.arange(self._num_key_groups)]
-
-    def least(
-        self, executor: str, states: Sequence[StateId], key_groups: Iterable[int], chains: Chains
-    ) -> dict[int, int]:
-        """Give key group → the lowest version that `executor` holds of any of the states.
-
-        A state whose copy misses nothing does not hold the others back, however long ago it was
-        last changed.
-        """
-        chosen = list(key_groups)
-        held = np.stack([self.held(executor, state)[chosen] for state in states])
-        missing = held < np.stack([chains.versions(state)[chosen] for state in states])
-        lowest = np.where(missing, held, held.max(axis=0)).min(axis=0)
-        return dict(zip(chosen, lowest.tolist(), strict=True))
-
-    def saw(self, executor: str, state: StateId, versions: Mapping[int, int]) -> None:
-        """Note what an executor reported."""
-        held = self.held(executor, state)
-        held[list(versions)] = list(versions.values())
-
-    def dropped(self, executor: str, state: StateId, key_groups: Sequence[int]) -> None:
-        """Note that copies are gone."""
-        self.held(executor, state)[list(key_groups)] = -1
-
-    def lost(self, executor: str) -> None:
-        """Note that an executor is gone with everything it held."""
-        for key in [key for key in self._held if key[0] == executor]:
-            del self._held[key]
 
 
 def places_of(

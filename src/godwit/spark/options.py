@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from godwit.migration.strategy import LossPolicy, Policy
+from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -78,18 +78,6 @@ class Options:
     name: str | None = None
     access: Access = "owner"
     single_driver: bool = False
-
-    @property
-    def loss_policy(self) -> Policy:
-        """The policy; a query that ends with its input loads at once what it lost.
-
-        Rows that wait are processed by the next epoch, and after the last one there is none.
-        """
-        if self.trigger is not None and (
-            self.trigger.get("availableNow") or self.trigger.get("once")
-        ):
-            return replace(self.policy, on_loss=LossPolicy.LOAD)
-        return self.policy
 
     def __post_init__(self) -> None:
         for name, least in (

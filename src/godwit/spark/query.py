@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,19 +13,23 @@ from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import EpochFailedError, GodwitError, InvalidPlanError, MigrationError
 from godwit.spark.ending import Ending
+from godwit.spark.outcomes import state_bytes
 from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
+from godwit.spark.quiet_epochs import QuietEpochs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.migration import Bounds, EndMigration
     from godwit.model.events import Event
+    from godwit.spark.conducting import Conducting
     from godwit.spark.dispatcher import EventDispatcher
     from godwit.spark.epoch_driver import EpochDriver
     from godwit.spark.gate import EpochGate
     from godwit.spark.run import Run
+    from godwit.state.records import StateId
 
 __all__ = ["Migration", "Query", "end_terminated"]
 
@@ -37,6 +42,9 @@ def end_terminated() -> None:
     for query in list(_open):
         if not query.isActive:
             query._ending.finish()  # noqa: SLF001  of the class below
+
+
+_JOURNAL_S = 2.0
 
 
 class Query:
@@ -61,9 +69,14 @@ class Query:
         self._run, self._driver, self._spark_query = run, driver, spark
         self._dispatcher = dispatcher
         self._ending = Ending(
-            gate=gate, spark_query=spark, dispatcher=dispatcher, close=self._close_run
+            gate=gate,
+            spark_query=spark,
+            dispatcher=dispatcher,
+            cancel=run.cancel_jobs,
+            close=self._close_run,
         )
         _open.add(self)
+        self._quiet = QuietEpochs(run=run, driver=driver, spark_query=spark, ending=self._ending)
 
     def __repr__(self) -> str:
         return f"<Query {self._flow_name!r}: {self.status['message']}>"
@@ -88,29 +101,42 @@ class Query:
     @property
     def isActive(self) -> bool:  # noqa: N802  StreamingQuery's name
         """Whether the query is running."""
-        return bool(self._spark_query.isActive)
+        return not self._ending.finished
 
     @property
     def status(self) -> dict[str, Any]:
         """What the query is doing, with the last committed epoch and what is on the move."""
         status = dict(self._spark_query.status)
-        view = self._run.protocol.view()
+        view = self._run.view
         status["committedEpoch"] = self._run.log.latest_epoch
         status["executors"] = sorted(view.executors)
         status["held"] = list(view.holds)
         status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
+        status["keyGroupsWaiting"] = sum(len(c.waiting) for c in view.components.values())
         status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
         return status
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name
-        """Figures of the last epochs (see `godwit.spark.progress.Progress.finish`)."""
-        return list(self._run.progress)
+        """Figures of the last epochs (see `godwit.spark.progress.progress_of`).
+
+        Those of a micro-batch have ``sources`` too, once Spark has noted its end: offsets, and how
+        far behind the source it was, as Spark knows them.
+        """
+        return self._with_sources(self._run.progress)
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
         """Figures of the last epoch."""
-        return self._run.progress[-1] if self._run.progress else None
+        latest = self._with_sources(self._run.progress[-1:])
+        return latest[0] if latest else None
+
+    def _with_sources(self, progress: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        sources = {p["batchId"]: p["sources"] for p in self._spark_query.recentProgress}
+        return [
+            {**made, "sources": sources[made["batchId"]]} if made["batchId"] in sources else made
+            for made in progress
+        ]
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         """Wait until the query stops, by `stop` or by an error.
@@ -125,6 +151,7 @@ class Query:
         GodwitError
             If the query failed.
         """
+        until = time.monotonic() + (timeout or 0)
         try:
             if timeout is None:
                 self._spark_query.awaitTermination()
@@ -132,18 +159,24 @@ class Query:
             else:
                 done = self._spark_query.awaitTermination(timeout)
         except Exception as error:
-            if self.isActive:
+            if self._spark_query.isActive:
                 raise  # Spark did not take the argument
             self._ending.finish()
             if self.exception() is None:
                 return None if timeout is None else True
             raise self._explained(error) from error
-        if done is not False:
-            self._ending.finish()
-        return done
+        if done is False:
+            return False
+        waited = self._quiet.join(None if timeout is None else max(0.0, until - time.monotonic()))
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+        return None if timeout is None else waited
 
     def processAllAvailable(self) -> None:  # noqa: N802  StreamingQuery's name
         """Wait until everything that is available now has been processed and delivered.
+
+        No row waits for its key group either when this returns.
 
         Raises
         ------
@@ -155,6 +188,11 @@ class Query:
         except Exception as error:
             self._ending.finish()
             raise self._explained(error) from error
+        self._quiet.wait_until_nothing_waits()
+        failure = self.exception()
+        if failure is not None:
+            self._ending.finish()
+            raise failure
 
     def stop(self) -> None:
         """Stop after the epoch that runs now; the checkpoint is ready to be resumed.
@@ -189,13 +227,13 @@ class Query:
         )
 
     def _close_run(self) -> None:
-        _open.discard(self)
         failure = self.exception()
-        if failure is None:
-            told = self._run.event(events.QueryStopped, name=self._flow_name)
-        else:
-            told = self._run.event(events.QueryFailed, name=self._flow_name, error=str(failure))
-        self._dispatcher.emit(told)
+        with self._run.conducting.turn() as conductor:
+            if failure is None:
+                conductor.announce(events.QueryStopped, name=self._flow_name)
+            else:
+                conductor.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
+        self._dispatcher.flush(_JOURNAL_S)  # while the checkpoint is still ours
         self._run.close()
 
     # -- the whereabouts of state -------------------------------------------------------------
@@ -203,7 +241,7 @@ class Query:
     @property
     def assignment(self) -> Mapping[str, Assignment]:
         """Component → assignment of the next epoch."""
-        view = self._run.protocol.view()
+        view = self._run.view
         return {name: component.assignment for name, component in view.components.items()}
 
     @property
@@ -214,7 +252,7 @@ class Query:
     @property
     def executors(self) -> tuple[str, ...]:
         """Names of the executors that are alive."""
-        return tuple(sorted(self._run.protocol.view().executors))
+        return tuple(sorted(self._run.view.executors))
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -280,36 +318,29 @@ class Query:
             target = plan
         else:
             target = self._with_newcomers(current).moved(checked_moves(plan))
-        loads = self._run.loads.get(name)
         migration = uuid.uuid4().hex[:8]
-        wanted = inputs.MigrationRequested(
-            id=migration,
-            component=name,
-            target=target,
-            strategy=chosen,
-            bounds=limits,
-            loads={}
-            if loads is None
-            else {g: float(loads[g]) for g in np.flatnonzero(loads).tolist()},
-        )
-        fits = target.num_key_groups == current.num_key_groups  # else the protocol refuses it
-        moving = [move.key_group for move in current.moves_to(target)] if fits else []
-        self._run.handle(
-            wanted,
-            self._run.event(
-                events.MigrationStarted,
-                migration=migration,
-                component=name,
-                strategy=chosen.value,
-                moves=len(moving),
-                state_bytes=self._run.size_bytes(name, moving),
-            ),
-        )
-        return Migration(migration, name, self._run)
+        with self._run.log.lock:
+            sizes = state_bytes(self._states_of(name), self._run.log.chains)
+        with self._run.conducting.turn() as conductor:
+            conductor.migrate(
+                inputs.MigrationRequested(
+                    id=migration,
+                    component=name,
+                    target=target,
+                    strategy=chosen,
+                    bounds=limits,
+                    loads=conductor.mean_cpu_ms(name),
+                    state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
+                )
+            )
+        return Migration(migration, name, self._run.conducting)
+
+    def _states_of(self, component: str) -> tuple[StateId, ...]:
+        return next(c.states for c in self._run.flow.components if c.name == component)
 
     def _with_newcomers(self, assignment: Assignment) -> Assignment:
         """List executors too that own nothing because they joined later."""
-        there = self._run.protocol.view().executors
+        there = self._run.view.executors
         new = sorted(there.keys() - set(assignment.executors), key=lambda name: (len(name), name))
         if not new:
             return assignment
@@ -334,8 +365,8 @@ class Query:
 class Migration:
     """A migration that was asked for."""
 
-    def __init__(self, migration: str, component: str, run: Run) -> None:
-        self.id, self.component, self._run = migration, component, run
+    def __init__(self, migration: str, component: str, conducting: Conducting) -> None:
+        self.id, self.component, self._conducting = migration, component, conducting
 
     def __repr__(self) -> str:
         return (
@@ -345,7 +376,7 @@ class Migration:
     @property
     def done(self) -> bool:
         """Whether it has ended."""
-        return self._run.outcome(self.id, 0) is not None
+        return self._conducting.ended(self.id, 0) is not None
 
     def wait(self, timeout: float | None = None) -> EndMigration:
         """Wait for its end and return how it ended.
@@ -360,16 +391,16 @@ class Migration:
         MigrationError
             If it has not ended by then, or the query stopped first.
         """
-        ended = self._run.outcome(self.id, timeout)
+        ended = self._conducting.ended(self.id, timeout)
         if ended is None:
             raise MigrationError(
                 f"Migration {self.id} of {self.component!r} has not ended"
                 + ("." if timeout is None else f" after {timeout} s."),
-                remedy="Look at query.status and query.events; a key group switches at an epoch "
-                "boundary, so the stream has to have rows.",
+                remedy="Look at query.status and query.events: copies may still be warming.",
             )
         return ended
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
         """End it: what has switched stays, the rest does not move."""
-        self._run.handle(inputs.CancellationRequested(id=self.id, reason=reason))
+        with self._conducting.turn() as conductor:
+            conductor.cancel(self.id, reason)

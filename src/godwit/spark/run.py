@@ -1,92 +1,88 @@
-"""One run of a flow on the driver: what happens in an epoch, and between epochs.
+"""One run of a flow on the driver: what happens in an epoch.
 
-The epoch protocol, step by step (``Run.epoch``); a crash between any two steps loses nothing:
+The epoch protocol, step by step; a crash between any two steps loses nothing:
 
-1. ask the migration protocol how every component runs; tell the lanes what they need;
+1. ask the conductor how every component runs; tell the lanes what they need;
 2. run the chain of stages: lanes write files that nobody names yet, and report them;
 3. commit: one record names the files that count. *This is the moment.*
-4. deliver the staged output to the sinks (again after a crash: sinks are idempotent by epoch);
-5. return, and Spark commits its offsets. An epoch that Spark replays but that has its record is
-   only delivered again.
+4. tell the conductor the outcome, and deliver the staged output to the sinks (again after a crash:
+   sinks are idempotent by epoch);
+5. return, and Spark commits its offsets. A micro-batch that Spark replays but that has its record
+   is done: its output was delivered when the run began.
+
+An epoch without input does the same, without a source side: it drains rows that wait and lets
+migrations end while no rows arrive (`docs/decisions/0009-epochs-without-input.md`).
 """
 
 from __future__ import annotations
 
 import threading
-import time
-import uuid
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from godwit.lane.lane import lane_flow
-from godwit.lane.messages import EpochInstruction, LaneReport
-from godwit.migration import EpochPlan, LossPolicy, MigrationProtocol, inputs
 from godwit.model import events
-from godwit.model.errors import CheckpointMismatchError
-from godwit.spark.background import Background
-from godwit.spark.executors import Executor, insist_on_placement, live_executors, wait_for
-from godwit.spark.feeds import arrow_schema, feeds_of
-from godwit.spark.instructions import (
-    Copies,
-    mask_of,
-    operator_instruction,
-    places_of,
-    state_instruction,
-)
-from godwit.spark.outputs import (
-    close_sinks,
-    deliver,
-    deliver_as_staged,
-    open_sinks,
-    staged_sinks,
-)
-from godwit.spark.progress import Progress
-from godwit.spark.stages import Program, ShippedProgram, run_stages
-from godwit.spark.takeover import first_assignments, take_up
-from godwit.spark.warming import Errand
-from godwit.state.lease import acquire_lease
-from godwit.state.records import CommitRecord
-from godwit.state.snapshots import choose_snapshots
-from godwit.state.storage import CheckpointStorage
+from godwit.spark.outcomes import outcome_of, record_of
+from godwit.spark.outputs import close_sinks, deliver
+from godwit.spark.progress import Stopwatch, progress_of
+from godwit.spark.source_rows import arrow_batches
+from godwit.spark.stages import run_stages
+from godwit.state.collection import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.dataflow.compiled import CompiledFlow, Component
-    from godwit.lane.messages import StateInstruction
-    from godwit.migration import EndMigration
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.lane.messages import EpochInstruction, LaneReport
+    from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
+    from godwit.spark.conducting import Conducting
+    from godwit.spark.errands import Errands
+    from godwit.spark.executor_watch import ExecutorWatch
     from godwit.spark.gate import EpochGate
-    from godwit.spark.options import Options
-    from godwit.state.entries import EntryLayout
-    from godwit.state.records import StateId
+    from godwit.spark.instructor import Instructor
+    from godwit.spark.lost_executors import LostExecutors
+    from godwit.spark.micro_batches import MicroBatches
+    from godwit.spark.stages import ShippedProgram
+    from godwit.state.commit_log import CommitLog
+    from godwit.state.lease import CheckpointLease
+    from godwit.state.records import BatchRef, CommitRecord
 
 __all__ = ["Run"]
 
 _COLLECT_EVERY = 20
 _HELD_PAUSE_S = 0.2
+_PROGRESS_KEPT = 1000
 
 
 class Run:
-    """One run of a flow, from start to stop.
+    """One run of a flow, from its start to its end. Made by `godwit.spark.opening.open_run`.
 
     Parameters
     ----------
     flow
         The compiled flow.
-    rows
-        The one streaming DataFrame (see `godwit.spark.feeds`).
-    options
-        As the user gave them.
-    spark
-        The session.
-    emit
-        Called with every event.
+    log, lease
+        The checkpoint's commits, and the claim on it.
+    conducting
+        The conductor.
+    instructor
+        Tells lanes what they need.
+    errands, watch, lost
+        Threads beside the epochs, and what they have seen.
+    batches
+        Spark's log of micro-batches.
+    note
+        Takes every outcome, for the journal.
+    program
+        What executors need of the flow.
+    counting
+        Operators whose rows are the source's: one for each feed.
     gate
         Says when the query is to stop.
+    spark
+        The session.
 
     Attributes
     ----------
@@ -101,417 +97,191 @@ class Run:
     def __init__(
         self,
         flow: CompiledFlow,
-        rows: DataFrame,
-        options: Options,
-        spark: SparkSession,
         *,
-        emit: Callable[[events.Event], None],
+        log: CommitLog,
+        lease: CheckpointLease,
+        conducting: Conducting,
+        instructor: Instructor,
+        errands: Errands,
+        watch: ExecutorWatch,
+        lost: LostExecutors,
+        batches: MicroBatches,
+        note: Callable[[EpochOutcome], None],
+        program: ShippedProgram,
+        counting: frozenset[str],
         gate: EpochGate,
+        spark: SparkSession,
     ) -> None:
-        self.flow, self.options, self.spark = flow, options, spark
-        self.progress: list[dict[str, Any]] = []
-        self.emit = emit
-        self._lock = threading.RLock()  # guards the protocol, the chains, and what executors hold
-        self._gate = gate
-        self.storage = CheckpointStorage.open(
-            options.checkpoint,
-            access=options.access,
-            single_driver=options.single_driver,
-        )
-        run = uuid.uuid4().hex[:12]
-        self._lease = acquire_lease(self.storage, run)
-        try:
-            self.log, self._taken_up = take_up(
-                flow, self.storage, run, retain_epochs=options.retain_epochs
-            )
-        except BaseException:
-            self._lease.release()
-            raise
-        self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
-        self.copies = Copies(flow.num_key_groups)
-        self.loads: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
-        self._executors: dict[str, Executor] = {}
-        self.protocol: MigrationProtocol  # since `open`, which knows the executors
-        self._background = Background(self)
-        self._feeds, self._schema = feeds_of(flow), arrow_schema(rows)
-        self._counting = frozenset(flow.operators[f.inputs[0].operator].name for f in self._feeds)
-        self._program: ShippedProgram | None = None  # until the sinks are open
+        self.flow, self.log, self.conducting = flow, log, conducting
+        self.run_id = instructor.run_id
+        self._lease, self._instructor, self._errands = lease, instructor, errands
+        self._watch, self._lost, self._batches = watch, lost, batches
+        self._note = note
+        self._program, self._counting, self._gate = program, counting, gate
+        self._spark = spark
+        self._beside = ThreadPoolExecutor(2, thread_name_prefix="godwit-beside-epochs")
+        self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
+        self._noting = threading.Lock()
 
-    # -- start and stop -----------------------------------------------------------------------
+    @property
+    def progress(self) -> tuple[dict[str, Any], ...]:
+        """Figures of the last epochs, oldest first."""
+        with self._noting:
+            return tuple(self._progress)
 
-    def open(self) -> None:
-        """Open the sinks, wait for executors, take up where the checkpoint left off."""
-        query_id = self.log.identity.query_id
-        have_it = deliver_as_staged(self.flow, query_id, self.log, self.spark)
-        open_sinks(self.flow, query_id, self.spark)
-        lanes = lane_flow(self.flow, self._taken_up.layouts, staged_sinks(self.flow))
-        feeds = tuple(tuple(feed.inputs) for feed in self._feeds)
-        program = Program(feeds=feeds, lanes=lanes, schema=self._schema)
-        self._program = ShippedProgram(program, self.run_id, self.spark.sparkContext)
-        context = self.spark.sparkContext
-        insist_on_placement(context)
-        found = wait_for(context, self.options.executors, self.options.executors_timeout_s)
-        self._executors = {e.name: e for e in found}
-        committed = self.log.latest_epoch
-        recorded = self.log.record(committed).assignments if committed >= 0 else {}
-        started = inputs.RunStarted(
-            run_id=self.run_id,
-            executors={e.name: e.lanes for e in found},
-            assignments=first_assignments(
-                self.flow, self._taken_up.renamed(recorded), self.options.assignments, found
-            ),
-            committed=committed,
-            waiting={
-                c.name: sorted(
-                    {g for o in c.operators for g in self.log.chains.waiting_key_groups(o.name)}
-                )
-                for c in self.flow.components
-            },
-            state_bytes={c.name: self._state_bytes(c.states) for c in self.flow.components},
-        )
-        with self._lock:
-            self.protocol = MigrationProtocol(started, self.options.loss_policy)
-            for command in self.protocol.opening:
-                self._background.carry_out(command, {})
-        self.emit(self.event(events.QueryStarted, name=self.flow.name, resumed=committed >= 0))
-        if committed >= 0 and (told := self._taken_up.told()) is not None:
-            self.emit(self.event(events.FlowChanged, **told))
-        if committed >= 0:
-            self._deliver(self.log.record(committed), but=have_it, again=True)
-        self._background.watch_executors()
+    @property
+    def view(self) -> ProtocolView:
+        """Where the migration protocol stands, as a value that does not change any more."""
+        return self.conducting.view
 
     def close(self) -> None:
-        """Stop background work and close the sinks."""
+        """Stop what goes on beside the epochs, and close the sinks."""
         try:
-            self._background.close()
+            self._watch.close()
+            self._errands.close()
+            self._beside.shutdown(wait=False, cancel_futures=True)
+            self.conducting.close()
             close_sinks(self.flow)
-            if self._program is not None:
-                self._program.destroy()
+            self._program.destroy()
         finally:
             self._lease.release()
 
-    # -- an epoch -----------------------------------------------------------------------------
+    def micro_batch(self, rows: DataFrame, number: int) -> None:
+        """Carry out the epoch of a micro-batch (Spark offers it again after a crash)."""
+        batch = self._batches.identify(number, self._last_batch)
+        if batch is not None:  # else it is committed, and was delivered when the run began
+            self._epoch(batch, rows)
 
-    def epoch(self, rows: DataFrame, epoch: int) -> None:
-        """Carry out one epoch (Spark calls this once per micro-batch, again after a crash)."""
-        latest = self.log.latest_epoch
-        if epoch <= latest:
-            self._replayed(epoch, latest)
-            return
-        if epoch > latest + 1:
-            raise CheckpointMismatchError(
-                f"Spark's progress is at epoch {epoch}, but the last epoch in the checkpoint "
-                f"{self.options.checkpoint!r} is {latest}.",
-                remedy="The directories 'spark' and the rest of the checkpoint belong together; "
-                "restore both from the same moment.",
-            )
-        took = Progress(epoch)
-        plans = self._begin(epoch)
-        try:
-            with took.phase("plan"):
-                instruction = self._instruction(epoch, plans)
-            self.at_step("planned", epoch)
-            with took.phase("stages"):
-                assert self._program is not None
-                reports = run_stages(rows, self._program, self.flow.levels, instruction)
-            _raise_first_error(reports)
-            self.at_step("staged", epoch)
-            record = self._record(epoch, plans, reports)
-            with took.phase("commit"), self._lock:
-                record = self.log.commit(record)
-        except BaseException as error:
-            with self._lock:
-                self.handle(inputs.EpochAborted(epoch=epoch))
-            self.emit(
-                events.EpochAborted(epoch=epoch, at_s=time.time(), reason=str(error) or repr(error))
-            )
-            raise
+    def without_input(self) -> None:
+        """Carry out an epoch without a micro-batch."""
+        self._epoch(None, None)
+
+    def let_time_pass(self) -> None:
+        """Tell the conductor that nothing runs, and yet time passes."""
+        with self.conducting.turn() as conductor:
+            conductor.let_time_pass()
+
+    def use_this_thread(self) -> None:
+        """Prepare a thread that is not Spark's for jobs of this run."""
+        self._spark.sparkContext.setJobGroup(
+            self.run_id, f"godwit: epochs of {self.flow.name} without input"
+        )
+
+    def cancel_jobs(self) -> None:
+        """Break off the jobs of threads that are not Spark's."""
+        self._spark.sparkContext.cancelJobGroup(self.run_id)
+
+    @property
+    def _last_batch(self) -> BatchRef | None:
+        latest = self.log.latest
+        return None if latest is None else latest.last_batch
+
+    def _epoch(self, batch: BatchRef | None, rows: DataFrame | None) -> None:
+        epoch, watch = self.log.latest_epoch + 1, Stopwatch()
+        while (done := self._attempt(epoch, batch, rows, watch)) is None:
+            pass  # an executor was lost in it: again, at once and without it
+        reports, record = done
         self.at_step("committed", epoch)
-        self._committed(epoch, reports)
-        with took.phase("deliver"):
-            self._deliver(record)
+        with self.conducting.turn() as conductor:
+            outcome = outcome_of(
+                record,
+                reports,
+                flow=self.flow,
+                chains=self.log.chains,
+                copies=conductor.copies,
+                counting=self._counting,
+            )
+            conductor.commit(outcome)
+        self._note(outcome)
+        with watch.phase("deliver"):
+            deliver(self.flow, record, self.log.storage, self._spark)
         self.at_step("delivered", epoch)
         if epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
-            self._background.collect(self.log)
-        self._note_progress(took, reports, record)
-
-    def _replayed(self, epoch: int, latest: int) -> None:
-        """Deliver an epoch again that is committed: Spark did not note its end."""
-        if epoch < latest:  # Spark notes the end of an epoch before it begins the next
-            raise CheckpointMismatchError(
-                f"Spark's progress is at epoch {epoch}, but the checkpoint "
-                f"{self.options.checkpoint!r} has epochs up to {latest}: their rows would be left "
-                "out.",
-                remedy="The directories 'spark' and the rest of the checkpoint belong together; "
-                "restore both from the same moment, or start with a new checkpoint.",
+            self._beside.submit(self._collect)
+        made = progress_of(outcome, self.view, watch)
+        with self._noting:
+            self._progress.append(made)
+        with self.conducting.turn() as conductor:
+            conductor.announce(
+                events.EpochCommitted,
+                epoch=epoch,
+                rows_in=outcome.rows_in,
+                rows_out=outcome.rows_out,
+                duration_ms=made["durationMs"]["epoch"],
+                waiting_key_groups=made["waitingKeyGroups"],
             )
-        self._deliver(self.log.record(epoch), again=True)
+
+    def _attempt(
+        self, epoch: int, batch: BatchRef | None, rows: DataFrame | None, watch: Stopwatch
+    ) -> tuple[list[LaneReport], CommitRecord] | None:
+        """Carry out an epoch up to its commit; ``None`` if an executor was lost in the middle."""
+        plans = self._begin(epoch)
+        try:
+            forced = self._beside.submit(self._force, batch)
+            with watch.phase("plan"), self.conducting.turn() as conductor:
+                instruction = self._instructor.epoch(
+                    epoch,
+                    plans,
+                    view=conductor.view,
+                    copies=conductor.copies,
+                    executors=self._watch.executors,
+                )
+            self.at_step("planned", epoch)
+            with watch.phase("stages"):
+                reports = self._stages(batch, rows, instruction)
+            _raise_first_error(reports)
+            self.at_step("staged", epoch)
+            record = record_of(
+                epoch,
+                reports,
+                plans,
+                flow=self.flow,
+                run_id=self.run_id,
+                batch=batch,
+                before=self._last_batch,
+            )
+            with watch.phase("commit"):
+                forced.result()
+                record = self.log.commit(record)
+        except BaseException as error:
+            gone = self._lost.take() if isinstance(error, Exception) else None
+            reason = f"executor {gone} was lost" if gone else str(error) or repr(error)
+            with self.conducting.turn() as conductor:
+                conductor.abort(epoch, reason)
+            if gone is not None and not self._gate.closed:
+                return None
+            raise
+        return reports, record
 
     def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
         """Ask how the epoch runs, waiting for as long as epochs are held."""
         while True:
-            with self._lock:
-                if not self.protocol.view().holds:
-                    plans = self.protocol.next_epoch()
-                    self.handle(inputs.EpochStarted(epoch=epoch))
-                    return plans
-                self.handle(inputs.EpochHeld())
+            with self.conducting.turn() as conductor:
+                plans = conductor.begin(epoch)
+            if plans is not None:
+                return plans
             self._gate.pause(_HELD_PAUSE_S)
 
-    def _instruction(self, epoch: int, plans: Mapping[str, EpochPlan]) -> EpochInstruction:
-        with self._lock:
-            places = places_of(plans, self._executors)
-            loads = self.options.loss_policy.on_loss is LossPolicy.LOAD
-            told = []
-            for component in self.flow.components:
-                plan = plans[component.name]
-                settled = self._settled(component.name, plan)
-                wanted = ~mask_of(plan.suspended, self.flow.num_key_groups)
-                for operator in component.operators:
-                    states = [
-                        self._state_instruction(
-                            state,
-                            self.copies.held_by(plan.assignment, state),
-                            wanted,
-                            settled,
-                        )
-                        for state in operator.states
-                    ]
-                    told.append(
-                        operator_instruction(
-                            operator=operator.name,
-                            plan=plan,
-                            places=places,
-                            chains=self.log.chains,
-                            states=states,
-                            always_load=component.level < self.flow.levels or loads,
-                        )
-                    )
-        return EpochInstruction(
-            epoch=epoch,
-            flow=self.log.flow,
-            run_id=self.run_id,
-            places=places,
-            operators=tuple(told),
-            storage=self.storage,
-            local_dir=self.options.local_dir,
-            inline_bytes=self.options.inline_bytes,
-            compression=self.options.compression,
-        )
-
-    def _state_instruction(
-        self,
-        state: StateId,
-        floor: npt.NDArray[np.int64],
-        wanted: npt.NDArray[np.bool_],
-        settled: Sequence[int] = (),
-    ) -> StateInstruction:
-        return state_instruction(
-            state=state,
-            recorded_as=self.log.recorded_as(state),
-            chains=self.log.chains,
-            floor=floor,
-            wanted=wanted,
-            to_snapshot=choose_snapshots(
-                self.log.chains,
-                state,
-                settled,
-                budget_bytes=self.options.snapshot_budget_bytes,
-                growth=self.options.snapshot_growth,
-            ),
-        )
-
-    def _settled(self, component: str, plan: EpochPlan) -> list[int]:
-        """Key groups to take snapshots of: those that run here and are not on their way.
-
-        A copy that is being warmed would have to start again from a newer snapshot.
-        """
-        view = self.protocol.view().components[component]
-        moving = {transfer.key_group for transfer in view.transfers} | plan.suspended
-        return [g for g in range(self.flow.num_key_groups) if g not in moving]
-
-    def _record(
-        self, epoch: int, plans: Mapping[str, EpochPlan], reports: Sequence[LaneReport]
-    ) -> CommitRecord:
-        ordered = sorted(reports, key=lambda r: (r.level, r.place))
-        consumed: dict[str, list[int]] = {}
-        for report in ordered:
-            for done in report.operators:
-                if done.consumed:
-                    consumed.setdefault(done.operator, []).extend(done.consumed)
-        return CommitRecord(
-            epoch=epoch,
-            run_id=self.run_id,
-            plan=self.flow.plan,
-            segments=tuple(s for r in ordered for s in r.segments),
-            snapshots=tuple(s for r in ordered for s in r.snapshots),
-            outputs=tuple(o for r in ordered for o in r.outputs),
-            consumed=consumed,
-            assignments={name: plan.assignment.to_dict() for name, plan in plans.items()},
-        )
-
-    def _committed(self, epoch: int, reports: Sequence[LaneReport]) -> None:
-        component = {o.name: c for c in self.flow.components for o in c.operators}
-        waited: dict[str, list[int]] = {}
-        held: dict[str, dict[str, dict[int, int]]] = {}
-        state_bytes: dict[str, dict[int, int]] = {}
-        seen: dict[tuple[Component, str], set[int]] = {}
-        cpu_ms: dict[str, npt.NDArray[np.float64]] = {}
-        touched_of: dict[str, npt.NDArray[np.bool_]] = {}
-        with self._lock:
-            for report in reports:
-                for done in report.operators:
-                    of = component[done.operator]
-                    name = of.name
-                    waited.setdefault(name, []).extend(done.waited)
-                    for state, versions in done.versions.items():
-                        self.copies.saw(report.executor, state, versions)
-                        seen.setdefault((of, report.executor), set()).update(versions)
-                    load = done.load
-                    sizes = state_bytes.setdefault(name, {})
-                    for g, size in zip(load.key_groups, load.state_bytes, strict=True):
-                        sizes[g] = sizes.get(g, 0) + size
-                    spent = cpu_ms.setdefault(name, np.zeros(self.flow.num_key_groups))
-                    touched = touched_of.setdefault(name, np.zeros(len(spent), np.bool_))
-                    spent[load.key_groups] += load.cpu_ms
-                    touched[load.key_groups] = True
-            for (of, executor), key_groups in seen.items():
-                held.setdefault(of.name, {})[executor] = self.copies.least(
-                    executor, of.states, key_groups, self.log.chains
-                )
-            for name, spent in cpu_ms.items():
-                loads = self.loads.setdefault(name, np.zeros(len(spent)))
-                loads[touched_of[name]] = spent[touched_of[name]]
-            self.handle(
-                inputs.EpochCommitted(
-                    epoch=epoch, waited=waited, held=held, state_bytes=state_bytes
-                )
+    def _stages(
+        self, batch: BatchRef | None, rows: DataFrame | None, instruction: EpochInstruction
+    ) -> list[LaneReport]:
+        source = None
+        if rows is not None and batch is not None:
+            source = arrow_batches(rows, batch.number)
+        with self._lost.break_off(place.executor for place in instruction.places):
+            return run_stages(
+                source, self._program, self.flow.levels, instruction, self._spark.sparkContext
             )
 
-    def _deliver(
-        self,
-        record: CommitRecord,
-        *,
-        but: frozenset[str] = frozenset(),
-        again: bool = False,
-    ) -> None:
-        """Give the sinks what the record names, but for those that have it."""
-        deliver(self.flow, record, self.storage, self.spark, but=but, again=again)
+    def _force(self, batch: BatchRef | None) -> None:
+        if batch is not None:
+            self._batches.force(batch)
 
-    def _note_progress(
-        self, took: Progress, reports: Sequence[LaneReport], record: CommitRecord
-    ) -> None:
-        made = took.finish(reports, record, self.protocol.view(), self._counting)
-        self.progress.append(made)
-        del self.progress[:-1000]
-        self.emit(
-            self.event(
-                events.EpochCommitted,
-                rows_in=made["numInputRows"],
-                rows_out=made["numOutputRows"],
-                duration_ms=made["durationMs"]["epoch"],
-                waiting_key_groups=made["waitingKeyGroups"],
-            )
-        )
-
-    # -- between epochs -----------------------------------------------------------------------
-
-    def executors_now(self) -> None:
-        """Look which executors there are, and tell the protocol of those that came or went."""
-        found = {e.name: e for e in live_executors(self.spark.sparkContext)}
-        with self._lock:
-            for name in sorted(self._executors.keys() - found.keys()):
-                del self._executors[name]
-                self.copies.lost(name)
-                self.emit(self.event(events.ExecutorLost, executor=name))
-                self.handle(inputs.ExecutorLost(executor=name))
-            for name in sorted(found.keys() - self._executors.keys()):
-                self._executors[name] = found[name]
-                self.emit(self.event(events.ExecutorAdded, executor=name, lanes=found[name].lanes))
-                self.handle(inputs.ExecutorAdded(executor=name, lanes=found[name].lanes))
-
-    def executor(self, name: str) -> Executor | None:
-        """Executor of that name, if it is there."""
-        return self._executors.get(name)
-
-    def states_of(self, component: str) -> tuple[StateId, ...]:
-        """States of a component's operators."""
-        return next(c.states for c in self.flow.components if c.name == component)
-
-    def layout_of(self, state: StateId) -> EntryLayout:
-        """How a state is read from the checkpoint."""
-        return self._taken_up.layouts[state.operator][0]
-
-    def errand(self, state: StateId, executor: Executor) -> Errand:
-        """Where a state's copies on an executor are."""
-        return Errand(
-            state=state,
-            schema=self.layout_of(state).schema,
-            num_key_groups=self.flow.num_key_groups,
-            executor=executor.name,
-            location=executor.location,
-            lanes=executor.lanes,
-            run_id=self.run_id,
-            local_dir=self.options.local_dir,
-        )
-
-    def saw(self, executor: str, state: StateId, versions: Mapping[int, int]) -> None:
-        """Note which versions an executor holds."""
-        with self._lock:
-            self.copies.saw(executor, state, versions)
-
-    def forget(self, executor: str, state: StateId, key_groups: Sequence[int]) -> None:
-        """Note that an executor's copies are about to be dropped."""
-        with self._lock:
-            self.copies.dropped(executor, state, key_groups)
-
-    def outcome(self, migration: str, timeout_s: float | None) -> EndMigration | None:
-        """How a migration ended, once it has."""
-        return self._background.outcome(migration, timeout_s)
-
-    def handle(self, fact: inputs.Fact, announced: events.Event | None = None) -> None:
-        """Tell the protocol a fact and carry out what it orders.
-
-        `announced` is emitted once the protocol has accepted the fact, before what follows from it.
-        """
-        with self._lock:
-            view = self.protocol.view()
-            before = {name: component.assignment for name, component in view.components.items()}
-            orders = self.protocol.handle(fact)
-            if announced is not None:
-                self.emit(announced)
-            for command in orders:
-                self._background.carry_out(command, before)
-
-    def warming_instruction(
-        self, state: StateId, executor: str, key_groups: Sequence[int]
-    ) -> tuple[StateInstruction, int]:
-        """Find what brings an executor's copies to the committed version, and which that is."""
-        with self._lock:
-            told = self._state_instruction(
-                state,
-                self.copies.held(executor, state),
-                mask_of(key_groups, self.flow.num_key_groups),
-            )
-            return told, self.log.latest_epoch
-
-    def size_bytes(self, component: str, key_groups: Iterable[int]) -> int:
-        """Bytes that some key groups of a component take in the checkpoint."""
-        with self._lock:
-            sizes = self._state_bytes(self.states_of(component))
-        return sum(sizes.get(g, 0) for g in key_groups)
-
-    def _state_bytes(self, states: Sequence[StateId]) -> dict[int, int]:
-        chains = self.log.chains
-        sizes = np.sum(
-            [chains.snapshot_bytes(s) + chains.changelog_bytes(s) for s in states], axis=0
-        )
-        return {g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()}
-
-    def event(self, kind: Any, **values: Any) -> events.Event:
-        """Make an event of this moment."""
-        made: events.Event = kind(epoch=self.log.latest_epoch, at_s=time.time(), **values)
-        return made
+    def _collect(self) -> None:
+        removed = collect(self.log)
+        if removed:
+            with self.conducting.turn() as conductor:
+                conductor.announce(events.FilesCollected, files=len(removed))
 
 
 def _raise_first_error(reports: Sequence[LaneReport]) -> None:

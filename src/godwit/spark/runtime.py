@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ from godwit.spark.epoch_driver import EpochDriver
 from godwit.spark.executors_python import insist_on_python
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
 from godwit.spark.gate import EpochGate
+from godwit.spark.opening import open_run
 from godwit.spark.picklable import check_picklable
 from godwit.spark.progress_log import quick_local_logs, wait_for_sources
 from godwit.spark.query import Query, end_terminated
-from godwit.spark.run import Run
 from godwit.spark.source_plans import check_plan
 
 if TYPE_CHECKING:
@@ -74,15 +74,13 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     rows = streaming_dataframe(feeds_of(compiled), flow.sources)
     _check_interval(rows, options)
     dispatcher, gate = EventDispatcher(flow.name), EpochGate()
-    run = Run(compiled, rows, options, spark, emit=dispatcher.emit, gate=gate)
-    driver = EpochDriver(run, gate)
-    try:
-        run.open()
+    with ExitStack() as undo:
+        undo.callback(dispatcher.close)
+        run = open_run(compiled, rows, options, spark, dispatcher=dispatcher, gate=gate)
+        undo.callback(run.close)
+        driver = EpochDriver(run, gate)
         spark_query = _start_spark(rows, options, flow.name, driver)
-    except BaseException:
-        run.close()
-        dispatcher.close()
-        raise
+        undo.pop_all()
     return Query(
         flow.name, run=run, driver=driver, gate=gate, spark=spark_query, dispatcher=dispatcher
     )

@@ -7,25 +7,25 @@ Python process unpacks once; the epoch's instruction travels with the stages.
 from __future__ import annotations
 
 import pickle
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.traceback_utils import SCCallSiteSync
 
 from godwit.lane.lane import LaneFlow, run_lane, shipments
 from godwit.lane.wire import Header, ship, unpack_report
 from godwit.spark import by_value
-from godwit.spark.exchange import exchange, placed
+from godwit.spark.exchange import exchange, on_executors, placed
 from godwit.spark.feeds import FeedInput, read_feeds
-from godwit.spark.source_rows import arrow_batches
 from godwit.spark.worker_memory import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from pyspark import Broadcast, SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark import RDD, Broadcast, SparkContext
 
     from godwit.lane.messages import EpochInstruction, LaneReport
     from godwit.lane.wire import Blob
@@ -80,34 +80,60 @@ _programs: dict[str, Program] = {}
 
 
 def run_stages(
-    rows: DataFrame, program: ShippedProgram, levels: int, instruction: EpochInstruction
+    source: RDD[bytes] | None,
+    program: ShippedProgram,
+    levels: int,
+    instruction: EpochInstruction,
+    spark: SparkContext,
 ) -> list[LaneReport]:
     """Run the stages of one epoch and return the lanes' reports.
 
     Parameters
     ----------
-    rows
-        The epoch's source rows, as `feeds.streaming_dataframe` laid them out.
+    source
+        The epoch's source rows, as `feeds.streaming_dataframe` laid them out, in Arrow batches;
+        ``None`` for an epoch without input, which has no source side.
     program
         The flow.
     levels
         Number of levels of components.
     instruction
         What the lanes are told.
+    spark
+        The context.
     """
-    spark = rows.sparkSession.sparkContext
     locations = [place.location for place in instruction.places]
     lanes = len(locations)
 
     def source_side(batches: Iterator[bytes]) -> Iterator[Blob]:
         yield from ship_source(program.get(), instruction, batches)
 
-    exchanged = exchange(arrow_batches(rows, instruction.epoch), source_side, lanes, spark)
+    exchanged = None
+    if source is not None:
+        with _named(f"source side of epoch {instruction.epoch}", spark):
+            exchanged = exchange(source, source_side, lanes, spark)
+
+    def lanes_of(run: Callable[[int, list[bytes]], Iterable[Any]]) -> RDD[Any]:
+        if exchanged is None:
+            return on_executors(locations, lambda place: run(place, []), spark)
+        return placed(exchanged, locations, run, spark)
+
     for level in range(1, levels):
-        at_level = placed(exchanged, locations, _run_level(program, instruction, level), spark)
-        exchanged = exchange(at_level, _forward, lanes, spark)
-    final = placed(exchanged, locations, _run_last_level(program, instruction, levels), spark)
-    return [pickle.loads(report) for report in final.collect()]  # noqa: S301  our own executors'
+        with _named(f"lanes of epoch {instruction.epoch}, level {level}", spark):
+            at_level = lanes_of(_run_level(program, instruction, level))
+            exchanged = exchange(at_level, _forward, lanes, spark)
+    with _named(f"lanes of epoch {instruction.epoch}, level {levels}", spark):
+        reports = lanes_of(_run_last_level(program, instruction, levels)).collect()
+    return [pickle.loads(report) for report in reports]  # noqa: S301  our own executors'
+
+
+@contextmanager
+def _named(name: str, spark: SparkContext) -> Iterator[None]:
+    """Let Spark's UI show what is made inside under a name, in place of a line of our code."""
+    site = SCCallSiteSync(spark)  # type: ignore[no-untyped-call]
+    site._call_site = f"godwit: {name}"  # noqa: SLF001  PySpark would put our frame there
+    with site:
+        yield
 
 
 def _forward(blobs: Iterator[Any]) -> Iterable[Blob]:

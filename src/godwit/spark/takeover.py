@@ -155,20 +155,34 @@ def first_assignments(
 def transplanted(recorded: Assignment, names: Sequence[str], lanes: Sequence[int]) -> Assignment:
     """Put a recorded assignment onto the executors of this run, which have other names.
 
-    Executors are matched in order; key groups of executors that have no match any more are dealt
-    out evenly over all.
+    Executors are matched in order, and what has a match stays together. Key groups of executors
+    that have none any more go to whoever has the fewest per lane; executors that are more than
+    there were take their share from whoever has the most. Nothing else moves.
     """
-    executors = len(recorded.executors)
-    of = np.where(recorded.executor_of < len(names), recorded.executor_of, -1).astype(np.int32)
-    if executors < len(names):
-        of = recorded.executor_of.copy()
-    homeless = np.flatnonzero(of < 0)
-    of[homeless] = np.arange(len(homeless)) % len(names)
-    lane_of = recorded.lane_of % np.asarray(lanes, np.int32)[of]
+    executor_of = recorded.executor_of.astype(np.int32)
+    lane_of = (
+        recorded.lane_of % np.asarray(lanes, np.int32)[np.minimum(executor_of, len(lanes) - 1)]
+    )
+    width = np.asarray(lanes, np.float64)
+    counts = np.bincount(executor_of, minlength=len(names))[: len(names)].astype(np.int64)
+
+    def move(key_group: int, executor: int) -> None:
+        executor_of[key_group] = executor
+        lane_of[key_group] = counts[executor] % lanes[executor]
+        counts[executor] += 1
+
+    for key_group in np.flatnonzero(executor_of >= len(names)).tolist():
+        move(key_group, int(np.argmin((counts + 1) / width)))
+    shares = len(executor_of) * width / width.sum()
+    for newcomer in range(len(recorded.executors), len(names)):
+        while counts[newcomer] + 1 <= shares[newcomer]:
+            donor = int(np.argmax(counts / width))
+            counts[donor] -= 1
+            move(int(np.flatnonzero(executor_of == donor)[-1]), newcomer)
     return Assignment(
         version=recorded.version + 1,
         executors=tuple(names),
         lanes=tuple(lanes),
-        executor_of=of.astype(np.int32),
+        executor_of=executor_of,
         lane_of=lane_of.astype(np.int32),
     )

@@ -18,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -79,6 +80,9 @@ class CommitLog:
         The latest commit record; ``None`` before the first.
     chains
         What brings each key group to its version as of `latest`, by the names of `flow`.
+    lock
+        Held while a commit changes `chains` and `latest`, and never while it reads or writes.
+        Whoever reads several things that belong together beside commits holds it.
     flow
         The flow version that the next record is committed under; -1 if there is none.
     retain_epochs
@@ -104,6 +108,7 @@ class CommitLog:
         self._records: dict[int, CommitRecord] = {}
         self._versions: dict[int, FlowVersion] = {}
         self.latest: CommitRecord | None = None
+        self.lock = threading.RLock()
         records = _numbers(storage, COMMITS)
         self._manifests = _numbers(storage, MANIFESTS)
         latest = max(records, default=-1)
@@ -333,8 +338,9 @@ class CommitLog:
         except FileExistsError as error:
             if self.storage.read(commit_path(record.epoch)).to_pybytes() != data:
                 raise self._lost(record.epoch, run) from error
-        self.chains.apply(settled)
-        self.latest = self._records[record.epoch] = settled
+        with self.lock:
+            self.chains.apply(settled)
+            self.latest = self._records[record.epoch] = settled
         for epoch in list(self._records):  # a copy: a collection beside this may add some
             if epoch < self.anchor:
                 self._records.pop(epoch, None)
@@ -437,7 +443,8 @@ class CommitLog:
             # Only a manifest of the same epoch can be there, and records do not change.
             load_record(self.storage, path, Manifest)
         self._manifests.append(self.latest_epoch)
-        self.chains.forget_inline_bytes(before=self.retained_epochs.start)
+        with self.lock:
+            self.chains.forget_inline_bytes(before=self.retained_epochs.start)
 
     def _check_files(self, record: CommitRecord) -> None:
         for block in record.blocks():

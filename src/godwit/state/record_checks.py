@@ -97,9 +97,11 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     yield from _within("plan", record.plan, 0, _MAX_NUMBER)
     yield from _within("first retained epoch", record.retained_from, 0, record.epoch)
     yield from _within("manifest", record.manifest, -1, record.epoch - 1)
-    if record.batch is not None:
-        yield from _within("micro-batch", record.batch.number, 0, _MAX_SIZE)
-        for name in record.batch.sources:
+    if record.batch is not None and record.before is not None:
+        yield "it covers a micro-batch, and carries on an earlier one"
+    if record.last_batch is not None:
+        yield from _within("micro-batch", record.last_batch.number, 0, _MAX_SIZE)
+        for name in record.last_batch.sources:
             if not _SOURCE_ENTRY.fullmatch(name):
                 yield f"{name!r:.200} is no entry of a source's log"
     if len({segment.id for segment in record.segments}) > _MAX_STATES:

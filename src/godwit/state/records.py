@@ -8,6 +8,7 @@ The checkpoint is a directory of files that are written once and never changed::
     runs/<number>.rec                       who opened it to write; the last one owns it
     commits/<epoch>.rec                     the one record that makes an epoch's files count
     manifests/<epoch>.rec                   all chains as of that epoch, so that few records do
+    journal/<number>.rec                    what happened, for people; nothing depends on it
     blocks/<epoch>-<who>-<attempt>.blk      segments, snapshots and staged output of one lane
 
 A record is framed by its length and a checksum of every byte.  Small blocks travel inside the
@@ -259,6 +260,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         Version of the physical plan it ran under: which operators make a component.
     batch
         The micro-batch that it covers; ``None`` for an epoch without input.
+    before
+        Of an epoch without input: the last micro-batch that an earlier epoch covers, if any.
     segments, snapshots, outputs
         The files that count.
     consumed
@@ -282,6 +285,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     flow: int = 0
     plan: int = 0
     batch: BatchRef | None = None
+    before: BatchRef | None = None
     segments: tuple[SegmentRef, ...] = ()
     snapshots: tuple[SnapshotRef, ...] = ()
     outputs: tuple[OutputRef, ...] = ()
@@ -291,6 +295,11 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     expired: dict[str, int] = msgspec.field(default_factory=dict)
     retained_from: int = 0
     manifest: int = -1
+
+    @property
+    def last_batch(self) -> BatchRef | None:
+        """The last micro-batch whose rows this epoch or an earlier one has processed."""
+        return self.batch if self.batch is not None else self.before
 
     def blocks(self) -> tuple[BlockRef, ...]:
         """Every block this record names: of segments, then snapshots, then outputs."""

@@ -24,7 +24,7 @@ from godwit.dataflow.hashing import hash_keys
 from godwit.migration import Bounds, LossPolicy, Policy
 from godwit.model import events
 from godwit.model.key_groups import key_groups_of
-from godwit.spark.background import Background
+from godwit.spark.errands import Errands
 from godwit.spark.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ warming_allowed.set()
 
 def patient_warming() -> None:
     """Let warming wait for `warming_allowed`."""
-    warm = Background._warm
+    warm = Errands._warm
 
-    def patient(self: Background, command: Any) -> None:
+    def patient(self: Errands, command: Any) -> None:
         assert warming_allowed.wait(PATIENCE_S)
         warm(self, command)
 
-    setattr(Background, "_warm", patient)  # noqa: B010  mypy takes no assignment to a method
+    setattr(Errands, "_warm", patient)  # noqa: B010  mypy takes no assignment to a method
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -124,7 +124,7 @@ class Scenario:
         for _ in range(6):
             until(lambda: self.query.status["keyGroupsSuspended"] == 0, "everything to run again")
             self.process()
-            view = self.query._run.protocol.view()
+            view = self.query._run.view
             if not any(c.waiting or c.suspended for c in view.components.values()):
                 return
         raise TimeoutError("rows still wait")
@@ -195,7 +195,7 @@ def at_random(scenario: Scenario, rng: random.Random) -> None:
         source = scenario.owners(component)[0]
         destination = rng.choice([name for name in query.executors if name != source])
         moving = query.assignment[component].key_groups(source).tolist()
-        if query._run.protocol.view().components[component].migration is None:
+        if query._run.view.components[component].migration is None:
             query.migrate(
                 dict.fromkeys(moving, destination), component=component, bounds=Bounds(max_moves=2)
             )

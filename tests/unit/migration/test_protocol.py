@@ -15,12 +15,12 @@ from godwit.migration import (
     DrainRequested,
     DropCopies,
     EndMigration,
-    EpochAborted,
-    EpochCommitted,
+    EpochFailed,
     EpochHeld,
     EpochStarted,
-    ExecutorAdded,
-    ExecutorLost,
+    EpochSucceeded,
+    ExecutorJoined,
+    ExecutorLeft,
     HoldEpochs,
     LanesRequested,
     LoadKeyGroups,
@@ -86,7 +86,7 @@ class Stream:
             held.setdefault(plan.assignment.executor(g), {})[g] = self.epoch
         self.epoch += 1
         return self.protocol.handle(
-            EpochCommitted(epoch=self.epoch, held={"sum": held}, waited={"sum": waited})
+            EpochSucceeded(epoch=self.epoch, held={"sum": held}, waited={"sum": waited})
         )
 
     def run_epoch(self, waited: tuple[int, ...] = ()) -> tuple[Command, ...]:
@@ -127,7 +127,7 @@ class Stream:
         )
 
     def lose(self, executor: str) -> tuple[Command, ...]:
-        return self.protocol.handle(ExecutorLost(executor=executor))
+        return self.protocol.handle(ExecutorLeft(executor=executor))
 
 
 def switch(owners: str, executors: str = "ab") -> SwitchAssignment:
@@ -195,7 +195,7 @@ def test_a_report_during_an_epoch_that_aborts_switches_at_the_abort() -> None:
     stream.request("abbb")
     stream.open_epoch()
     stream.warmed("b", 1, {1: 10})
-    assert stream.protocol.handle(EpochAborted(epoch=11)) == (switch("abbb"),)
+    assert stream.protocol.handle(EpochFailed(epoch=11)) == (switch("abbb"),)
 
 
 def test_a_copy_that_fell_behind_catches_up_in_another_round() -> None:
@@ -324,7 +324,7 @@ def test_stop_the_world_releases_epochs_when_its_destination_dies() -> None:
 
 def test_a_destination_that_dies_leaves_the_unswitched_where_they_are() -> None:
     stream = Stream("aaaa", "ab")
-    stream.protocol.handle(ExecutorAdded(executor="c", lanes=1))
+    stream.protocol.handle(ExecutorJoined(executor="c", lanes=1))
     stream.request("bbca", "abc", bounds=Bounds(max_moves=3, max_lag=1))
     stream.warmed("c", 2, {2: 10})
     stream.run_epoch()
@@ -352,7 +352,7 @@ def test_what_lanes_report_of_an_executor_that_died_meanwhile_is_not_believed() 
     stream = Stream("aabb")
     stream.open_epoch()
     stream.lose("b")
-    stream.protocol.handle(ExecutorAdded(executor="b", lanes=1))
+    stream.protocol.handle(ExecutorJoined(executor="b", lanes=1))
     stream.commit()
     assert stream.warmed("a", 1, {2: 11, 3: 11}) == (resume(2, 3),)
     # The new b has never held key group 2, whatever the old one's lanes told.
@@ -378,7 +378,7 @@ def test_rows_of_lost_key_groups_wait_and_are_consumed_by_the_first_epoch_that_c
     assert stream.warmed("a", 1, {2: 10, 3: 10}) == (resume(2, 3),)
     assert stream.protocol.next_epoch()["sum"].consume == {2, 3}
     stream.open_epoch()
-    stream.protocol.handle(EpochAborted(epoch=13))
+    stream.protocol.handle(EpochFailed(epoch=13))
     assert stream.protocol.next_epoch()["sum"].consume == {2, 3}
     stream.run_epoch()
     assert stream.protocol.next_epoch()["sum"].consume == frozenset()
@@ -389,7 +389,7 @@ def test_what_waits_already_is_warmed_first() -> None:
     stream = Stream("aabb", policy=Policy(recovery=bounds))
     assert stream.lose("b")[-1] == warm("a", (2,), 1)
     stream.run_epoch(waited=(3,))
-    stream.protocol.handle(ExecutorAdded(executor="c", lanes=1))
+    stream.protocol.handle(ExecutorJoined(executor="c", lanes=1))
     # 2 has to start over at c; 3, whose rows wait, goes first.
     assert stream.lose("a")[-1] == warm("c", (3,), 2)
 
@@ -423,7 +423,7 @@ def test_no_executor_holds_epochs_until_one_comes() -> None:
     assert stream.lose("b") == (HoldEpochs(reason="no executor is left"),)
     with pytest.raises(MigrationError, match="no executor is left"):
         stream.protocol.next_epoch()
-    assert stream.protocol.handle(ExecutorAdded(executor="c", lanes=1)) == (
+    assert stream.protocol.handle(ExecutorJoined(executor="c", lanes=1)) == (
         switch("cccc", "c"),
         suspend(2, 3),
         warm("c", (0, 1, 2, 3), 2),
@@ -434,7 +434,7 @@ def test_no_executor_holds_epochs_until_one_comes() -> None:
 def test_an_executor_that_comes_back_under_its_name_comes_back_empty() -> None:
     stream = Stream("aa", "a")
     stream.lose("a")
-    orders = stream.protocol.handle(ExecutorAdded(executor="a", lanes=1))
+    orders = stream.protocol.handle(ExecutorJoined(executor="a", lanes=1))
     assert orders == (suspend(0, 1), warm("a", (0, 1), 1), ReleaseEpochs())
 
 
@@ -584,7 +584,7 @@ def test_a_run_without_executors_waits_for_one() -> None:
         )
     )
     assert protocol.opening == (HoldEpochs(reason="no executor is left"),)
-    orders = protocol.handle(ExecutorAdded(executor="a", lanes=1))
+    orders = protocol.handle(ExecutorJoined(executor="a", lanes=1))
     assert orders == (load(0, 1), ReleaseEpochs())
 
 
@@ -629,15 +629,15 @@ def test_a_plan_onto_a_draining_executor_is_refused_and_one_under_way_is_cut_sho
 @pytest.mark.parametrize(
     ("fact", "text"),
     [
-        (EpochCommitted(epoch=11), r"Epoch 11 was committed, but.*\(none\)"),
-        (EpochAborted(epoch=11), "Epoch 11 was aborted"),
+        (EpochSucceeded(epoch=11), r"Epoch 11 was committed, but.*\(none\)"),
+        (EpochFailed(epoch=11), "Epoch 11 was aborted"),
         (EpochStarted(epoch=10), "Epoch 10 is committed already"),
         (CancellationRequested(id="x", reason=""), "no migration 'x'"),
         (LanesRequested(component="max"), "no component 'max'. Components are sum"),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    fact: EpochCommitted | EpochAborted | EpochStarted | CancellationRequested | LanesRequested,
+    fact: EpochSucceeded | EpochFailed | EpochStarted | CancellationRequested | LanesRequested,
     text: str,
 ) -> None:
     stream = Stream("aabb")

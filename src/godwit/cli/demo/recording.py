@@ -99,7 +99,7 @@ class Recording:
             for executor, count in places.items():
                 owned[executor] = owned.get(executor, 0) + count
         figures = EpochFigures(
-            epoch=progress["batchId"],
+            epoch=progress["epoch"],
             at_s=at_s - self.started_s,
             rows=progress["numInputRows"],
             rows_per_s=progress["processedRowsPerSecond"],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 
-from godwit.cli.demo.recording import EpochFigures, Recording
+from godwit.cli.demo.recording import Recording
 from godwit.model import events
 from godwit.model.errors import EpochFailedError
 
@@ -100,6 +100,7 @@ class Script:
                 self._hear(self._heard.get(timeout=0.25))
             except queue.Empty:
                 self._check_alive()
+                self._look_whether_recovered(time.time())
             self._migrate_when_due()
             self._kill_when_due()
             self._feed()
@@ -112,19 +113,18 @@ class Script:
         self._quiet_since = time.monotonic()
 
     def _feed(self) -> None:
-        """Release the next files that were held back, once the stream has run dry.
+        """Release the next files that were held back once the stream has run dry.
 
-        A stream without rows has no epochs, and key groups switch between epochs; so one more
-        epoch's rows are released even while somebody waits, but the last only when nobody does.
+        So there are rows while the deeds are done; what waits is drained with or without them.
         """
-        if self._unread and self._dry() and (self._settled() or len(self._unread) > 1):
+        if self._unread and self._dry():
             self._release()
 
     def _dry(self) -> bool:
         """Whether everything released is committed, and what follows from it has had its time."""
         quiet_s = time.monotonic() - self._quiet_since
         if self.recording.rows >= self._rows_released:
-            return self._settled() or quiet_s > _IDLE_S
+            return self._settled() or (bool(self._unread) and quiet_s > _IDLE_S)
         # Should rows be lost, the stream must still end, and the comparison say so.
         return quiet_s > _STALL_S and not self._query.status["isTriggerActive"]
 
@@ -137,16 +137,10 @@ class Script:
         recording.told.append(event)
         if isinstance(event, events.EpochCommitted):
             made = next(
-                p for p in reversed(self._query.recentProgress) if p["batchId"] == event.epoch
+                p for p in reversed(self._query.recentProgress) if p["epoch"] == event.epoch
             )
             figures = recording.add_epoch(made, self._query.status, event.at_s)
-            if self._killed is not None and not self._recovered and self._calm(figures):
-                self._recovered = self._killed not in figures.key_groups
-                if self._recovered:
-                    recording.mark("recovered", event.at_s)
-                    self._audience.say(
-                        f"recovered: no key group waits any more (after epoch {figures.epoch})"
-                    )
+            self._look_whether_recovered(event.at_s)
             self._audience.epoch(figures, recording)
             return
         if isinstance(event, events.MigrationFinished | events.MigrationCancelled):
@@ -155,9 +149,19 @@ class Script:
                 recording.mark("migration finished", event.at_s)
         self._audience.event(event, recording)
 
-    @staticmethod
-    def _calm(figures: EpochFigures) -> bool:
-        return figures.waiting == figures.suspended == 0
+    def _look_whether_recovered(self, at_s: float) -> None:
+        """Notice that the loss is over, which may be between two epochs."""
+        if self._killed is None or self._recovered:
+            return
+        if self._calm() and self._killed not in self._query.executors:
+            self._recovered = True
+            self.recording.mark("recovered", at_s)
+            epoch = self._query.status["committedEpoch"]
+            self._audience.say(f"recovered: no key group waits any more (after epoch {epoch})")
+
+    def _calm(self) -> bool:
+        status = self._query.status
+        return not (status["keyGroupsWaiting"] or status["keyGroupsSuspended"])
 
     def _migrate_when_due(self) -> None:
         if self._moves is not None or self._share() < 1 / 4:
@@ -202,7 +206,7 @@ class Script:
     def _settled(self) -> bool:
         """Whether the deeds are done and their consequences are over."""
         done = self._moved() and (not self._settings.kill or self._recovered)
-        return done and self._calm(self.recording.epochs[-1])
+        return done and self._calm()
 
     def _over(self) -> bool:
         return not self._unread and self._dry()

@@ -26,7 +26,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         recording = Recording(started_s=0.0, rows_in_all=10)
         recording.add_epoch(
             {
-                "batchId": 0,
+                "epoch": 0,
                 "numInputRows": 10,
                 "processedRowsPerSecond": 5.0,
                 "durationMs": {"epoch": 2000.0},

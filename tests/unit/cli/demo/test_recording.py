@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def progress(epoch: int, **places: int) -> dict[str, Any]:
     return {
-        "batchId": epoch,
+        "epoch": epoch,
         "numInputRows": 100,
         "processedRowsPerSecond": 200.0,
         "durationMs": {"epoch": 500.0 + epoch},

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from godwit.migration.commands import Command, LoadKeyGroups, ResumeKeyGroups, SuspendKeyGroups
+    from godwit.migration.copies import Copies
     from godwit.migration.strategy import LossPolicy, Policy
     from godwit.migration.views import EpochPlan
 
-__all__ = ["Run", "RunningEpoch"]
+__all__ = ["RunningEpoch", "Situation"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class RunningEpoch:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class Situation:
     """The situation that every transition looks at.
 
     Attributes
@@ -51,6 +52,8 @@ class Run:
         Name → lanes of those that are there.
     draining
         Those of them that are to leave.
+    copies
+        Who holds what.
     committed
         The last committed epoch.
     running
@@ -67,6 +70,7 @@ class Run:
     policy: Policy
     on_cold: LossPolicy
     executors: dict[str, int]
+    copies: Copies
     committed: int
     draining: set[str] = field(default_factory=set)
     running: RunningEpoch | None = None

@@ -1,0 +1,265 @@
+"""The conductor: everything that happens between epochs, without knowing what realizes it.
+
+It owns the migration protocol and the one record of who holds which copies; hands each epoch its
+plan and takes its outcome; has copies warmed and dropped, and events announced, through ports.  The
+real runtime and a simulator drive the very same object: it has no threads, no clock and no I/O, and
+whoever calls it from several threads brings the lock.
+
+The invariants: events are announced in the order in which what they tell was decided; a fact that
+is refused changes nothing and announces nothing; a view is a value that nobody changes any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from godwit.migration import inputs
+from godwit.migration.commands import Command, DropCopies, EndMigration, StartWarming
+from godwit.migration.copies import Copies
+from godwit.migration.narration import narrate
+from godwit.migration.protocol import MigrationProtocol
+from godwit.model import events
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from godwit.migration.outcome import EpochOutcome
+    from godwit.migration.ports import Ports
+    from godwit.migration.strategy import Policy
+    from godwit.migration.views import EpochPlan, ProtocolView
+    from godwit.model.assignment import Move
+
+__all__ = ["Conductor", "Warmed"]
+
+_EPOCHS_OF_LOAD = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmed:
+    """What an order to warm has come to.
+
+    Attributes
+    ----------
+    tables
+        State → key group → version of the table that is there now.
+    reach
+        Key group → epoch up to which the copy misses nothing.
+    duration_ms
+        What it took.
+    """
+
+    tables: Mapping[Any, Mapping[int, int]]
+    reach: Mapping[int, int]
+    duration_ms: float = 0.0
+
+
+class Conductor:
+    """Conducts one run of a flow.
+
+    Parameters
+    ----------
+    started
+        What is durable, and which executors there are.
+    states
+        Component → its states, by whatever names them.
+    policy
+        What holds for the whole run.
+    ports
+        The world; it may be asked for something at once.
+    """
+
+    def __init__(
+        self,
+        started: inputs.RunStarted,
+        *,
+        states: Mapping[str, Sequence[Hashable]],
+        policy: Policy,
+        ports: Ports,
+    ) -> None:
+        self._states, self._ports = dict(states), ports
+        self._copies = Copies(states)
+        self._protocol = MigrationProtocol(started, policy, self._copies)
+        self._ended: dict[str, EndMigration] = {}
+        self._recent: deque[EpochOutcome] = deque(maxlen=_EPOCHS_OF_LOAD)
+        self._view = self._protocol.view()
+        for order in self._protocol.opening:
+            self._carry_out(order, {})
+
+    # -- what can be asked ------------------------------------------------------------------------
+
+    @property
+    def view(self) -> ProtocolView:
+        """Where the protocol stands, as a value."""
+        return self._view
+
+    @property
+    def copies(self) -> Copies:
+        """Who holds what; to be read under the caller's lock, and changed by nobody else."""
+        return self._copies
+
+    def ended(self, migration: str) -> EndMigration | None:
+        """How a migration ended, once it has."""
+        return self._ended.get(migration)
+
+    def mean_cpu_ms(self, component: str) -> dict[int, float]:
+        """Key group → CPU time an epoch with input cost, the mean over the last ones."""
+        total: dict[int, float] = {}
+        loads = [o.loads[component] for o in self._recent if component in o.loads]
+        for load in loads:
+            for key_group, cpu_ms in zip(load.key_groups, load.cpu_ms, strict=True):
+                total[key_group] = total.get(key_group, 0.0) + cpu_ms / len(loads)
+        return total
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def begin(self, epoch: int) -> Mapping[str, EpochPlan] | None:
+        """Begin an epoch and return component → how it runs; ``None`` while epochs are held."""
+        if self._view.holds:
+            self._handle(inputs.EpochHeld())
+            return None
+        plans = self._protocol.next_epoch()
+        self._handle(inputs.EpochStarted(epoch=epoch))
+        return plans
+
+    def commit(self, outcome: EpochOutcome) -> None:
+        """Take the outcome of the epoch that ran, now that it is committed."""
+        for executor, states in outcome.tables.items():
+            if executor in self._view.executors:
+                for state, versions in states.items():
+                    self._copies.saw(executor, state, versions)
+        if outcome.batch is not None:
+            self._recent.append(outcome)
+        self._handle(outcome.fact())
+
+    def abort(self, epoch: int, reason: str) -> None:
+        """Take note that the attempt at an epoch came to nothing."""
+        self._handle(inputs.EpochFailed(epoch=epoch))
+        self.announce(events.EpochAborted, epoch=epoch, reason=reason)
+
+    def let_time_pass(self) -> None:
+        """Take note that nothing runs, and that time passes all the same."""
+        if self._view.running is None:
+            self._handle(inputs.EpochHeld())
+
+    # -- executors --------------------------------------------------------------------------------
+
+    def see(self, executors: Mapping[str, int]) -> tuple[str, ...]:
+        """Take note of which executors there are (name → lanes); return those that are gone."""
+        known = self._view.executors
+        gone = tuple(sorted(known.keys() - executors.keys()))
+        for name in gone:
+            self.announce(events.ExecutorLost, executor=name)
+            self._handle(inputs.ExecutorLeft(executor=name))
+        for name in sorted(executors.keys() - known.keys()):
+            self.announce(events.ExecutorAdded, executor=name, lanes=executors[name])
+            self._handle(inputs.ExecutorJoined(executor=name, lanes=executors[name]))
+        return gone
+
+    # -- migrations -------------------------------------------------------------------------------
+
+    def migrate(self, request: inputs.MigrationRequested) -> None:
+        """Begin to carry out a plan.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the target cannot be reached.
+        MigrationError
+            If the component is being migrated already.
+        """
+        component = self._view.components.get(request.component)
+        moving: tuple[Move, ...] = ()
+        if component and component.assignment.num_key_groups == request.target.num_key_groups:
+            moving = component.assignment.moves_to(request.target)
+        self._handle(
+            request,
+            events.MigrationStarted(
+                epoch=self._view.committed,
+                at_s=self._ports.now_s(),
+                migration=request.id,
+                component=request.component,
+                strategy=request.strategy.value,
+                moves=len(moving),
+                state_bytes=sum(request.state_bytes.get(move.key_group, 0) for move in moving),
+            ),
+        )
+
+    def cancel(self, migration: str, reason: str) -> None:
+        """End a migration: what has switched stays, the rest does not move."""
+        self._handle(inputs.CancellationRequested(id=migration, reason=reason))
+
+    def warmed(self, order: StartWarming, made: Warmed) -> None:
+        """Take note that copies were warmed."""
+        if order.executor not in self._view.executors:
+            return
+        for state, versions in made.tables.items():
+            self._copies.saw(order.executor, state, versions)
+        component = self._view.components[order.component]
+        sizes = {t.key_group: t.state_bytes for t in component.transfers}
+        self.announce(
+            events.KeyGroupsWarmed,
+            component=order.component,
+            executor=order.executor,
+            key_groups=order.key_groups,
+            state_bytes=sum(sizes.get(g, 0) for g in order.key_groups),
+            duration_ms=made.duration_ms,
+        )
+        self._handle(
+            inputs.WarmingFinished(
+                component=order.component,
+                executor=order.executor,
+                attempt=order.attempt,
+                versions=made.reach,
+            )
+        )
+
+    def warming_failed(self, order: StartWarming, reason: str) -> None:
+        """Take note that copies were not warmed; it is tried again, or done without."""
+        self._handle(
+            inputs.WarmingFailed(
+                component=order.component,
+                executor=order.executor,
+                attempt=order.attempt,
+                key_groups=order.key_groups,
+                reason=reason,
+            )
+        )
+
+    # -- how --------------------------------------------------------------------------------------
+
+    def announce(self, kind: type[events.Event], **values: Any) -> None:
+        """Tell people of something that has just happened."""
+        values.setdefault("epoch", self._view.committed)
+        self._ports.announce(kind(at_s=self._ports.now_s(), **values))
+
+    def _handle(self, fact: inputs.Fact, announced: events.Event | None = None) -> None:
+        before = self._view
+        orders = self._protocol.handle(fact)
+        self._view = self._protocol.view()
+        if announced is not None:
+            self._ports.announce(announced)
+        assignments = {name: c.assignment for name, c in before.components.items()}
+        for order in orders:
+            self._carry_out(order, assignments)
+
+    def _carry_out(self, order: Command, before: Mapping[str, Any]) -> None:
+        component = getattr(order, "component", None)
+        event = narrate(
+            order,
+            epoch=self._view.committed,
+            at_s=self._ports.now_s(),
+            before=before.get(component) if component is not None else None,
+        )
+        if event is not None:
+            self._ports.announce(event)
+        match order:
+            case StartWarming():
+                self._ports.warm(order)
+            case DropCopies():
+                self._ports.drop(order)
+            case EndMigration():
+                self._ended[order.id] = order
+            case _:
+                pass  # concerns the next epoch, which is planned by asking the protocol

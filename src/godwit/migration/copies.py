@@ -1,0 +1,98 @@
+"""The one record of which executor holds which version of which key group.
+
+Two questions are asked of it.  The protocol asks how fresh a copy is: up to which epoch it misses
+nothing (its *reach*), for all states of a component together.  Instructions ask what lies in the
+local store: the version of each state's table.  Both change by the same facts, at the same moment,
+so neither can remember a copy that the other has forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from godwit.model.assignment import Assignment
+
+__all__ = ["Copies"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Copies:
+    """Copies of key groups on executors, as last reported.
+
+    Parameters
+    ----------
+    states
+        Component → its states, by whatever names them.
+    """
+
+    def __init__(self, states: Mapping[str, Sequence[Hashable]] | None = None) -> None:
+        self._states = dict(states or {})
+        self._reach: dict[tuple[str, str], dict[int, int]] = {}
+        self._tables: dict[tuple[str, Hashable], dict[int, int]] = {}
+
+    # How fresh.
+
+    def reach(self, component: str, executor: str, key_group: int) -> int:
+        """Epoch up to which a copy misses nothing.
+
+        No copy is the copy of an empty table, at -1: while a stream is young, every executor is
+        nearly up to date.
+        """
+        return self._reach.get((component, executor), {}).get(key_group, -1)
+
+    def holders(self, component: str, key_group: int) -> list[str]:
+        """Executors that hold a copy."""
+        return [
+            executor
+            for (name, executor), held in self._reach.items()
+            if name == component and key_group in held
+        ]
+
+    def reached(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
+        """Note how far copies are: key group → epoch."""
+        self._reach.setdefault((component, executor), {}).update(epochs)
+
+    # What lies there.
+
+    def held(self, executor: str, state: Hashable, num_key_groups: int) -> IntArray:
+        """Shape ``(num_key_groups,)``: versions of a state's tables on an executor; -1: none."""
+        versions = np.full(num_key_groups, -1, np.int64)
+        found = self._tables.get((executor, state), {})
+        versions[list(found)] = list(found.values())
+        return versions
+
+    def held_by(self, assignment: Assignment, state: Hashable) -> IntArray:
+        """Shape ``(num_key_groups,)``: versions that the key groups' own executors hold."""
+        number = assignment.num_key_groups
+        held = np.stack([self.held(name, state, number) for name in assignment.executors])
+        return held[assignment.executor_of, np.arange(number)]
+
+    def saw(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
+        """Note tables that an executor reported: key group → version."""
+        self._tables.setdefault((executor, state), {}).update(versions)
+
+    # What is gone.
+
+    def dropped(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
+        """Note that copies are gone, or are to go."""
+        held = [self._reach.get((component, executor), {})]
+        held.extend(
+            self._tables.get((executor, state), {}) for state in self._states.get(component, ())
+        )
+        for key_group in key_groups:
+            for entries in held:
+                entries.pop(key_group, None)
+
+    def lost(self, executor: str) -> None:
+        """Note that an executor is gone with everything it held."""
+        for reach in [key for key in self._reach if key[1] == executor]:
+            del self._reach[reach]
+        for table in [key for key in self._tables if key[0] == executor]:
+            del self._tables[table]

@@ -1,0 +1,118 @@
+"""What one epoch did, as one value: made of what its lanes reported and what was committed.
+
+Facts for the protocol, load statistics, progress and the journal are projections of it; nobody
+joins several sources to know what an epoch did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from godwit.migration.inputs import EpochSucceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ComponentLoad", "EpochOutcome"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentLoad:
+    """What the key groups of one component cost in one epoch: columns, one entry per key group.
+
+    Attributes
+    ----------
+    key_groups
+        Those that were touched, ascending.
+    rows, keys
+        Rows (or partial states) that came in, and distinct keys among them.
+    cpu_ms
+        CPU time, measured where it is spent.
+    state_bytes
+        Bytes of state: what bringing an empty copy to the committed version reads from the
+        checkpoint, its snapshot and the changelog after it.
+    """
+
+    key_groups: tuple[int, ...]
+    rows: tuple[int, ...]
+    keys: tuple[int, ...]
+    cpu_ms: tuple[float, ...]
+    state_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochOutcome:
+    """One committed epoch.
+
+    Attributes
+    ----------
+    epoch
+        The epoch.
+    batch
+        The micro-batch that it covered; ``None``: an epoch without input.
+    rows_in, rows_out
+        Source rows after the DataFrame maps, and rows given to sinks and operators.
+    sink_rows
+        Sink → rows staged for it.
+    loads
+        Component → what its key groups cost.
+    waited
+        Component → key groups whose rows went to the wait buffer.
+    reach
+        Component → executor → key group → epoch up to which the copy there misses nothing.
+    tables
+        Executor → state → key group → version of the table in the local store there.
+    changelog_bytes, snapshot_bytes
+        What was written.
+    lane_ms
+        Phase of the lanes → milliseconds, the sum over lanes.
+    """
+
+    epoch: int
+    batch: int | None = None
+    rows_in: int = 0
+    rows_out: int = 0
+    sink_rows: Mapping[str, int] = field(default_factory=dict)
+    loads: Mapping[str, ComponentLoad] = field(default_factory=dict)
+    waited: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    reach: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
+    tables: Mapping[str, Mapping[Any, Mapping[int, int]]] = field(default_factory=dict)
+    changelog_bytes: int = 0
+    snapshot_bytes: int = 0
+    lane_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def fact(self) -> EpochSucceeded:
+        """Return what the protocol needs to know."""
+        return EpochSucceeded(
+            epoch=self.epoch,
+            waited=self.waited,
+            held=self.reach,
+            state_bytes={
+                name: dict(zip(load.key_groups, load.state_bytes, strict=True))
+                for name, load in self.loads.items()
+            },
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the journal; loads summed over key groups."""
+        return {
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "rows_in": self.rows_in,
+            "rows_out": self.rows_out,
+            "sink_rows": dict(self.sink_rows),
+            "waiting": {name: len(waited) for name, waited in self.waited.items()},
+            "loads": {
+                name: {
+                    "key_groups": len(load.key_groups),
+                    "rows": sum(load.rows),
+                    "keys": sum(load.keys),
+                    "cpu_ms": round(sum(load.cpu_ms), 3),
+                }
+                for name, load in self.loads.items()
+            },
+            "changelog_bytes": self.changelog_bytes,
+            "snapshot_bytes": self.snapshot_bytes,
+            "lane_ms": {phase: round(ms, 1) for phase, ms in self.lane_ms.items()},
+        }

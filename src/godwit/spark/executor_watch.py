@@ -1,0 +1,81 @@
+"""Watches executors come and go."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from godwit.spark.executors import live_executors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark import SparkContext
+
+    from godwit.spark.conducting import Conducting
+    from godwit.spark.executors import Executor
+
+__all__ = ["ExecutorWatch"]
+
+_LOOK_S = 0.2
+
+
+class ExecutorWatch:
+    """Looks which executors there are, and tells the conductor of those that came or went.
+
+    Parameters
+    ----------
+    found
+        Those that were there when the run began.
+    conducting
+        Is told.
+    on_loss
+        Called with the name of each executor that is gone, once the conductor knows.
+    spark
+        The context.
+
+    Attributes
+    ----------
+    executors
+        Name → executor; replaced as a whole, so whoever reads it reads one moment.
+    """
+
+    def __init__(
+        self,
+        found: Sequence[Executor],
+        *,
+        conducting: Conducting,
+        on_loss: Callable[[str], None],
+        spark: SparkContext,
+    ) -> None:
+        self.executors: Mapping[str, Executor] = {e.name: e for e in found}
+        self._conducting, self._on_loss, self._spark = conducting, on_loss, spark
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="godwit-executors", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def look(self) -> None:
+        """Look now."""
+        found = {e.name: e for e in live_executors(self._spark)}
+        if found.keys() == self.executors.keys():
+            return
+        # New ones are known before the conductor can order anything for them, and lost ones after.
+        self.executors = {**self.executors, **found}
+        with self._conducting.turn() as conductor:
+            gone = conductor.see({e.name: e.lanes for e in found.values()})
+        self.executors = found
+        for name in gone:
+            self._on_loss(name)
+
+    def _work(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001  the context may be stopping under us
+                if self._spark._jsc is None:  # noqa: SLF001
+                    return

@@ -1,0 +1,162 @@
+"""Tells lanes and warming jobs what they need: plans, chains and copies put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from godwit.lane.messages import EpochInstruction
+from godwit.migration import LossPolicy
+from godwit.spark.instructions import mask_of, operator_instruction, places_of, state_instruction
+from godwit.state.snapshots import choose_snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
+    from numpy import bool_, int64
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.lineage import Layouts
+    from godwit.lane.messages import StateInstruction
+    from godwit.migration import Copies, EpochPlan, ProtocolView
+    from godwit.spark.executors import Executor
+    from godwit.spark.options import Options
+    from godwit.state.commit_log import CommitLog
+    from godwit.state.entries import EntryLayout
+    from godwit.state.records import StateId
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["Instructor"]
+
+
+class Instructor:
+    """Makes instructions of one run.
+
+    Parameters
+    ----------
+    flow
+        The compiled flow.
+    log
+        The checkpoint's commits; its chains are read under its lock.
+    layouts
+        Operator → how its state is read.
+    options
+        As the user gave them.
+    run_id
+        The run; local stores belong to it.
+    """
+
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        log: CommitLog,
+        layouts: Layouts,
+        options: Options,
+        *,
+        run_id: str,
+    ) -> None:
+        self._flow, self._log, self._layouts, self._options = flow, log, layouts, options
+        self.run_id = run_id
+        self.num_key_groups = flow.num_key_groups
+
+    @property
+    def storage(self) -> CheckpointStorage:
+        """The checkpoint's directory."""
+        return self._log.storage
+
+    @property
+    def local_dir(self) -> str | None:
+        """Where local stores lie, if the user said so."""
+        return self._options.local_dir
+
+    def states_of(self, component: str) -> tuple[StateId, ...]:
+        """States of a component's operators."""
+        return next(c.states for c in self._flow.components if c.name == component)
+
+    def layout_of(self, state: StateId) -> EntryLayout:
+        """How a state is read from the checkpoint."""
+        return self._layouts[state.operator][0]
+
+    def epoch(
+        self,
+        epoch: int,
+        plans: Mapping[str, EpochPlan],
+        *,
+        view: ProtocolView,
+        copies: Copies,
+        executors: Mapping[str, Executor],
+    ) -> EpochInstruction:
+        """Tell the lanes of an epoch what they need; the caller holds the conductor."""
+        places = places_of(plans, executors)
+        loads = self._options.policy.on_loss is LossPolicy.LOAD
+        told = []
+        with self._log.lock:
+            for component in self._flow.components:
+                plan = plans[component.name]
+                settled = self._settled(view, component.name, plan)
+                wanted = ~mask_of(plan.suspended, self.num_key_groups)
+                for operator in component.operators:
+                    states = [
+                        self._state(state, copies.held_by(plan.assignment, state), wanted, settled)
+                        for state in operator.states
+                    ]
+                    told.append(
+                        operator_instruction(
+                            operator=operator.name,
+                            plan=plan,
+                            places=places,
+                            chains=self._log.chains,
+                            states=states,
+                            always_load=component.level < self._flow.levels or loads,
+                        )
+                    )
+        return EpochInstruction(
+            epoch=epoch,
+            flow=self._log.flow,
+            run_id=self.run_id,
+            places=places,
+            operators=tuple(told),
+            storage=self._log.storage,
+            local_dir=self._options.local_dir,
+            inline_bytes=self._options.inline_bytes,
+            compression=self._options.compression,
+        )
+
+    def catching_up(
+        self, state: StateId, floor: npt.NDArray[int64], key_groups: Iterable[int]
+    ) -> tuple[StateInstruction, int]:
+        """Tell what brings copies at `floor` to the committed version, and which that is."""
+        with self._log.lock:
+            told = self._state(state, floor, mask_of(key_groups, self.num_key_groups))
+            return told, self._log.latest_epoch
+
+    def _state(
+        self,
+        state: StateId,
+        floor: npt.NDArray[int64],
+        wanted: npt.NDArray[bool_],
+        settled: Sequence[int] = (),
+    ) -> StateInstruction:
+        return state_instruction(
+            state=state,
+            recorded_as=self._log.recorded_as(state),
+            chains=self._log.chains,
+            floor=floor,
+            wanted=wanted,
+            to_snapshot=choose_snapshots(
+                self._log.chains,
+                state,
+                settled,
+                budget_bytes=self._options.snapshot_budget_bytes,
+                growth=self._options.snapshot_growth,
+            ),
+        )
+
+    def _settled(self, view: ProtocolView, component: str, plan: EpochPlan) -> list[int]:
+        """Key groups to take snapshots of: those that run here and are not on their way.
+
+        A copy that is being warmed would have to start again from a newer snapshot.
+        """
+        transfers = view.components[component].transfers
+        moving = {transfer.key_group for transfer in transfers} | plan.suspended
+        return [g for g in range(self.num_key_groups) if g not in moving]

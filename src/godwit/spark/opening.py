@@ -1,0 +1,177 @@
+"""How a run begins: everything that it is made of, one after the other."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.lane.lane import lane_flow
+from godwit.migration import Conductor, inputs
+from godwit.model import events
+from godwit.spark.conducting import Conducting, SparkPorts
+from godwit.spark.errands import Errands
+from godwit.spark.executor_watch import ExecutorWatch
+from godwit.spark.executors import insist_on_placement, wait_for
+from godwit.spark.feeds import arrow_schema, feeds_of
+from godwit.spark.instructor import Instructor
+from godwit.spark.lost_executors import LostExecutors
+from godwit.spark.micro_batches import MicroBatches
+from godwit.spark.outcomes import state_bytes
+from godwit.spark.outputs import (
+    close_sinks,
+    deliver,
+    deliver_as_staged,
+    open_sinks,
+    staged_sinks,
+)
+from godwit.spark.run import Run
+from godwit.spark.stages import Program, ShippedProgram
+from godwit.spark.takeover import first_assignments, take_up
+from godwit.state.journal import JournalWriter
+from godwit.state.lease import acquire_lease
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.spark.dispatcher import EventDispatcher
+    from godwit.spark.executors import Executor
+    from godwit.spark.gate import EpochGate
+    from godwit.spark.options import Options
+    from godwit.spark.takeover import TakenUp
+    from godwit.state.commit_log import CommitLog
+
+__all__ = ["open_run"]
+
+
+def open_run(
+    flow: CompiledFlow,
+    rows: DataFrame,
+    options: Options,
+    spark: SparkSession,
+    *,
+    dispatcher: EventDispatcher,
+    gate: EpochGate,
+) -> Run:
+    """Claim the checkpoint, open the sinks, wait for executors, take up where it left off.
+
+    Parameters
+    ----------
+    flow
+        The compiled flow.
+    rows
+        The one streaming DataFrame (see `godwit.spark.feeds`).
+    options
+        As the user gave them.
+    spark
+        The session.
+    dispatcher
+        Takes events and outcomes to listeners and to the checkpoint's journal.
+    gate
+        Says when the query is to stop.
+    """
+    storage = CheckpointStorage.open(
+        options.checkpoint, access=options.access, single_driver=options.single_driver
+    )
+    run = uuid.uuid4().hex[:12]
+    with ExitStack() as undo:
+        lease = acquire_lease(storage, run)
+        undo.callback(lease.release)
+        log, taken_up = take_up(flow, storage, run, retain_epochs=options.retain_epochs)
+        run_id = f"{log.identity.query_id[:12]}-{run}"
+        query_id = log.identity.query_id
+        have_it = deliver_as_staged(flow, query_id, log, spark)
+        undo.callback(close_sinks, flow)
+        open_sinks(flow, query_id, spark)
+        feeds = feeds_of(flow)
+        program = ShippedProgram(
+            Program(
+                feeds=tuple(tuple(feed.inputs) for feed in feeds),
+                lanes=lane_flow(flow, taken_up.layouts, staged_sinks(flow)),
+                schema=arrow_schema(rows),
+            ),
+            run_id,
+            spark.sparkContext,
+        )
+        undo.callback(program.destroy)
+        insist_on_placement(spark.sparkContext)
+        found = wait_for(spark.sparkContext, options.executors, options.executors_timeout_s)
+
+        dispatcher.keep(JournalWriter(storage, run_id))
+        ports = SparkPorts(dispatcher.emit)
+        resumed = log.latest_epoch >= 0
+        conductor = Conductor(
+            _started(flow, log, taken_up, options, found, run_id=run_id),
+            states={c.name: c.states for c in flow.components},
+            policy=options.policy,
+            ports=ports,
+        )
+        conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
+        if resumed and (told := taken_up.told()) is not None:
+            conductor.announce(events.FlowChanged, **told)
+        if log.latest is not None:
+            deliver(flow, log.latest, storage, spark, but=have_it, again=True)
+
+        conducting = Conducting(conductor)
+        lost = LostExecutors(run_id, spark.sparkContext)
+        watch = ExecutorWatch(
+            found, conducting=conducting, on_loss=lost.lost, spark=spark.sparkContext
+        )
+        instructor = Instructor(flow, log, taken_up.layouts, options, run_id=run_id)
+        undo.pop_all()  # from here on nothing can fail, and the run closes it all
+        return Run(
+            flow,
+            log=log,
+            lease=lease,
+            conducting=conducting,
+            instructor=instructor,
+            errands=Errands(
+                ports.errands,
+                conducting=conducting,
+                instructor=instructor,
+                watch=watch,
+                spark=spark,
+            ),
+            watch=watch,
+            lost=lost,
+            batches=MicroBatches(storage),
+            note=dispatcher.note,
+            program=program,
+            counting=frozenset(flow.operators[f.inputs[0].operator].name for f in feeds),
+            gate=gate,
+            spark=spark,
+        )
+
+
+def _started(
+    flow: CompiledFlow,
+    log: CommitLog,
+    taken_up: TakenUp,
+    options: Options,
+    found: Sequence[Executor],
+    *,
+    run_id: str,
+) -> inputs.RunStarted:
+    """Say what is durable, and which executors there are."""
+    recorded = {} if log.latest is None else log.latest.assignments
+    return inputs.RunStarted(
+        run_id=run_id,
+        executors={e.name: e.lanes for e in found},
+        assignments=first_assignments(flow, taken_up.renamed(recorded), options.assignments, found),
+        committed=log.latest_epoch,
+        waiting={
+            c.name: sorted({g for o in c.operators for g in log.chains.waiting_key_groups(o.name)})
+            for c in flow.components
+        },
+        state_bytes={
+            c.name: {g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()}
+            for c in flow.components
+            for sizes in [state_bytes(c.states, log.chains)]
+        },
+    )

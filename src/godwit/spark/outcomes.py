@@ -1,0 +1,177 @@
+"""The lanes' reports and the commit of an epoch, made into its one outcome and its one record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.migration import ComponentLoad, EpochOutcome
+from godwit.state.records import CommitRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from godwit.dataflow.compiled import CompiledFlow, Component
+    from godwit.lane.messages import LaneReport
+    from godwit.migration import Copies, EpochPlan
+    from godwit.state.chains import Chains
+    from godwit.state.records import BatchRef, StateId
+
+__all__ = ["outcome_of", "reach_of", "record_of", "state_bytes"]
+
+
+def record_of(
+    epoch: int,
+    reports: Sequence[LaneReport],
+    plans: Mapping[str, EpochPlan],
+    *,
+    flow: CompiledFlow,
+    run_id: str,
+    batch: BatchRef | None,
+    before: BatchRef | None,
+) -> CommitRecord:
+    """Name everything that the lanes of an epoch wrote.
+
+    Parameters
+    ----------
+    epoch, reports, plans
+        The epoch, what its lanes did, and the plans that they did it under.
+    flow, run_id
+        Whose epoch.
+    batch
+        The micro-batch that it covers, if any.
+    before
+        The last one that was covered before.
+    """
+    ordered = sorted(reports, key=lambda r: (r.level, r.place))
+    consumed: dict[str, list[int]] = {}
+    for report in ordered:
+        for done in report.operators:
+            if done.consumed:
+                consumed.setdefault(done.operator, []).extend(done.consumed)
+    return CommitRecord(
+        epoch=epoch,
+        run_id=run_id,
+        plan=flow.plan,
+        batch=batch,
+        before=before if batch is None else None,
+        segments=tuple(s for r in ordered for s in r.segments),
+        snapshots=tuple(s for r in ordered for s in r.snapshots),
+        outputs=tuple(o for r in ordered for o in r.outputs),
+        consumed=consumed,
+        assignments={name: plan.assignment.to_dict() for name, plan in plans.items()},
+    )
+
+
+def outcome_of(
+    record: CommitRecord,
+    reports: Sequence[LaneReport],
+    *,
+    flow: CompiledFlow,
+    chains: Chains,
+    copies: Copies,
+    counting: frozenset[str],
+) -> EpochOutcome:
+    """Say what an epoch did.
+
+    Parameters
+    ----------
+    record, reports
+        What was committed, and what the lanes reported.
+    flow
+        Whose epoch.
+    chains
+        As of the commit.
+    copies
+        Who held what before.
+    counting
+        Operators whose rows are the source's: one for each feed.
+    """
+    tables: dict[str, dict[StateId, dict[int, int]]] = {}
+    waited: dict[str, list[int]] = {}
+    lane_ms: dict[str, float] = {}
+    sink_rows: dict[str, int] = {}
+    for ref in record.outputs:
+        sink_rows[ref.sink] = sink_rows.get(ref.sink, 0) + ref.rows
+    of_operator = {o.name: c for c in flow.components for o in c.operators}
+    for report in reports:
+        for phase, spent in report.took_ms.items():
+            lane_ms[phase] = lane_ms.get(phase, 0.0) + spent
+        for done in report.operators:
+            waited.setdefault(of_operator[done.operator].name, []).extend(done.waited)
+            here = tables.setdefault(report.executor, {})
+            for state, versions in done.versions.items():
+                here.setdefault(state, {}).update(versions)
+    return EpochOutcome(
+        epoch=record.epoch,
+        batch=None if record.batch is None else record.batch.number,
+        rows_in=sum(d.rows_in for r in reports for d in r.operators if d.operator in counting),
+        rows_out=sum(r.rows_out for r in reports),
+        sink_rows=sink_rows,
+        loads={c.name: _load(c, reports, flow.num_key_groups, chains) for c in flow.components},
+        waited={name: tuple(sorted(set(key_groups))) for name, key_groups in waited.items()},
+        reach={c.name: reach_of(c.states, tables, chains, copies) for c in flow.components},
+        tables=tables,
+        changelog_bytes=sum(s.block.length for s in record.segments),
+        snapshot_bytes=sum(s.block.length for s in record.snapshots),
+        lane_ms=lane_ms,
+    )
+
+
+def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:
+    """Shape ``(num_key_groups,)``: what an empty copy reads to come to the committed version."""
+    sizes = [chains.snapshot_bytes(s) + chains.changelog_bytes(s) for s in states]
+    total: npt.NDArray[np.int64] = np.sum(sizes, axis=0, dtype=np.int64)
+    return total
+
+
+def _load(
+    component: Component, reports: Sequence[LaneReport], num_key_groups: int, chains: Chains
+) -> ComponentLoad:
+    names = {operator.name for operator in component.operators}
+    sums = np.zeros((3, num_key_groups))
+    touched = np.zeros(num_key_groups, np.bool_)
+    for report in reports:
+        for done in report.operators:
+            if done.operator in names:
+                load = done.load
+                touched[load.key_groups] = True
+                sums[:, load.key_groups] += (load.rows, load.keys, load.cpu_ms)
+    key_groups = np.flatnonzero(touched)
+    rows, keys, cpu_ms = sums[:, key_groups]
+    return ComponentLoad(
+        key_groups=tuple(key_groups.tolist()),
+        rows=tuple(rows.astype(np.int64).tolist()),
+        keys=tuple(keys.astype(np.int64).tolist()),
+        cpu_ms=tuple(cpu_ms.tolist()),
+        state_bytes=tuple(state_bytes(component.states, chains)[key_groups].tolist()),
+    )
+
+
+def reach_of(
+    states: Sequence[StateId],
+    tables: Mapping[str, Mapping[StateId, Mapping[int, int]]],
+    chains: Chains,
+    copies: Copies,
+) -> dict[str, dict[int, int]]:
+    """Executor → key group → epoch up to which the copy there misses nothing, in all states.
+
+    A state whose table misses nothing does not hold the others back, however long ago it changed.
+    """
+    committed = np.stack([chains.versions(state) for state in states])
+    reach: dict[str, dict[int, int]] = {}
+    for executor, reported in tables.items():
+        mine = [reported.get(state, {}) for state in states]
+        key_groups = sorted({g for versions in mine for g in versions})
+        if not key_groups:
+            continue
+        held = np.stack([copies.held(executor, s, committed.shape[1]) for s in states])
+        for row, versions in zip(held, mine, strict=True):
+            row[list(versions)] = list(versions.values())
+        misses = held < committed
+        lowest = np.where(misses, held, held.max(axis=0)).min(axis=0)
+        reach[executor] = dict(zip(key_groups, lowest[key_groups].tolist(), strict=True))
+    return reach

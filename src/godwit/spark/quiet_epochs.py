@@ -1,0 +1,123 @@
+"""Epochs without input, while no rows arrive and after the last have arrived.
+
+The problem: Spark calls only for micro-batches with rows, but rows that wait, and migrations that
+are to end, need an epoch, not rows.
+
+The invariants: an epoch without input is carried out by a thread of ours, through the same gate as
+micro-batches, so never beside one; it is carried out only while Spark has nothing to offer, since
+the epoch of a micro-batch does the same work in passing; and a query whose input has ended has not
+ended before nothing waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from godwit.spark.gate import GateClosedError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from godwit.spark.ending import Ending
+    from godwit.spark.epoch_driver import EpochDriver
+    from godwit.spark.run import Run
+
+__all__ = ["QuietEpochs"]
+
+_LOOK_S = 0.05
+_LOOK_AT_SPARK_S = 0.5
+_TICK_S = 1.0
+
+
+class QuietEpochs:
+    """Watches for epochs that are due although no rows arrive, and carries them out.
+
+    Parameters
+    ----------
+    run
+        Knows what is due.
+    driver
+        Carries out epochs.
+    spark_query
+        Knows whether there are rows.
+    ending
+        What is to happen once Spark's query has ended and nothing waits.
+    """
+
+    def __init__(
+        self, *, run: Run, driver: EpochDriver, spark_query: StreamingQuery, ending: Ending
+    ) -> None:
+        self._run, self._driver = run, driver
+        self._spark_query, self._ending = spark_query, ending
+        self._looked_s = self._ticked_s = time.monotonic()
+        self._thread = threading.Thread(target=self._work, name="godwit-quiet", daemon=True)
+        self._thread.start()
+
+    def wait_until_nothing_waits(self) -> None:
+        """Return once no row waits for its key group, or the query has failed or is to stop."""
+        while self._ended_well() and self._is_busy():
+            time.sleep(_LOOK_S)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until the query has ended altogether; says whether it has."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _is_busy(self) -> bool:
+        view = self._run.view
+        return self._driver.busy or view.waiting or view.due
+
+    def _ended_well(self) -> bool:
+        return self._driver.failure is None and not self._driver.closed and self._thread.is_alive()
+
+    def _work(self) -> None:
+        self._run.use_this_thread()
+        quiet = 0
+        while self._goes_on():
+            view = self._run.view
+            quiet = quiet + 1 if (view.due or view.awaits) and self._is_quiet() else 0
+            # Between two micro-batches Spark looks quiet for a moment.
+            if quiet < 2:
+                self._driver.pause(_LOOK_S)
+            elif view.due:
+                self._carry_out()
+                quiet = 0
+            else:
+                self._tick()
+                self._driver.pause(_LOOK_S)
+        if self._driver.failure is not None or not self._driver.closed:
+            self._ending.finish()  # else whoever stops the query waits for the epoch that runs
+
+    def _goes_on(self) -> bool:
+        if self._driver.closed or self._driver.failure is not None:
+            return False
+        if time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
+            return True
+        self._looked_s = time.monotonic()
+        if self._spark_query.isActive:
+            return True
+        view = self._run.view
+        return self._spark_query.exception() is None and (view.waiting or view.due)
+
+    def _is_quiet(self) -> bool:
+        if not self._spark_query.isActive:
+            return self._spark_query.exception() is None
+        status = self._spark_query.status
+        return not (status["isTriggerActive"] and status["isDataAvailable"])
+
+    def _carry_out(self) -> None:
+        try:
+            self._driver.without_input()
+        except GateClosedError:
+            return
+        except BaseException:  # noqa: BLE001  the driver remembers it, and the query says so
+            self._spark_query.stop()
+
+    def _tick(self) -> None:
+        """Let time pass for the protocol, so that what fell silent is tried again."""
+        if time.monotonic() - self._ticked_s >= _TICK_S:
+            self._ticked_s = time.monotonic()
+            self._run.let_time_pass()

@@ -1,0 +1,120 @@
+"""Rows are not lost if Spark's newest log entries are, as after a power failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.streams import Inbox, drain, rows_of
+
+import godwit as gw
+from godwit.model.errors import CheckpointMismatchError
+from godwit.state.commit_log import CommitLog
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def inbox(spark: SparkSession, tmp_path: Path) -> Inbox:
+    return Inbox(
+        spark=spark, directory=tmp_path / "in", columns="k string, v long", files_per_epoch=2
+    )
+
+
+def totals(inbox: Inbox, sink: Any) -> gw.Flow:
+    flow = gw.Flow("offsets", num_key_groups=4)
+    stream = flow.source("rows", inbox.stream()).key_by("k").compute(name="t", total=gw.sum("v"))
+    flow.sink("out", stream, sink)
+    return flow
+
+
+def lose(checkpoint: Path, *paths: str) -> None:
+    """Let entries of Spark's log, and their checksums, never have reached the disk."""
+    for path in paths:
+        entry = checkpoint / "spark" / path
+        entry.unlink()
+        entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ("offsets/1", "commits/1", "sources/0/1"),
+        ("offsets/1", "commits/1"),
+    ],
+    ids=["with the list of files", "without the list of files"],
+)
+def test_a_micro_batch_planned_anew_with_other_files_is_refused(
+    inbox: Inbox, tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    checkpoint = tmp_path / "ck"
+    inbox.put([("a", 1)], [("a", 2)])
+    drain(totals(inbox, gw.sinks.memory()), checkpoint)
+    inbox.put([("a", 4)])
+    drain(totals(inbox, gw.sinks.memory()), checkpoint)
+    kept = tmp_path / "kept"
+    shutil.copytree(checkpoint, kept)
+    lose(checkpoint, *lost)
+    inbox.put([("a", 8)])
+    with pytest.raises(CheckpointMismatchError, match="planned micro-batch 1 anew") as caught:
+        drain(totals(inbox, gw.sinks.memory()), checkpoint)
+    assert "godwit checkpoint repair" in caught.value.remedy
+    # Spark's log as it was: nothing is lost, and nothing was touched.
+    shutil.rmtree(checkpoint / "spark")
+    shutil.copytree(kept / "spark", checkpoint / "spark")
+    sink = gw.sinks.memory()
+    drain(totals(inbox, sink), checkpoint)
+    assert rows_of(sink.table()) == [("a", 15)]
+
+
+def test_a_micro_batch_planned_anew_with_the_same_files_goes_on(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "ck"
+    inbox.put([("a", 1)], [("a", 2)])
+    drain(totals(inbox, gw.sinks.memory()), checkpoint)
+    lose(checkpoint, "offsets/0", "commits/0", "sources/0/0")
+    inbox.put([("a", 4)])
+    sink = gw.sinks.memory()
+    drain(totals(inbox, sink), checkpoint)
+    assert rows_of(sink.table()) == [("a", 7)]
+
+
+def test_the_record_holds_what_puts_sparks_entries_back(inbox: Inbox, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "ck"
+    inbox.put([("a", 1)], [("a", 2)], [("a", 4)])
+    drain(totals(inbox, gw.sinks.memory()), checkpoint)
+    latest = CommitLog.open_read_only(CheckpointStorage.open(checkpoint)).latest
+    assert latest is not None
+    batch = latest.batch
+    assert batch is not None
+    assert batch.number == 1
+    assert (checkpoint / "spark/offsets/1").read_bytes() == batch.offsets
+    assert {p: (checkpoint / "spark" / p).read_bytes() for p in batch.sources} == batch.sources
+    assert list(batch.sources) == ["sources/0/1"]
+
+
+def test_sparks_entries_are_durable_before_the_commit(
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[str] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        forced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    checkpoint = tmp_path / "ck"
+    inbox.put([("a", 1)], [("a", 2)], [("a", 4)])
+    drain(totals(inbox, gw.sinks.memory()), checkpoint)
+    commit = next(i for i, path in enumerate(forced) if f"commits/{1:012d}.rec" in path)
+    for path in ("offsets/1", "offsets", "commits/0", "commits", "sources/0/1", "sources/0"):
+        assert str(checkpoint / "spark" / path) in forced[:commit]

@@ -1,0 +1,215 @@
+"""The conductor conducts a run through ports that do nothing: no Spark, no threads, no clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.oracles.noting_ports import NotingPorts
+
+from godwit.migration import (
+    ComponentLoad,
+    Conductor,
+    EpochOutcome,
+    MigrationRequested,
+    Policy,
+    Strategy,
+    Warmed,
+    inputs,
+)
+from godwit.model import events
+from godwit.model.assignment import even_assignment
+from godwit.model.errors import MigrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STATE = ("totals", "state")
+
+
+class Story:
+    """A run of one component with four key groups on executors a and b; c is there and idle."""
+
+    def __init__(self, *, waiting: tuple[int, ...] = (), committed: int = -1) -> None:
+        self.ports = NotingPorts()
+        first = even_assignment(4, ["a", "b"], [1, 1]).on(["a", "b", "c"], [1, 1, 1])
+        self.conductor = Conductor(
+            inputs.RunStarted(
+                run_id="r",
+                executors={"a": 1, "b": 1, "c": 1},
+                assignments={"totals": first},
+                committed=committed,
+                waiting={"totals": waiting},
+            ),
+            states={"totals": [STATE]},
+            policy=Policy(),
+            ports=self.ports,
+        )
+        self.epoch = committed
+
+    def run(self, *, batch: int | None = 0, cpu_ms: float = 1.0) -> None:
+        """Carry out an epoch that touches every key group."""
+        self.epoch += 1
+        plans = self.conductor.begin(self.epoch)
+        assert plans is not None
+        plan = plans["totals"]
+        held: dict[str, dict[int, int]] = {}
+        for g in range(4):
+            if g not in plan.suspended:
+                held.setdefault(plan.assignment.executor(g), {})[g] = self.epoch - 1
+        self.conductor.commit(
+            EpochOutcome(
+                epoch=self.epoch,
+                batch=batch,
+                loads={
+                    "totals": ComponentLoad(
+                        key_groups=(0, 1, 2, 3),
+                        rows=(1, 1, 1, 1),
+                        keys=(1, 1, 1, 1),
+                        cpu_ms=(cpu_ms,) * 4,
+                        state_bytes=(10, 20, 30, 40),
+                    )
+                },
+                waited={"totals": tuple(sorted(plan.suspended))},
+                reach={"totals": held},
+                tables={e: {STATE: versions} for e, versions in held.items()},
+            )
+        )
+
+    def migrate(self, moves: Mapping[int, str], strategy: Strategy = Strategy.LIVE) -> None:
+        assignment = self.conductor.view.components["totals"].assignment
+        self.conductor.migrate(
+            MigrationRequested(
+                id="m", component="totals", target=assignment.moved(moves), strategy=strategy
+            )
+        )
+
+    def due(self) -> bool:
+        return self.conductor.view.due
+
+    def waits(self) -> bool:
+        return self.conductor.view.waiting
+
+    def warm(self) -> None:
+        """Answer the last order to warm."""
+        order = self.ports.warmings[-1]
+        versions = dict.fromkeys(order.key_groups, self.epoch)
+        self.conductor.warmed(order, Warmed(tables={STATE: versions}, reach=versions))
+
+
+def test_a_migration_is_asked_for_warmed_switched_and_ended_through_ports_alone() -> None:
+    story = Story()
+    for _ in range(4):
+        story.run()
+    story.migrate({0: "c"})
+    assert [(o.executor, o.key_groups) for o in story.ports.warmings] == [("c", (0,))]
+    story.warm()
+    assert story.conductor.view.components["totals"].assignment.executor(0) == "c"
+    assert story.due()
+    assert story.conductor.ended("m") is None
+    story.run(batch=None)
+    ended = story.conductor.ended("m")
+    assert ended is not None
+    assert (ended.outcome, ended.moved) == ("finished", 1)
+    assert not story.due()
+    assert [(o.executor, o.key_groups) for o in story.ports.drops] == [("a", (0,))]
+    assert story.ports.told() == [
+        "MigrationStarted",
+        "WarmingStarted",
+        "KeyGroupsWarmed",
+        "AssignmentSwitched",
+        "MigrationFinished",
+    ]
+
+
+def test_what_lies_on_an_executor_and_how_fresh_it_is_are_one_record() -> None:
+    story = Story()
+    story.run()
+    story.run()
+    copies = story.conductor.copies
+    assert copies.held("a", STATE, 4).tolist() == [0, -1, 0, -1]
+    assert copies.reach("totals", "a", 0) == 0
+    story.conductor.see({"b": 1, "c": 1})
+    assert copies.held("a", STATE, 4).tolist() == [-1] * 4
+    assert copies.reach("totals", "a", 0) == -1
+
+
+def test_copies_that_are_to_be_dropped_are_forgotten_with_the_order() -> None:
+    story = Story()
+    for _ in range(4):
+        story.run()
+    story.migrate({0: "c"}, Strategy.DISRUPTIVE)
+    story.run()
+    assert story.conductor.copies.held("a", STATE, 4).tolist() == [-1, -1, 3, -1]
+    assert story.conductor.copies.holders("totals", 0) == ["c"]
+
+
+def test_a_loss_suspends_and_the_rows_are_due_once_the_copy_is_warm() -> None:
+    story = Story()
+    for _ in range(5):
+        story.run()
+    assert story.conductor.see({"b": 1, "c": 1}) == ("a",)
+    assert story.ports.told()[0] == "ExecutorLost"
+    lost = story.conductor.view.components["totals"].suspended
+    assert lost == {0, 2}
+    story.run()
+    assert story.waits()
+    assert not story.due()
+    while story.conductor.view.components["totals"].suspended:
+        story.warm()
+        story.ports.warmings.pop()
+    assert story.due()
+    story.run(batch=None)
+    assert not story.waits()
+
+
+def test_a_view_is_a_value_that_later_facts_do_not_change() -> None:
+    story = Story()
+    before = story.conductor.view
+    story.run()
+    story.conductor.see({"a": 1})
+    assert (before.committed, sorted(before.executors)) == (-1, ["a", "b", "c"])
+    assert story.conductor.view.committed == 0
+
+
+def test_a_refused_request_changes_and_announces_nothing() -> None:
+    story = Story()
+    story.run()
+    story.migrate({0: "c"})
+    told, view = story.ports.told(), story.conductor.view
+    with pytest.raises(MigrationError, match="is under way"):
+        story.migrate({1: "c"})
+    assert story.ports.told() == told
+    assert story.conductor.view is view
+
+
+def test_epochs_that_are_held_begin_when_the_migration_is_over() -> None:
+    story = Story()
+    for _ in range(4):
+        story.run()
+    story.migrate({0: "c"}, Strategy.STOP_THE_WORLD)
+    assert story.conductor.begin(story.epoch + 1) is None
+    story.warm()
+    story.run()
+    assert "EpochsHeld" in story.ports.told()
+    assert "EpochsReleased" in story.ports.told()
+
+
+def test_an_epoch_that_came_to_nothing_is_told_and_planned_anew() -> None:
+    story = Story()
+    story.run()
+    assert story.conductor.begin(1) is not None
+    story.conductor.abort(1, "no room")
+    last = story.ports.events[-1]
+    assert isinstance(last, events.EpochAborted)
+    assert (last.epoch, last.reason) == (1, "no room")
+    assert story.conductor.begin(1) is not None
+
+
+def test_load_is_the_mean_of_the_last_epochs_with_input() -> None:
+    story = Story()
+    story.run(cpu_ms=1.0)
+    story.run(cpu_ms=3.0)
+    story.run(batch=None, cpu_ms=100.0)
+    assert story.conductor.mean_cpu_ms("totals") == {0: 2.0, 1: 2.0, 2: 2.0, 3: 2.0}
+    assert story.conductor.mean_cpu_ms("elsewhere") == {}

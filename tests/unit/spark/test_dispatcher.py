@@ -1,0 +1,94 @@
+"""Events reach listeners and journal in order, whatever listeners and disks do."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from godwit.model import events
+from godwit.spark.dispatcher import EventDispatcher
+from godwit.state.journal import JournalWriter, read_tail
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import pytest
+
+PATIENCE_S = 30.0
+
+
+def event(number: int) -> events.Event:
+    return events.QueryStopped(epoch=number, at_s=0.0, name="q")
+
+
+def test_a_listener_hears_of_what_comes_after_it_in_order_and_of_nothing_before() -> None:
+    dispatcher = EventDispatcher("q")
+    heard: list[int] = []
+    dispatcher.emit(event(0))
+    dispatcher.add_listener(lambda e: heard.append(e.epoch))
+    for n in range(1, 100):
+        dispatcher.emit(event(n))
+    assert dispatcher.flush(PATIENCE_S)
+    assert heard == list(range(1, 100))
+    assert [e.epoch for e in dispatcher.events] == list(range(100))
+    dispatcher.close()
+    assert dispatcher.flush(PATIENCE_S)
+
+
+def test_whoever_emits_never_waits_for_a_listener() -> None:
+    dispatcher = EventDispatcher("q")
+    go_on = threading.Event()
+
+    def wait(_event: events.Event) -> None:
+        assert go_on.wait(PATIENCE_S)
+
+    dispatcher.add_listener(wait)
+    dispatcher.emit(event(0))
+    dispatcher.emit(event(1))
+    assert not dispatcher.flush(0.01)
+    go_on.set()
+    assert dispatcher.flush(PATIENCE_S)
+    dispatcher.close()
+
+
+def test_a_listener_may_wait_for_the_others_without_waiting_for_itself() -> None:
+    dispatcher = EventDispatcher("q")
+    answers: list[bool] = []
+    dispatcher.add_listener(lambda _: answers.append(dispatcher.flush(PATIENCE_S)))
+    dispatcher.emit(event(0))
+    assert dispatcher.flush(PATIENCE_S)
+    assert answers == [False]
+    dispatcher.close()
+
+
+def test_the_journal_holds_what_was_emitted_once_it_is_flushed(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    dispatcher = EventDispatcher("q")
+    dispatcher.keep(JournalWriter(storage, "r"))
+    dispatcher.emit(event(7))
+    assert dispatcher.flush(PATIENCE_S)
+    (entry,) = read_tail(storage, 10)
+    assert entry == {"event": {"kind": "QueryStopped", "epoch": 7, "at_s": 0.0, "name": "q"}}
+    dispatcher.close()
+
+
+def test_a_journal_that_cannot_be_written_ends_and_disturbs_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_self: JournalWriter, _kind: str, _values: Mapping[str, Any]) -> None:
+        msg = "no room"
+        raise OSError(msg)
+
+    monkeypatch.setattr(JournalWriter, "add", full)
+    dispatcher = EventDispatcher("q")
+    dispatcher.keep(JournalWriter(CheckpointStorage.open(tmp_path), "r"))
+    heard: list[int] = []
+    dispatcher.add_listener(lambda e: heard.append(e.epoch))
+    dispatcher.emit(event(0))
+    dispatcher.emit(event(1))
+    assert dispatcher.flush(PATIENCE_S)
+    assert heard == [0, 1]
+    assert len([r for r in caplog.records if "no room" in r.getMessage()]) == 1
+    dispatcher.close()
