@@ -23,6 +23,7 @@ from godwit.state.records import (
 )
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
+from godwit.state.written_files import WrittenFile, WrittenFiles, encode_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,3 +202,25 @@ def test_damage_everywhere_is_reported_and_not_raised(log: CommitLog, tmp_path: 
     found = {finding.file for finding in verify(log.storage).findings}
     records = {str(p.relative_to(tmp_path)) for p in files if p.suffix == ".rec"}
     assert found == records
+
+
+@pytest.mark.parametrize(
+    ("rows", "data", "found"),
+    [
+        (5, None, ""),
+        (6, None, "has 5 rows, not 6"),
+        (5, b"\xc1", "does not describe files of a sink"),
+    ],
+)
+def test_the_files_of_a_sinks_target_are_those_that_the_output_counts(
+    log: CommitLog, rows: int, data: bytes | None, found: str
+) -> None:
+    files = tuple(
+        WrittenFile(path=name, delivered=name, rows=n, size_bytes=9)
+        for name, n in (("a", 2), ("b", 3))
+    )
+    block = write(log, data or encode_files(WrittenFiles(target="out", files=files)))
+    output = OutputRef(sink="out", flow=0, lane=0, rows=rows, block=block, kind="files")
+    commit(log, outputs=(output,))
+    findings = verify(log.storage).findings
+    assert [found in finding.problem for finding in findings] == ([True] if found else [])
