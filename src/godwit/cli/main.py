@@ -30,7 +30,7 @@ start here:
   godwit demo                          see a live migration and a recovery on your machine
   godwit checkpoint inspect PATH       what a query has committed, and how large it is
   godwit checkpoint verify PATH        whether a checkpoint is whole
-  godwit plan schema example > p.json  a problem for the planners ...
+  godwit plan example assignment > p.json  a problem for the planners ...
   godwit plan compare p.json           ... and what each of them would do
 
 Each command explains itself with --help. Streams themselves are started from Python: import godwit.

@@ -1,7 +1,7 @@
 """`godwit plan`: ask a planner what it would do, without doing it.
 
 One sub-command a planner, generated from the registry, so that a new planner appears here by
-itself; beside them `compare`, `precompute` (projected costs) and `schema`.
+itself; beside them `compare`, `precompute` (projected costs), `schema` and `example`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from godwit.planning.intervals.pmc import approximate_projected_cost, projected_
 from godwit.planning.intervals.projected import ProjectedCost
 from godwit.planning.intervals.transitions import Transitions, estimate_transitions
 from godwit.planning.json_format import plain, problem_from_json, solution_to_dict
-from godwit.planning.json_schema import EXAMPLE, PROBLEM_SCHEMA, SOLUTION_SCHEMA
+from godwit.planning.json_schema import EXAMPLES, PROBLEM_SCHEMAS, SOLUTION_SCHEMA
 from godwit.planning.preview import PlanPreview, human_bytes, preview, table
 from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS, Planner, planner
@@ -52,9 +52,12 @@ def add_plan_command(subparsers: Subparsers) -> None:
         _add_method(methods, entry)
     _add_compare(methods)
     _add_precompute(methods)
-    schema = methods.add_parser("schema", help="print a JSON Schema, or the example")
-    schema.add_argument("what", choices=("problem", "solution", "example"))
+    schema = methods.add_parser("schema", help="print the JSON Schema of a kind of problem")
+    schema.add_argument("what", choices=(*PROBLEM_SCHEMAS, "solution"), metavar="KIND")
     schema.set_defaults(run=_run_schema)
+    example = methods.add_parser("example", help="print an example of a kind of problem")
+    example.add_argument("what", choices=tuple(EXAMPLES), metavar="KIND")
+    example.set_defaults(run=_run_example)
 
 
 def _methods() -> str:
@@ -97,10 +100,10 @@ def _add_method(methods: Subparsers, entry: Planner) -> None:
 
 def _options(entry: Planner) -> str:
     try:
-        options = entry.options()
+        defaults = entry.defaults()
     except InvalidProblemError as error:
         return str(error)
-    return ", ".join(f"{p.name}={p.default!r}" for p in options.values()) or "none"
+    return ", ".join(f"{name}={default!r}" for name, default in defaults.items()) or "none"
 
 
 def _add_prediction(parser: argparse.ArgumentParser) -> None:
@@ -299,8 +302,13 @@ def _transitions(path: Path) -> Transitions:
 
 
 def _run_schema(args: argparse.Namespace) -> int:
-    values = {"problem": PROBLEM_SCHEMA, "solution": SOLUTION_SCHEMA, "example": EXAMPLE}
-    print(json.dumps(values[args.what], indent=2))
+    schemas = PROBLEM_SCHEMAS | {"solution": SOLUTION_SCHEMA}
+    print(json.dumps(schemas[args.what], indent=2))
+    return 0
+
+
+def _run_example(args: argparse.Namespace) -> int:
+    print(json.dumps(EXAMPLES[args.what], indent=2))
     return 0
 
 
@@ -319,7 +327,7 @@ def _settings(pairs: Sequence[str]) -> dict[str, Any]:
 def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise InvalidProblemError(
             f"{where} is not JSON: {error}.", remedy="Correct it.", field=where, value=text[:40]
         ) from None

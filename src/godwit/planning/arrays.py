@@ -35,6 +35,9 @@ BoolArray = npt.NDArray[np.bool_]
 Clock = Callable[[], float]
 """Seconds from any fixed origin, growing: `time.perf_counter`, or a test's own."""
 
+_MOST = 1e100
+"""Largest load; sums of squares of as large ones are still numbers."""
+
 
 def set_field(value: object, name: str, to: Any) -> None:
     """Normalise a field of a frozen value while it is being made."""
@@ -68,7 +71,8 @@ def freeze_array(
     given = getattr(value, attribute)
     try:
         raw = np.asarray(given)
-        array = raw.astype(dtype)
+        with np.errstate(invalid="ignore"):  # what does not fit is refused below
+            array = raw.astype(dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise wrong_value(name, type(given).__name__, f"give numbers: {error}") from None
     if shape is not None and array.shape != shape:
@@ -83,18 +87,18 @@ def freeze_array(
 
 
 def require_load(values: FloatArray, name: str) -> None:
-    """Refuse numbers that are negative, infinite or NaN.
+    """Refuse numbers that are negative, NaN, or so large that their squares are none.
 
     Raises
     ------
     InvalidProblemError
         Names the first of them.
     """
-    bad = ~((values >= 0) & (values < np.inf))  # false for NaN too
+    bad = ~((values >= 0) & (values <= _MOST))  # false for NaN too
     if bad.any():
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         place = ", ".join(map(str, at if values.shape[1:] != (1,) else at[:1]))
-        raise wrong_value(f"{name}[{place}]", float(values[at]), "give finite numbers that are ≥ 0")
+        raise wrong_value(f"{name}[{place}]", float(values[at]), "give numbers from 0 to 1e100")
 
 
 def is_contiguous(current: IntArray, n: int) -> bool:

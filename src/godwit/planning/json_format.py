@@ -22,6 +22,20 @@ from godwit.planning.components.fusion import FusionProblem
 from godwit.planning.cores.core_allocation import CoreAllocationProblem
 from godwit.planning.cores.core_assignment import CoreAssignmentProblem
 from godwit.planning.cores.queueing import QueueingNetwork
+from godwit.planning.plain_values import (
+    ARRAY,
+    FLAG,
+    NUMBER,
+    NUMBERS,
+    TEXTS,
+    WHOLE,
+    WHOLES,
+    Plain,
+    list_of,
+    mapping_of,
+    optional,
+    wrong_field,
+)
 from godwit.planning.problem import Limits, Problem, Traffic
 from godwit.planning.solution import Solution
 
@@ -53,18 +67,18 @@ def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
     """
     try:
         values = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise InvalidProblemError(
             f"The problem is not JSON: {error}.",
-            remedy="See `godwit plan schema problem`.",
+            remedy="See `godwit plan schema assignment` and `godwit plan example assignment`.",
             field="",
             value=text[:40],
         ) from None
     if not isinstance(values, dict):
-        raise _wrong("problem", type(values).__name__, "Give a JSON object.")
+        raise wrong_field("problem", type(values).__name__, "Give a JSON object.")
     options = values.pop("options", {})
     if not isinstance(options, dict) or not all(isinstance(o, dict) for o in options.values()):
-        raise _wrong("options", options, "Give an object of options per method.")
+        raise wrong_field("options", options, "Give an object of options per method.")
     return problem_from_dict(values), options
 
 
@@ -79,16 +93,54 @@ def problem_from_dict(values: Mapping[str, Any]) -> Any:
     rest = dict(values)
     kind = rest.pop("kind", "assignment")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise _wrong("kind", kind, f"Give one of {', '.join(KINDS)}.")
+        raise wrong_field("kind", kind, f"Give one of {', '.join(KINDS)}.")
     return KINDS[kind](rest)
 
 
+_LIMITS = {
+    "max_moves": optional(WHOLE),
+    "max_bytes": optional(NUMBER),
+    "tau": optional(NUMBER),
+    "theta": optional(NUMBER),
+    "load_low": optional(NUMBER),
+    "load_high": optional(NUMBER),
+    "max_usage": optional(NUMBERS),
+    "target_executors": optional(WHOLE),
+}
+_TRAFFIC = {"source": ARRAY, "target": ARRAY, "rate": ARRAY}
+_PROBLEM = {
+    "executors": TEXTS,
+    "load": ARRAY,
+    "state_bytes": ARRAY,
+    "current": WHOLES,
+    "resources": TEXTS,
+    "capacity": ARRAY,
+    "cores": ARRAY,
+    "draining": list_of(FLAG),
+    "intervals": FLAG,
+    "operators": TEXTS,
+    "operator_of": ARRAY,
+    "downstream": list_of(WHOLES),
+    "history": ARRAY,
+    "seconds_per_byte": NUMBER,
+}
+_NETWORK = {"arrival_per_s": ARRAY, "service_per_s": ARRAY, "input_per_s": NUMBER}
+_CORE_ALLOCATION = {"latency_target_s": NUMBER, "available_cores": WHOLE, "idle_cores": WHOLE}
+_CORE_ASSIGNMENT = dict.fromkeys(
+    ("current", "machine_cores", "cores", "state_bytes", "data_bytes_per_s", "home"), ARRAY
+)
+_FUSION = {
+    "operators": TEXTS,
+    "attributes": list_of(TEXTS),
+    "source": ARRAY,
+    "target": ARRAY,
+    "rate": ARRAY,
+    "attribute_values": mapping_of(NUMBER),
+}
+
+
 def _assignment(values: dict[str, Any]) -> Problem:
-    if "executors" not in values:
-        raise _wrong("executors", None, "The field is missing.")
-    executors = tuple(_list(values["executors"], "executors"))
-    if not all(isinstance(name, str) for name in executors):
-        raise _wrong("executors", values["executors"], "Give names.")
+    executors = TEXTS.read(_field(values, "executors"), "executors")
     place = {name: i for i, name in enumerate(executors)}
     if "current" in values:
         values["current"] = [
@@ -99,108 +151,78 @@ def _assignment(values: dict[str, Any]) -> Problem:
     if draining and not all(isinstance(d, bool) for d in draining):
         drains = {_executor(e, place, f"draining[{i}]") for i, e in enumerate(draining)}
         values["draining"] = [i in drains for i in range(len(executors))]
+    inner: dict[str, Any] = {}
     if "limits" in values:
-        limits = dict(_object(values["limits"], "limits"))
-        if limits.get("max_usage") is not None:
-            limits["max_usage"] = tuple(_list(limits["max_usage"], "limits.max_usage"))
-        values["limits"] = _build(Limits, limits, "limits.")
+        inner["limits"] = _read(Limits, _LIMITS, values.pop("limits"), "limits")
     if "traffic" in values:
-        values["traffic"] = _build(Traffic, dict(_object(values["traffic"], "traffic")), "traffic.")
-    return _build(Problem, values, "")
+        inner["traffic"] = _read(Traffic, _TRAFFIC, values.pop("traffic"), "traffic")
+    return _read(Problem, _PROBLEM, values, "", inner)
 
 
 def _core_allocation(values: dict[str, Any]) -> CoreAllocationProblem:
-    if "network" in values:
-        network = dict(_object(values["network"], "network"))
-        values["network"] = _build(QueueingNetwork, network, "network.")
-    return _build(CoreAllocationProblem, values, "")
+    network = _field(values, "network")
+    del values["network"]
+    inner = {"network": _read(QueueingNetwork, _NETWORK, network, "network")}
+    return _read(CoreAllocationProblem, _CORE_ALLOCATION, values, "", inner)
 
 
 KINDS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
     "assignment": _assignment,
     "core_allocation": _core_allocation,
-    "core_assignment": lambda values: _build(CoreAssignmentProblem, values, ""),
-    "fusion": lambda values: _build(FusionProblem, values, ""),
+    "core_assignment": lambda values: _read(CoreAssignmentProblem, _CORE_ASSIGNMENT, values, ""),
+    "fusion": lambda values: _read(FusionProblem, _FUSION, values, ""),
 }
 """How each kind of problem is built from its fields."""
 
 
-def _build(kind: type[Made], values: dict[str, Any], prefix: str) -> Made:
+def _read(
+    kind: type[Made],
+    fields: Mapping[str, Plain],
+    values: object,
+    where: str,
+    inner: Mapping[str, Any] | None = None,
+) -> Made:
+    """Read the fields of a value and build it; `inner` are fields that are built already."""
     assert dataclasses.is_dataclass(kind), "every kind of problem is a dataclass"
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    for name, value in values.items():
+    if not isinstance(values, Mapping):
+        raise wrong_field(where, values, "Give an object.")
+    prefix, inner = f"{where}." if where else "", inner or {}
+    for name in values:
         if name not in fields:
-            raise _wrong(prefix + name, value, f"Fields are {', '.join(fields)}.")
-    for name, field in fields.items():
-        optional = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
-        if name not in values and not optional:
-            raise _wrong(prefix + name, None, "The field is missing.")
-    for name, value in values.items():
-        _refuse_wrong_type(prefix + name, value, fields[name].type)
-    arrays = {
-        name: _array(value, prefix + name) if "Array" in str(fields[name].type) else value
-        for name, value in values.items()
-    }
-    return kind(**arrays)
+            known = ", ".join((*fields, *inner))
+            raise wrong_field(f"{prefix}{name}", values[name], f"Fields are {known}.")
+    for field in dataclasses.fields(kind):
+        required = field.default is field.default_factory is dataclasses.MISSING
+        if required and field.name not in values and field.name not in inner:
+            raise wrong_field(prefix + field.name, None, "The field is missing.")
+    read = {name: fields[name].read(value, prefix + name) for name, value in values.items()}
+    return kind(**read, **inner)
 
 
-def _refuse_wrong_type(name: str, value: object, declared: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    text = str(declared)
-    if text.startswith(("int", "float")) and not number and not (value is None and "None" in text):
-        raise _wrong(name, value, "Give a number.")
-    if text.startswith("int") and isinstance(value, float) and not value.is_integer():
-        raise _wrong(name, value, "Give a whole number.")
-    if text == "bool" and not isinstance(value, bool):
-        raise _wrong(name, value, "Give true or false.")
-    if text.startswith("tuple[str") and not all(isinstance(v, str) for v in _list(value, name)):
-        raise _wrong(name, value, "Give texts.")
-
-
-def _array(value: object, name: str) -> Any:
-    items = _list(value, name)
-    try:
-        array = np.asarray(items)
-    except ValueError:
-        raise _wrong(name, "rows of different lengths", "Give as many values in each.") from None
-    if array.dtype.kind not in "fiub":
-        odd = next((v for v in np.ravel(np.asarray(items, object)) if not _is_number(v)), None)
-        raise _wrong(name, odd, "Give numbers.")
-    return array
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)
+def _field(values: Mapping[str, Any], name: str) -> Any:
+    if name not in values:
+        raise wrong_field(name, None, "The field is missing.")
+    return values[name]
 
 
 def _executor(value: object, place: Mapping[str, int], name: str) -> int:
     if isinstance(value, str):
         if value not in place:
-            raise _wrong(name, value, f"There is no such executor; there are {', '.join(place)}.")
+            raise wrong_field(
+                name, value, f"There is no such executor; there are {', '.join(place)}."
+            )
         return place[value]
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _wrong(name, value, "Give an executor's name or number.")
+        raise wrong_field(name, value, "Give an executor's name or number.")
     if not 0 <= value < len(place):
-        raise _wrong(name, value, f"Executors are numbered 0 to {len(place) - 1}.")
+        raise wrong_field(name, value, f"Executors are numbered 0 to {len(place) - 1}.")
     return value
 
 
 def _list(value: object, name: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise _wrong(name, value, "Give a list.")
+        raise wrong_field(name, value, "Give a list.")
     return list(value)
-
-
-def _object(value: object, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise _wrong(name, value, "Give an object.")
-    return value
-
-
-def _wrong(name: str, value: object, remedy: str) -> InvalidProblemError:
-    return InvalidProblemError(
-        f"{name} = {value!r} is wrong.", remedy=remedy, field=name, value=value
-    )
 
 
 def problem_to_dict(problem: Problem) -> dict[str, Any]:

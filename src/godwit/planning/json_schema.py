@@ -1,10 +1,10 @@
-"""JSON Schemas of problems and solutions, and the example that the documentation uses."""
+"""JSON Schemas of every kind of problem and of solutions, and an example of every kind."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["EXAMPLE", "PROBLEM_SCHEMA", "SOLUTION_SCHEMA"]
+__all__ = ["EXAMPLES", "PROBLEM_SCHEMAS", "SOLUTION_SCHEMA"]
 
 _LOAD = {"type": "number", "minimum": 0}
 _LOADS = {"type": "array", "items": _LOAD}
@@ -17,7 +17,7 @@ def _array(items: dict[str, Any], text: str) -> dict[str, Any]:
     return {"type": "array", "items": items, "description": text}
 
 
-PROBLEM_SCHEMA: dict[str, Any] = {
+_ASSIGNMENT: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "A planner's problem: which executor should own each key group",
     "type": "object",
@@ -89,6 +89,89 @@ PROBLEM_SCHEMA: dict[str, Any] = {
     },
 }
 
+
+def _problem(kind: str, title: str, required: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        "type": "object",
+        "required": ["kind", *required],
+        "additionalProperties": False,
+        "properties": {"kind": {"const": kind}, **required, **others, "options": _OPTIONS},
+    }
+
+
+_OPTIONS = _ASSIGNMENT["properties"]["options"]
+_COUNTS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+
+PROBLEM_SCHEMAS: dict[str, dict[str, Any]] = {
+    "assignment": _ASSIGNMENT,
+    "core_allocation": _problem(
+        "core_allocation",
+        "How many cores each executor needs so that rows are fast enough",
+        {
+            "network": {
+                "type": "object",
+                "required": ["arrival_per_s", "service_per_s", "input_per_s"],
+                "additionalProperties": False,
+                "properties": {
+                    "arrival_per_s": _array(_LOAD, "Per executor: rows that reach it."),
+                    "service_per_s": _array(
+                        {"type": "number", "exclusiveMinimum": 0},
+                        "Per executor: rows that one of its cores processes.",
+                    ),
+                    "input_per_s": {
+                        "type": "number",
+                        "exclusiveMinimum": 0,
+                        "description": "Rows that enter the flow from outside.",
+                    },
+                },
+            },
+            "latency_target_s": {"type": "number", "exclusiveMinimum": 0},
+            "available_cores": {"type": "integer", "minimum": 0},
+        },
+        idle_cores={
+            "type": "integer",
+            "minimum": 0,
+            "description": "Cores that an executor keeps although nothing reaches it; default 1.",
+        },
+    ),
+    "core_assignment": _problem(
+        "core_assignment",
+        "Which machine each executor's cores are on",
+        {
+            "current": _array(_COUNTS, "Per machine: cores that each executor holds there today."),
+            "machine_cores": _array({"type": "integer", "minimum": 0}, "Per machine."),
+            "cores": _array({"type": "integer", "minimum": 0}, "Per executor: cores it needs."),
+            "state_bytes": _array(_LOAD, "Per executor."),
+            "data_bytes_per_s": _array(_LOAD, "Per executor: input plus output."),
+            "home": _array(
+                {"type": "integer", "minimum": 0}, "Per executor: machine of its main process."
+            ),
+        },
+    ),
+    "fusion": _problem(
+        "fusion",
+        "Which operators share one component",
+        {
+            "operators": _array({"type": "string"}, "Names, each once."),
+            "attributes": _array(
+                {"type": "array", "items": {"type": "string"}},
+                "Per operator: its partition attributes; none: it cannot be fused.",
+            ),
+            "source": _array({"type": "integer", "minimum": 0}, "Per stream: operator it leaves."),
+            "target": _array({"type": "integer", "minimum": 0}, "Per stream: operator it reaches."),
+            "rate": _array(_LOAD, "Per stream: rows per second."),
+        },
+        attribute_values={
+            "type": "object",
+            "additionalProperties": _LOAD,
+            "description": "What an attribute counts in the score by attributes; default 1.",
+        },
+    ),
+}
+"""By kind of problem."""
+
 SOLUTION_SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "A planner's solution",
@@ -137,7 +220,7 @@ SOLUTION_SCHEMA: dict[str, Any] = {
     },
 }
 
-EXAMPLE: dict[str, Any] = {
+_ASSIGNMENT_EXAMPLE: dict[str, Any] = {
     "kind": "assignment",
     "executors": ["a", "b", "c"],
     "load": [5, 7, 3, 6, 9, 4, 2, 8, 6, 4, 5, 1],
@@ -152,3 +235,35 @@ EXAMPLE: dict[str, Any] = {
     },
 }
 """Twelve key groups on two executors of three: `godwit plan ssm` moves them within tau = 0.2."""
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "assignment": _ASSIGNMENT_EXAMPLE,
+    "core_allocation": {
+        "kind": "core_allocation",
+        "network": {
+            "arrival_per_s": [29, 5, 0],
+            "service_per_s": [10, 10, 10],
+            "input_per_s": 29,
+        },
+        "latency_target_s": 0.15,
+        "available_cores": 20,
+    },
+    "core_assignment": {
+        "kind": "core_assignment",
+        "current": [[2, 0], [0, 2]],
+        "machine_cores": [4, 4],
+        "cores": [3, 4],
+        "state_bytes": [1000, 2000],
+        "data_bytes_per_s": [5e5, 2e6],
+        "home": [0, 1],
+    },
+    "fusion": {
+        "kind": "fusion",
+        "operators": ["parse", "by_plane", "by_route", "store"],
+        "attributes": [["plane", "route"], ["plane"], ["route"], ["plane"]],
+        "source": [0, 0, 1],
+        "target": [1, 2, 3],
+        "rate": [100, 40, 10],
+    },
+}
+"""By kind of problem; each is one that its planners solve."""

@@ -349,12 +349,19 @@ class Problem:
                 int(self.operator_of[k]),
                 f"operators are numbered 0 to {len(self.operators) - 1}",
             )
-        set_field(self, "downstream", tuple((int(a), int(b)) for a, b in self.downstream))
-        for pair in self.downstream:
-            if not all(0 <= o < len(self.operators) for o in pair) or pair[0] == pair[1]:
+        pairs = []
+        for i, pair in enumerate(self.downstream):
+            ends = tuple(pair) if isinstance(pair, tuple | list) else ()
+            if not (
+                len(ends) == 2
+                and all(0 <= o < len(self.operators) for o in ends)
+                and ends[0] != ends[1]
+            ):
                 raise wrong_value(
-                    "downstream", pair, "give pairs of two different operators' indices"
+                    f"downstream[{i}]", pair, "give pairs of two different operators' indices"
                 )
+            pairs.append((int(ends[0]), int(ends[1])))
+        set_field(self, "downstream", tuple(pairs))
         for name in ("source", "target"):
             ends = getattr(self.traffic, name)
             if len(ends) and not (ends.min() >= 0 and ends.max() < m):

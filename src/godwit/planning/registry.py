@@ -11,180 +11,59 @@ to `PLANNERS`.
 
 from __future__ import annotations
 
-import importlib
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.arrays import is_contiguous
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from godwit.planning.problem import Problem
+from godwit.planning.intervals.projected import ProjectedCost
+from godwit.planning.intervals.transitions import Transitions
+from godwit.planning.plain_values import (
+    ARRAY,
+    FLAG,
+    NUMBER,
+    NUMBERS,
+    WHOLE,
+    WHOLES,
+    Plain,
+    one_of,
+    optional,
+    wrong_field,
+)
+from godwit.planning.planner import (
+    Planner,
+    a_load_range,
+    arbitrary_maps,
+    equal_executors,
+    none_draining,
+    one_range_each,
+    port,
+    some_tau,
+    some_traffic,
+    two_windows,
+)
 
 __all__ = ["PLANNERS", "Planner", "planner"]
 
-Requirement = Callable[["Problem"], str]
-"""Why a planner cannot take a problem, in a few words; empty if it can."""
+
+def _read_transitions(value: object, name: str) -> object:
+    if value is None or isinstance(value, Transitions):
+        return value
+    if not isinstance(value, Mapping) or set(value) != {"sizes", "probability"}:
+        raise wrong_field(name, value, "Give an object with sizes and probability.")
+    return Transitions(
+        sizes=WHOLES.read(value["sizes"], f"{name}.sizes"),
+        probability=ARRAY.read(value["probability"], f"{name}.probability"),
+    )
 
 
-def one_range_each(problem: Problem) -> str:
-    """Every executor must own one range of key groups today."""
-    if not is_contiguous(problem.current, problem.num_executors):
-        return "the current assignment is not made of intervals"
-    return ""
-
-
-def equal_executors(problem: Problem) -> str:
-    """Executors must have equal capacities."""
-    return "" if problem.homogeneous else "executors have different capacities"
-
-
-def two_windows(problem: Problem) -> str:
-    """There must be a history of at least two windows."""
-    return "" if len(problem.history) > 1 else "there are less than two windows of history"
-
-
-def a_load_range(problem: Problem) -> str:
-    """There must be a range that loads should be in."""
-    limits = problem.limits
-    given = limits.load_low is not None and limits.load_high is not None
-    return "" if given else "limits.load_low and limits.load_high are not given"
-
-
-def none_draining(problem: Problem) -> str:
-    """No executor may drain."""
-    return "an executor is draining" if problem.draining.any() else ""
-
-
-def some_traffic(problem: Problem) -> str:
-    """There must be traffic between key groups."""
-    return "" if len(problem.traffic.rate) else "there is no traffic between key groups"
-
-
-def some_tau(problem: Problem) -> str:
-    """Tau, the load balancing threshold, must be given."""
-    return "" if problem.limits.tau is not None else "limits.tau is not given"
-
-
-def arbitrary_maps(problem: Problem) -> str:
-    """Any map must do as an assignment."""
-    return "intervals are wanted" if problem.intervals else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planner:
-    """What is known of a planner before it runs.
-
-    Attributes
-    ----------
-    name
-        As in ``godwit plan NAME``.
-    family
-        Folder of its module, ``godwit.planning.<family>.<name>``.
-    kind
-        ``exact`` proves its optimum, ``heuristic`` does not, ``baseline`` is there to compare with.
-    minimises, constraints, cost
-        Sentences for people.
-    paper
-        Paper and section.
-    asks
-        Type of problem: ``assignment`` is `Problem`; ``cores`` and ``fusion`` have their own.
-    requires
-        Checks a problem must pass; see `refusal`.
-    refuses
-        Limits that it does not keep: a problem that has one is refused. A baseline may break other
-        limits, and its solution then says so.
-    """
-
-    name: str
-    family: str
-    kind: Literal["exact", "heuristic", "baseline"]
-    minimises: str
-    constraints: str
-    cost: str
-    paper: str
-    asks: Literal["assignment", "cores", "fusion"] = "assignment"
-    requires: tuple[Requirement, ...] = ()
-    refuses: tuple[str, ...] = ()
-
-    def refusal(self, problem: Problem) -> str:
-        """Why this planner cannot take `problem`; empty if it can."""
-        reasons = [check(problem) for check in self.requires]
-        reasons += [
-            f"it does not keep limits.{name}"
-            for name in self.refuses
-            if getattr(problem.limits, name) is not None
-        ]
-        return "; ".join(filter(None, reasons))
-
-    def load(self) -> Callable[..., Any]:
-        """Import and return the planner's function.
-
-        Raises
-        ------
-        InvalidProblemError
-            If a solver that it needs is not installed.
-        """
-        try:
-            module = importlib.import_module(f"godwit.planning.{self.family}.{self.name}")
-        except ModuleNotFoundError as error:
-            raise InvalidProblemError(
-                f"Planner {self.name!r} needs the package {error.name!r}, which is not installed.",
-                remedy="Install godwit[planning].",
-                field="method",
-                value=self.name,
-            ) from error
-        function: Callable[..., Any] = getattr(module, f"plan_{self.name}")
-        return function
-
-    def options(self) -> Mapping[str, inspect.Parameter]:
-        """Options of the planner's function by name, without clock and random generator."""
-        parameters = inspect.signature(self.load()).parameters
-        return {
-            name: parameter
-            for name, parameter in parameters.items()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in {"clock", "rng"}
-        }
-
-    def __call__(self, problem: Any, **options: Any) -> Any:
-        """Plan, after checking that the problem is one this planner can take.
-
-        Raises
-        ------
-        InvalidProblemError
-            If it is not, or if an option does not exist.
-        """
-        function = self.load()
-        known = inspect.signature(function).parameters
-        wanted = str(next(iter(known.values())).annotation)
-        refusal = ""
-        if type(problem).__name__ != wanted:
-            refusal = f"it asks for a {wanted}, not a {type(problem).__name__}"
-        elif self.asks == "assignment":
-            refusal = self.refusal(problem)
-        if refusal:
-            raise InvalidProblemError(
-                f"Planner {self.name!r} cannot take this problem: {refusal}.",
-                remedy="Change the problem, or see `godwit plan --help` for other planners.",
-                field="method",
-                value=self.name,
-            )
-        unknown = sorted(set(options) - set(known))
-        if unknown:
-            raise InvalidProblemError(
-                f"Planner {self.name!r} has no option {unknown[0]!r}.",
-                remedy=f"Its options are {', '.join(self.options()) or 'none'}.",
-                field=f"options.{unknown[0]}",
-                value=options[unknown[0]],
-            )
-        return function(problem, **options)
-
-
+_TRANSITIONS = Plain(read=_read_transitions, schema={"type": "object"})
+_PROJECTED = port(ProjectedCost, "Give a table made by `godwit plan precompute`.")
+_SOLVER = {
+    "time_limit_s": NUMBER,
+    "node_limit": optional(WHOLE),
+    "patience": WHOLE,
+}
+_RING = {"points": WHOLE, "seed": WHOLE}
 _INTERVALS_WITHIN_TAU = (one_range_each, equal_executors, some_tau)
 
 PLANNERS: Mapping[str, Planner] = MappingProxyType(
@@ -223,6 +102,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 paper="1 §5.1",
                 requires=_INTERVALS_WITHIN_TAU,
                 refuses=("max_moves", "max_bytes"),
+                takes={"targets": WHOLES, "taus": NUMBERS},
             ),
             Planner(
                 name="mtm",
@@ -234,6 +114,12 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 paper="1 §5.2",
                 requires=_INTERVALS_WITHIN_TAU,
                 refuses=("max_moves", "max_bytes", "max_usage"),
+                takes={
+                    "projected": _PROJECTED,
+                    "transitions": _TRANSITIONS,
+                    "gamma": NUMBER,
+                    "max_drift": NUMBER,
+                },
             ),
             Planner(
                 name="consistent_hashing",
@@ -244,6 +130,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="O((m + n·points) log(n·points))",
                 paper="1 §6, appendix A",
                 refuses=("max_usage",),
+                takes=_RING | {"equal_counts": FLAG},
             ),
             Planner(
                 name="storm_default",
@@ -264,6 +151,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="O(m log m + heavy·n)",
                 paper="1 §6 (Gedik 2014)",
                 refuses=("max_usage",),
+                takes=_RING | {"heavy_share": NUMBER, "migration_weight": NUMBER},
             ),
             Planner(
                 name="milp",
@@ -274,6 +162,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="exact up to 600 binaries; beyond, the time limit, with a bound and a gap",
                 paper="2 §4.3.1",
                 requires=(arbitrary_maps,),
+                takes=_SOLVER | {"rounds": WHOLE, "least_gain": NUMBER},
             ),
             Planner(
                 name="albic",
@@ -284,6 +173,15 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="the time limit, for at most maxPL/stepPL + log(pairs) attempts",
                 paper="2 §4.3.2",
                 requires=(arbitrary_maps, some_traffic),
+                takes=_SOLVER
+                | {
+                    "max_load_distance": NUMBER,
+                    "max_partition_load": NUMBER,
+                    "partition_step": NUMBER,
+                    "score_factor": NUMBER,
+                    "pairs": WHOLE,
+                    "even_enough": NUMBER,
+                },
             ),
             Planner(
                 name="flux",
@@ -306,6 +204,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 paper="2 §5.2 (Nasir 2015)",
                 requires=(arbitrary_maps,),
                 refuses=("max_usage", "target_executors"),
+                takes={"seed": WHOLE, "merge_cost": NUMBER, "merge_load": NUMBER},
             ),
             Planner(
                 name="cola",
@@ -317,6 +216,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 paper="2 §5.3 (Khandekar 2009)",
                 requires=(arbitrary_maps, some_traffic),
                 refuses=("max_usage", "target_executors"),
+                takes={"max_load_distance": NUMBER},
             ),
             Planner(
                 name="elb",
@@ -328,6 +228,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 paper="4 §3",
                 requires=(arbitrary_maps, a_load_range),
                 refuses=("max_moves", "max_bytes", "max_usage", "tau"),
+                takes={"resize": FLAG, "giving": one_of("range", "mean")},
             ),
             Planner(
                 name="clb",
@@ -339,6 +240,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 paper="4 §4",
                 requires=(arbitrary_maps, two_windows),
                 refuses=("max_moves", "max_bytes", "max_usage", "tau"),
+                takes={"threshold": NUMBER, "refine": WHOLE, "least_gain": NUMBER},
             ),
             Planner(
                 name="pkg",
@@ -350,6 +252,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 paper="4 §5 (Nasir 2015)",
                 requires=(arbitrary_maps,),
                 refuses=("max_usage", "target_executors"),
+                takes={"seed": WHOLE},
             ),
             Planner(
                 name="universal_hashing",
@@ -361,6 +264,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 paper="4 §5 (UHLB)",
                 requires=(arbitrary_maps,),
                 refuses=("max_usage", "target_executors"),
+                takes={"choices": WHOLE},
             ),
             Planner(
                 name="intra_executor",
@@ -381,7 +285,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="mean latency of the queueing network at most the target",
                 cost="O(m log m + cores·log m)",
                 paper="5 §4.1",
-                asks="cores",
+                asks="core_allocation",
             ),
             Planner(
                 name="core_assignment",
@@ -391,7 +295,8 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="cores per machine and executor; data-intensive executors stay local",
                 cost="O(moves·(n + m)) per doubling of phi",
                 paper="5 §4.2",
-                asks="cores",
+                asks="core_assignment",
+                takes={"phi_bytes_per_s": NUMBER},
             ),
             Planner(
                 name="naive_core_assignment",
@@ -401,7 +306,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 constraints="cores per machine and executor",
                 cost="O(cores)",
                 paper="5 §5.4",
-                asks="cores",
+                asks="core_assignment",
             ),
             Planner(
                 name="fusion",
@@ -412,6 +317,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 cost="O(streams·log(streams) + operators²), mostly",
                 paper="3 §4.4.1",
                 asks="fusion",
+                takes={"score": one_of("traffic", "attributes", "baseline"), "acyclic": FLAG},
             ),
         )
     }

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.cli.plan import add_plan_command
-from godwit.planning.json_schema import EXAMPLE
+from godwit.planning.json_schema import EXAMPLES
 from godwit.planning.registry import PLANNERS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TRANSITIONS = EXAMPLE["options"]["mtm"]["transitions"]
+TRANSITIONS = EXAMPLES["assignment"]["options"]["mtm"]["transitions"]
 
 
 def _run(*words: str) -> int:
@@ -27,14 +27,14 @@ def _run(*words: str) -> int:
 @pytest.fixture
 def problem(tmp_path: Path) -> str:
     path = tmp_path / "problem.json"
-    path.write_text(json.dumps(EXAMPLE))
+    path.write_text(json.dumps(EXAMPLES["assignment"]))
     return str(path)
 
 
 def _changed(problem: str, **changes: Any) -> str:
     from pathlib import Path
 
-    Path(problem).write_text(json.dumps({**EXAMPLE, **changes}))
+    Path(problem).write_text(json.dumps({**EXAMPLES["assignment"], **changes}))
     return problem
 
 
@@ -133,7 +133,7 @@ def test_help_says_what_a_method_minimises(method: str, capsys: pytest.CaptureFi
         assert heading in out
 
 
-@pytest.mark.parametrize("what", ["problem", "solution", "example"])
+@pytest.mark.parametrize("what", ["assignment", "fusion", "solution"])
 def test_schemas_are_printed(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("schema", what) == 0
     assert json.loads(capsys.readouterr().out)

@@ -18,7 +18,7 @@ from godwit.planning.json_format import (
     problem_to_dict,
     solution_to_dict,
 )
-from godwit.planning.json_schema import EXAMPLE, PROBLEM_SCHEMA, SOLUTION_SCHEMA
+from godwit.planning.json_schema import EXAMPLES, PROBLEM_SCHEMAS, SOLUTION_SCHEMA
 from godwit.planning.problem import Limits, Problem, Traffic
 
 
@@ -53,15 +53,15 @@ def test_a_problem_survives_the_way_through_json() -> None:
 
 
 def test_every_field_of_a_problem_and_its_limits_is_in_the_schema() -> None:
-    properties = PROBLEM_SCHEMA["properties"]
+    properties = PROBLEM_SCHEMAS["assignment"]["properties"]
     fields = {field.name for field in dataclasses.fields(Problem)}
     assert fields == set(properties) - {"kind", "options"}
     assert {f.name for f in dataclasses.fields(Limits)} == set(properties["limits"]["properties"])
-    assert set(EXAMPLE) <= set(properties)
+    assert set(EXAMPLES["assignment"]) <= set(properties)
 
 
 def test_a_solution_has_the_fields_of_its_schema() -> None:
-    problem, _ = problem_from_json(json.dumps(EXAMPLE))
+    problem, _ = problem_from_json(json.dumps(EXAMPLES["assignment"]))
     values = solution_to_dict(plan_ssm(problem))
     assert set(values) == set(SOLUTION_SCHEMA["properties"])
     assert values == json.loads(json.dumps(values))
@@ -72,7 +72,11 @@ def test_a_solution_has_the_fields_of_its_schema() -> None:
 
 
 def test_executors_may_be_numbers_or_names() -> None:
-    by_number = {**EXAMPLE, "current": [0] * 7 + [1] * 5, "draining": [False, False, True]}
+    by_number = {
+        **EXAMPLES["assignment"],
+        "current": [0] * 7 + [1] * 5,
+        "draining": [False, False, True],
+    }
     by_number["limits"] = {"tau": 0.2}
     by_number.pop("options")
     problem = problem_from_dict(by_number)
@@ -81,7 +85,7 @@ def test_executors_may_be_numbers_or_names() -> None:
 
 
 def test_options_are_kept_apart() -> None:
-    _, options = problem_from_json(json.dumps(EXAMPLE))
+    _, options = problem_from_json(json.dumps(EXAMPLES["assignment"]))
     assert options["oms"] == {"targets": [3, 2, 3]}
 
 
@@ -111,14 +115,18 @@ def test_options_are_kept_apart() -> None:
         ({"kind": "weather"}, "kind"),
         ({"kind": ["assignment"]}, "kind"),
         ({"executors": "abc"}, "executors"),
-        ({"executors": [1, 2, 3]}, "executors"),
+        ({"executors": [1, 2, 3]}, "executors[0]"),
+        ({"limits": {"max_usage": ["q"]}}, "limits.max_usage[0]"),
+        ({"downstream": [0, 1]}, "downstream[0]"),
+        ({"downstream": [[0]]}, "downstream[0]"),
+        ({"load": [1] * 11 + [10**400]}, "load"),
         ({"seconds_per_byte": "fast"}, "seconds_per_byte"),
         ({"options": 1}, "options"),
     ],
 )
 def test_bad_json_is_refused_by_field(change: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidProblemError) as caught:
-        problem_from_json(json.dumps({**EXAMPLE, **change}))
+        problem_from_json(json.dumps({**EXAMPLES["assignment"], **change}))
     assert caught.value.context["field"] == named
     assert named in str(caught.value)
 
@@ -126,7 +134,9 @@ def test_bad_json_is_refused_by_field(change: dict[str, Any], named: str) -> Non
 @pytest.mark.parametrize("missing", ["executors", "load", "state_bytes", "current"])
 def test_a_missing_field_is_named(missing: str) -> None:
     with pytest.raises(InvalidProblemError, match=missing):
-        problem_from_dict({k: v for k, v in EXAMPLE.items() if k not in {missing, "options"}})
+        problem_from_dict(
+            {k: v for k, v in EXAMPLES["assignment"].items() if k not in {missing, "options"}}
+        )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "nonsense"])

@@ -8,7 +8,7 @@ import pytest
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.json_format import problem_from_dict
-from godwit.planning.json_schema import EXAMPLE
+from godwit.planning.json_schema import EXAMPLES
 from godwit.planning.preview import human_bytes, preview
 from godwit.planning.problem import Problem
 from godwit.planning.validation import make_solution
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def _plan() -> Solution:
-    return plan_ssm(problem_from_dict({k: v for k, v in EXAMPLE.items() if k != "options"}))
+    return plan_ssm(
+        problem_from_dict({k: v for k, v in EXAMPLES["assignment"].items() if k != "options"})
+    )
 
 
 def test_a_preview_shows_load_and_bytes_of_every_executor() -> None:

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.oracles.interval_plans import line_problem
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.problem import Problem
+from godwit.planning.json_format import KINDS
+from godwit.planning.json_schema import EXAMPLES, PROBLEM_SCHEMAS
+from godwit.planning.planner import ASKED
+from godwit.planning.problem import Limits, Problem
 from godwit.planning.registry import PLANNERS, planner
 
 
@@ -24,7 +29,7 @@ def test_every_planner_loads_and_says_what_it_does() -> None:
 
 
 def test_options_leave_out_clocks() -> None:
-    assert list(PLANNERS["oms"].options()) == ["targets", "taus"]
+    assert list(PLANNERS["oms"].takes) == ["targets", "taus"]
 
 
 def test_an_unknown_planner_is_refused_with_the_names_there_are() -> None:
@@ -67,3 +72,40 @@ def test_a_missing_solver_disturbs_only_the_planners_that_need_it(
     with pytest.raises(InvalidProblemError, match=r"needs the package 'pymetis'"):
         planner("cola").load()
     assert planner("ssm").load().__name__ == "plan_ssm"
+
+
+def test_every_option_of_a_planner_has_a_type_and_every_kind_of_problem_an_entry() -> None:
+    for entry in PLANNERS.values():
+        parameters = inspect.signature(entry.load()).parameters.values()
+        names = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        assert names - {"clock", "rng"} == set(entry.takes), entry.name
+        for name, default in entry.defaults().items():
+            if default is not None:
+                entry.takes[name].read(default, name)
+    assert set(ASKED) == set(KINDS) == set(PROBLEM_SCHEMAS) == set(EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "named"),
+    [
+        ("milp", {"rng": 3}, "options.rng"),
+        ("milp", {"clock": "now"}, "options.clock"),
+        ("milp", {"rounds": 1.5}, "options.rounds"),
+        ("milp", {"time_limit_s": "long"}, "options.time_limit_s"),
+        ("milp", {"node_limit": True}, "options.node_limit"),
+        ("elb", {"giving": "x"}, "options.giving"),
+        ("elb", {"resize": 1}, "options.resize"),
+        ("oms", {"targets": 2}, "options.targets"),
+        ("oms", {"taus": [None]}, "options.taus[0]"),
+        ("mtm", {"transitions": {"sizes": [1]}}, "options.transitions"),
+        ("mtm", {"projected": [1]}, "options.projected"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused_by_name(
+    method: str, options: dict[str, Any], named: str
+) -> None:
+    limits = Limits(load_low=0.0, load_high=9.0) if method == "elb" else Limits(tau=0.5)
+    problem = dataclasses.replace(line_problem([0, 1], tau=0.5), limits=limits)
+    with pytest.raises(InvalidProblemError) as caught:
+        planner(method)(dataclasses.replace(problem, intervals=False), **options)
+    assert caught.value.context["field"] == named

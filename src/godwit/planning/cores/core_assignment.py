@@ -90,8 +90,8 @@ class CoreAssignmentProblem:
                 raise wrong_value(name, f"shape {given.shape}", f"the shape must be {size}")
             require_load(given, name)
             whole = name not in {"state_bytes", "data_bytes_per_s"}
-            if whole and (given != np.floor(given)).any():
-                raise wrong_value(name, "a fraction", "give whole numbers")
+            if whole and ((given != np.floor(given)) | (given > np.iinfo(np.int32).max)).any():
+                raise wrong_value(name, "a number that does not fit", "give whole numbers in range")
             array = given.astype(np.int64) if whole else given.copy()
             array.setflags(write=False)
             object.__setattr__(self, name, array)

@@ -98,7 +98,7 @@ def test_remote_data_is_the_share_of_cores_away_from_home() -> None:
     ("changes", "names"),
     [
         ({"current": np.array([1, 2])}, "current"),
-        ({"cores": np.array([1.5, 2])}, "cores = 'a fraction'"),
+        ({"cores": np.array([1.5, 2])}, "cores = 'a number that does not fit'"),
         ({"cores": np.array([-1, 2])}, r"cores\[0\] = -1"),
         ({"state_bytes": np.array([math.nan, 2])}, r"state_bytes\[0\] = nan"),
         ({"home": np.array([0, 7])}, r"home\[1\] = 7"),
