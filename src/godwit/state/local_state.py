@@ -152,9 +152,9 @@ class LocalState:
             If the batches do not fit the schema, or one another, or are too large for one table.
         """
         before = self.versions[changes.key_groups]
-        for table, mask in self._homes(changes, homes):
-            table.apply(changes.where(mask), before[mask])
-        self.take_up(changes.key_groups)
+        for number, mask in self._homes(changes, homes):
+            self._table(number).apply(changes.where(mask), before[mask])
+            self._note(changes.key_groups[mask], number)
 
     def replace(self, contents: Changes, homes: npt.NDArray[np.int32]) -> None:
         """Hold exactly these rows of some key groups, where no newer version is in already.
@@ -164,9 +164,9 @@ class LocalState:
         StorageFullError, StateEncodingError
             As of `apply`; the table is as it was.
         """
-        for table, mask in self._homes(contents, homes):
-            table.replace(contents.where(mask))
-        self.take_up(contents.key_groups)
+        for number, mask in self._homes(contents, homes):
+            self._table(number).replace(contents.where(mask))
+            self._note(contents.key_groups[mask], number)
 
     def drop(self, key_groups: KeyGroups) -> None:
         """Forget key groups, wherever they are; their space is free sooner or later."""
@@ -176,11 +176,16 @@ class LocalState:
 
     def _homes(
         self, changes: Changes, homes: npt.NDArray[np.int32]
-    ) -> Iterator[tuple[StateTable, npt.NDArray[np.bool_]]]:
+    ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
         tables = self._table_of[changes.key_groups]
         tables = np.where(tables < 0, homes[changes.key_groups], tables)
         for number in np.flatnonzero(np.bincount(tables)).tolist():
-            yield self._table(number), tables == number
+            yield number, tables == number
+
+    def _note(self, key_groups: KeyGroups, number: int) -> None:
+        """Note what a table holds, now that it was written."""
+        self._table_of[key_groups] = number
+        self.versions[key_groups] = self._table(number).versions(key_groups)
 
     def _by_table(
         self, tables: npt.NDArray[np.int32]

@@ -90,7 +90,7 @@ class StateTable:
         if not self._map() or self._is_marked(key_groups):
             with self._lock():  # whoever writes may be alive
                 self._settle()
-        return self._versions(key_groups)
+        return self.versions(key_groups)
 
     def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Bytes of keys and state of each key group; what index and garbage take is not counted."""
@@ -178,7 +178,7 @@ class StateTable:
         changes.check(self.schema, str(self._path))
         with self._lock():
             self._settle()
-            now = self._versions(changes.key_groups)
+            now = self.versions(changes.key_groups)
             lost = np.flatnonzero(now < before)
             if lost.size:
                 first = int(lost[0])
@@ -204,7 +204,7 @@ class StateTable:
         contents.check(self.schema, str(self._path))
         with self._lock():
             self._settle()
-            newer = contents.where(contents.epochs > self._versions(contents.key_groups))
+            newer = contents.where(contents.epochs > self.versions(contents.key_groups))
             self._bring_in(newer, whole=True)
 
     def drop(self, key_groups: KeyGroups) -> None:
@@ -214,7 +214,7 @@ class StateTable:
         with self._lock():
             self._settle()
             file = self._file
-            held = key_groups[self._versions(key_groups) >= 0]
+            held = key_groups[self.versions(key_groups) >= 0]
             if file is None or not held.size:
                 return
             image = file.image
@@ -355,7 +355,8 @@ class StateTable:
     def _is_marked(self, key_groups: KeyGroups) -> bool:
         return bool(self._image.marks[key_groups].any())
 
-    def _versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+    def versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        """Versions as the file that is mapped has them; see `take_up`."""
         return self._image.versions[key_groups]
 
     def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:

@@ -46,7 +46,7 @@ class OneKeyGroup:
 
     @property
     def version(self) -> int:
-        return int(self.table._versions(self._only)[0])
+        return int(self.table.versions(self._only)[0])
 
     @property
     def num_keys(self) -> int:
