@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from godwit.dataflow.compiled import UpstreamInput
     from godwit.dataflow.operator import KeyedOperator
     from godwit.lane.lane import LaneFlow
     from godwit.lane.messages import StateInstruction
@@ -47,13 +48,18 @@ if TYPE_CHECKING:
 __all__ = ["OneProcess", "Took", "lane_operator", "run_stages"]
 
 
-def lane_operator(operator: KeyedOperator, index: int = 0, level: int = 1) -> LaneOperator:
-    """Make an operator, whose output nobody takes, what a lane wants it to be."""
+def lane_operator(
+    operator: KeyedOperator,
+    index: int = 0,
+    level: int = 1,
+    feeds: tuple[tuple[int, UpstreamInput], ...] = (),
+) -> LaneOperator:
+    """Make an operator, whose output goes to no sink, what a lane wants it to be."""
     return LaneOperator(
         index=index,
         level=level,
         operator=operator,
-        feeds=(),
+        feeds=feeds,
         outputs=(),
         state=EntryLayout(name=operator.name, schema=operator.schema),
         waiting=WaitingLayout(operator=operator.name, schema=operator.waiting),

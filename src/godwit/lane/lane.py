@@ -13,14 +13,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from godwit.lane.executor import claim_local_store, current_executor, local_store_root
 from godwit.lane.files import LaneFiles
-from godwit.lane.messages import LaneReport
+from godwit.lane.messages import LaneReport, SentLoad
 from godwit.lane.operator_lane import run_operator
 from godwit.lane.outputs import stage_output
-from godwit.lane.wire import Header, Shipment, pack_report, ship
+from godwit.lane.wire import Header, Shipment, Tally, pack_report, ship
 from godwit.model.errors import GodwitError
 from godwit.state.local_store import LocalStore
 
@@ -218,8 +219,28 @@ class _Lane:
                 continue
             columns = table.cast(given.schema).to_batches()[0]
             origin = (self.level, member.index, self.place)
-            yield from ship(self.shipments[index], columns, origin)
+            tally = Tally(self.flow.num_key_groups)
+            yield from ship(self.shipments[index], columns, origin, tally)
+            self._sent(self.flow.operators[index].operator.name, tally)
         self._took("pass_on", started)
+
+    def _sent(self, operator: str, tally: Tally) -> None:
+        """Report what went to another operator, and how much of it to other executors."""
+        key_groups = np.flatnonzero(tally.rows)
+        places, here = self.instruction.places, self.instruction.places[self.place].executor
+        self.report.sent.append(
+            SentLoad(
+                operator=operator,
+                key_groups=key_groups.tolist(),
+                rows=tally.rows[key_groups].tolist(),
+                size_bytes=tally.size_bytes[key_groups].tolist(),
+                crossed_bytes=sum(
+                    size
+                    for place, size in tally.place_bytes.items()
+                    if places[place].executor != here
+                ),
+            )
+        )
 
     def finish(self) -> bytes:
         """Write what is to be written and return the report, pickled."""

@@ -25,6 +25,7 @@ __all__ = [
     "OperatorInstruction",
     "OperatorReport",
     "Place",
+    "SentLoad",
     "StateInstruction",
 ]
 
@@ -183,6 +184,28 @@ class OperatorReport:
     versions: dict[StateId, dict[int, int]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentLoad:
+    """What one lane sent to one operator downstream: columns, one entry per key group there.
+
+    Attributes
+    ----------
+    operator
+        The operator that it was sent to.
+    key_groups, rows, size_bytes
+        Key group of that operator; rows (or partial states) for it, and their share of the bytes
+        that were sent.
+    crossed_bytes
+        Bytes sent to lanes of other executors than the sender's.
+    """
+
+    operator: str
+    key_groups: list[int]
+    rows: list[int]
+    size_bytes: list[float]
+    crossed_bytes: int
+
+
 @dataclass(slots=True, kw_only=True)
 class LaneReport:
     """What one lane task did.
@@ -197,6 +220,8 @@ class LaneReport:
         What it did and wrote.
     rows_out
         Rows emitted.
+    sent
+        What went to operators downstream, one entry per operator and epoch.
     took_ms
         Phase → milliseconds.
     error
@@ -211,5 +236,6 @@ class LaneReport:
     snapshots: list[SnapshotRef] = field(default_factory=list)
     outputs: list[OutputRef] = field(default_factory=list)
     rows_out: int = 0
+    sent: list[SentLoad] = field(default_factory=list)
     took_ms: dict[str, float] = field(default_factory=dict)
     error: GodwitError | None = None

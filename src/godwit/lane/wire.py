@@ -25,10 +25,19 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.operator import KeyedOperator
 
-__all__ = ["Blob", "Header", "Shipment", "pack_report", "partial_schema", "raw_schema", "ship"]
+__all__ = [
+    "Blob",
+    "Header",
+    "Shipment",
+    "Tally",
+    "pack_report",
+    "partial_schema",
+    "raw_schema",
+    "ship",
+]
 
 Blob = tuple[int, bytes]
-"""Lane number and payload."""
+"""Number of a place, and a payload for it."""
 
 _HEADER = struct.Struct("<BBHIIIIQ4x")  # 32 bytes: Arrow wants its buffers aligned
 _ROWS, _PARTIAL, _REPORT = 0, 1, 2
@@ -118,7 +127,7 @@ class Shipment:
     operator
         The operator.
     places
-        Shape ``(num_key_groups,)``: the lane of each key group.
+        Shape ``(num_key_groups,)``: the place of each key group.
     """
 
     index: int
@@ -127,10 +136,58 @@ class Shipment:
     places: npt.NDArray[np.int32]
 
 
+class Tally:
+    """What was sent to one operator, per key group of its own.
+
+    Parameters
+    ----------
+    num_key_groups
+        Number of key groups.
+
+    Attributes
+    ----------
+    rows, size_bytes
+        Shape ``(num_key_groups,)``: rows (or partial states), and their share of the payloads.
+    place_bytes
+        Place → bytes of payloads for it.
+    """
+
+    def __init__(self, num_key_groups: int) -> None:
+        self.rows = np.zeros(num_key_groups, np.int64)
+        self.size_bytes = np.zeros(num_key_groups, np.float64)
+        self.place_bytes: dict[int, int] = {}
+
+    def add(
+        self,
+        key_groups: npt.NDArray[np.int32],
+        places: npt.NDArray[np.int32],
+        sent_bytes: dict[int, int],
+    ) -> None:
+        """Count the rows of some payloads.
+
+        Parameters
+        ----------
+        key_groups, places
+            Shape ``(n,)``: of each row.
+        sent_bytes
+            Place → size of its payload.
+        """
+        counts = np.bincount(places)
+        per_row = np.zeros(len(counts))
+        for place, size in sent_bytes.items():
+            per_row[place] = size / counts[place]
+            self.place_bytes[place] = self.place_bytes.get(place, 0) + size
+        self.rows += np.bincount(key_groups, minlength=len(self.rows))
+        self.size_bytes += np.bincount(key_groups, per_row[places], minlength=len(self.rows))
+
+
 def ship(
-    shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int]
+    shipment: Shipment,
+    columns: pa.RecordBatch,
+    origin: tuple[int, int, int],
+    tally: Tally | None = None,
 ) -> Iterator[Blob]:
-    """Split rows by lane, combined per key first where that pays.
+    """Split rows by place, combined per key first where that pays.
 
     Parameters
     ----------
@@ -140,14 +197,19 @@ def ship(
         N rows of `raw_schema`.
     origin
         The sender (see `Header`).
+    tally
+        Counts what is sent, if given.
     """
     for number, start in enumerate(range(0, columns.num_rows, _MAX_CHUNK_ROWS)):
         chunk = columns.slice(start, _MAX_CHUNK_ROWS)
-        yield from _ship_chunk(shipment, chunk, (*origin, number))
+        yield from _ship_chunk(shipment, chunk, (*origin, number), tally)
 
 
 def _ship_chunk(
-    shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int, int]
+    shipment: Shipment,
+    columns: pa.RecordBatch,
+    origin: tuple[int, int, int, int],
+    tally: Tally | None,
 ) -> Iterator[Blob]:
     operator, num_key_groups = shipment.operator, len(shipment.places)
     # The hash does not travel: computing it again in the lane costs less than carrying it.
@@ -166,35 +228,41 @@ def _ship_chunk(
             [*keys.columns, *states.columns], schema=partial_schema(operator)
         )
         kind = _PARTIAL
-        lanes = shipment.places[groups.key_groups]
+        key_groups = groups.key_groups
     else:
         others = columns.columns[len(keys.schema) :]
         batch = pa.RecordBatch.from_arrays([*keys.columns, *others], schema=raw_schema(operator))
-        lanes = shipment.places[key_groups_of(hashes, num_key_groups)]
+        key_groups = key_groups_of(hashes, num_key_groups)
+    places = shipment.places[key_groups]
     rows = columns.num_rows
-    for lane, part in split_by_lane(batch, lanes):
+    sent_bytes = {}
+    for place, part in split_by_place(batch, places):
         header = _HEADER.pack(kind, shipment.level, shipment.index, *origin, rows)
-        yield lane, header + part.serialize().to_pybytes()
+        payload = header + part.serialize().to_pybytes()
+        sent_bytes[place] = len(payload)
+        yield place, payload
         rows = 0
+    if tally is not None and sent_bytes:
+        tally.add(key_groups, places, sent_bytes)
 
 
-def split_by_lane(
-    batch: pa.RecordBatch, lanes: npt.NDArray[np.int32]
+def split_by_place(
+    batch: pa.RecordBatch, places: npt.NDArray[np.int32]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows of `batch` by lane, in their order within each lane."""
+    """Rows of `batch` by place, in their order within each place."""
     if batch.num_rows == 0:
         return
-    counts = np.bincount(lanes)
+    counts = np.bincount(places)
     used = np.flatnonzero(counts)
     if len(used) == 1:
         yield int(used[0]), batch
         return
     # 16 bits make NumPy's stable sort a radix sort.
-    order = np.argsort(lanes.astype(np.uint16), kind="stable")
+    order = np.argsort(places.astype(np.uint16), kind="stable")
     batch = batch.take(pa.array(order))
     ends = np.cumsum(counts[used])
-    for lane, end, count in zip(used.tolist(), ends.tolist(), counts[used].tolist(), strict=True):
-        yield lane, batch.slice(end - count, count)
+    for place, end, count in zip(used.tolist(), ends.tolist(), counts[used].tolist(), strict=True):
+        yield place, batch.slice(end - count, count)
 
 
 def combining_pays(hashes: npt.NDArray[np.int64]) -> bool:
