@@ -1,0 +1,140 @@
+"""The Python blocks of the guides, and what each page's reader is taken to have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["PAGES", "PREPARED", "Block", "blocks_of", "prepare_inputs", "text_of"]
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    **{path.stem: path for path in sorted((ROOT / "docs" / "guide").glob("*.md"))},
+    "README": ROOT / "README.md",
+}
+
+_BLOCK = re.compile(
+    r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```python\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+Namespace = dict[str, Any]
+
+FLIGHTS = "tailnum string, year int, carrier string, origin string, dest string, arr_delay double"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A block of Python.
+
+    Attributes
+    ----------
+    code
+        Preceded by as many empty lines as make its lines have the numbers they have in the page.
+    reason
+        Why it is not run; empty if it is.
+    """
+
+    code: str
+    reason: str
+
+
+def text_of(page: str) -> str:
+    """Text of a page."""
+    return PAGES[page].read_text("utf-8")
+
+
+def blocks_of(page: str) -> list[Block]:
+    """Blocks of a page in their order."""
+    text = text_of(page)
+    return [
+        Block(
+            code="\n" * text.count("\n", 0, found.start("code")) + found["code"],
+            reason=found["reason"] or "",
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def prepare_inputs(directory: Path) -> None:
+    """Write the files that the pages' sources read."""
+    flights = [
+        ("N1", 2013, "UA", "EWR", "IAH", 11.0),
+        ("N1", 2013, "UA", "LGA", "IAH", -4.0),
+        ("N2", 2013, "AA", "JFK", "MIA", None),
+        ("N2", 2014, "AA", "JFK", "MIA", 90.0),
+        (None, 2014, "B6", "JFK", "BQN", 61.0),
+    ]
+    names = [column.split()[0] for column in FLIGHTS.split(", ")]
+    types = [pa.string(), pa.int32(), pa.string(), pa.string(), pa.string(), pa.float64()]
+    rows = pa.table(
+        [pa.array(values, t) for values, t in zip(zip(*flights, strict=True), types, strict=True)],
+        names=names,
+    )
+    for place in ("in", "in/flights"):
+        _write(directory / place, rows)
+    orders = {"symbol": ["A", "A"], "price": [9.0, 8.5], "size": [100, -100]}
+    _write(directory / "in/orders", pa.table(orders))
+    _write(
+        directory / "airlines", pa.table({"carrier": ["UA", "AA"], "name": ["United", "American"]})
+    )
+
+
+def _write(directory: Path, rows: pa.Table) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, directory / "0.parquet")
+
+
+def _flow(spark: SparkSession) -> Namespace:
+    """Return a flow with a source of flights."""
+    flow = gw.Flow("delays", num_key_groups=8)
+    flights = flow.source("flights", spark.readStream.schema(FLIGHTS).parquet("in/flights"))
+    return {"flow": flow, "flights": flights}
+
+
+def _delivered(spark: SparkSession) -> Namespace:
+    """Return a flow, and what an earlier run of it has delivered."""
+    for again in (False, True):
+        made = _flow(spark)
+        made["by_plane"] = made["flights"].key_by("tailnum").compute(total=gw.sum("arr_delay"))
+        if not again:
+            sink = gw.sinks.parquet("out/by_plane")
+            made["flow"].sink("by_plane", made["by_plane"], sink)
+            query = made["flow"].start(checkpoint="end", trigger={"availableNow": True})
+            query.awaitTermination()
+    made["df"] = spark.read.parquet("out/by_plane")
+    return {**made, "DataFrame": DataFrame, "pandas": import_module("pandas")}
+
+
+def _running(spark: SparkSession) -> Namespace:
+    """Return a query that runs, and has committed two epochs."""
+    made = _flow(spark)
+    stream = made["flights"].key_by("tailnum").compute(name="by_plane", n=gw.count())
+    made["flow"].sink("out", stream, gw.sinks.noop())
+    query = made["flow"].start(checkpoint="checkpoint/")
+    query.processAllAvailable()
+    _write(Path("in/flights/.later"), pq.read_table("in/flights/0.parquet"))
+    Path("in/flights/.later/0.parquet").rename("in/flights/1.parquet")
+    query.processAllAvailable()
+    return {"query": query}
+
+
+PREPARED: dict[str, Callable[[SparkSession], Namespace]] = {
+    "aggregates": _flow,
+    "running": _running,
+    "sinks": _delivered,
+}

@@ -1,0 +1,79 @@
+"""Every Python block of the guides and the README runs, and what it builds gives results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.guides import FLIGHTS, PAGES, PREPARED, blocks_of, prepare_inputs, text_of
+
+import godwit as gw
+from godwit.dataflow.nodes import SourceNode, feed_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+NOT_RUN = {"demo": 1, "sinks": 1}
+
+
+def run_to_its_end(flow: gw.Flow, namespace: dict[str, Any]) -> dict[str, gw.sinks.MemorySink]:
+    """Send every stream of a page to a sink that keeps it, and run the flow over all input."""
+    kept = {}
+    for name, value in namespace.items():
+        if isinstance(value, gw.Stream) and value.flow is flow:
+            feed, _ = feed_of(value.node)
+            if not isinstance(feed, SourceNode):
+                kept[name] = gw.sinks.memory()
+                flow.sink(f"kept_{name}", value, kept[name])
+    flow.start(
+        checkpoint="end", trigger={"availableNow": True}, name="to its end"
+    ).awaitTermination()
+    return kept
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
+def test_every_block_of_a_page_runs_and_its_streams_have_rows(
+    page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepare_inputs(tmp_path)
+    # A query without a trigger runs until someone stops it, which a page's reader does by hand.
+    monkeypatch.setattr(
+        gw.Query, "awaitTermination", lambda query: (query.processAllAvailable(), query.stop())
+    )
+    namespace = {"__name__": "__main__", "gw": gw, "spark": spark}
+    namespace |= PREPARED[page](spark) if page in PREPARED else {}
+    for block in blocks_of(page):
+        if not block.reason:
+            exec(compile(block.code, PAGES[page].name, "exec"), namespace)  # the page's own code
+    for value in list(namespace.values()):
+        if isinstance(value, gw.Query):
+            value.stop()
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    for value in list(namespace.values()):
+        if isinstance(value, gw.Flow) and value.operators and page != "running":
+            for name, sink in run_to_its_end(value, namespace).items():
+                assert sink.table().num_rows, f"nothing came out of {name!r}"
+
+
+def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
+    reasons = {page: [b.reason for b in blocks_of(page) if b.reason] for page in PAGES}
+    assert {page: len(found) for page, found in reasons.items() if found} == NOT_RUN
+
+
+@pytest.mark.spark
+def test_the_error_that_the_guide_shows_is_the_one_there_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = gw.Flow("delays")
+    (tmp_path / "in").mkdir()
+    rows = spark.readStream.schema(FLIGHTS).parquet(str(tmp_path / "in"))
+    wrong = flow.source("flights", rows).key_by("tailnumber").compute(total=gw.sum("arr_delay"))
+    flow.sink("out", wrong, gw.sinks.noop())
+    with pytest.raises(gw.errors.InvalidFlowError) as caught:
+        flow.explain()
+    assert " ".join(str(caught.value).split()) in " ".join(text_of("flows").split())
