@@ -106,6 +106,13 @@ def _flow(spark: SparkSession) -> Namespace:
     return {"flow": flow, "flights": flights}
 
 
+def _orders(spark: SparkSession) -> Namespace:
+    """Return a flow with a source of orders."""
+    flow = gw.Flow("market", num_key_groups=8)
+    rows = spark.readStream.schema("symbol string, price double, size long").parquet("in/orders")
+    return {"flow": flow, "orders": flow.source("orders", rows)}
+
+
 def _delivered(spark: SparkSession) -> Namespace:
     """Return a flow, and what an earlier run of it has delivered."""
     for again in (False, True):
@@ -137,4 +144,5 @@ PREPARED: dict[str, Callable[[SparkSession], Namespace]] = {
     "aggregates": _flow,
     "running": _running,
     "sinks": _delivered,
+    "state": _orders,
 }

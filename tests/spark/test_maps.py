@@ -116,8 +116,14 @@ def test_an_exit_in_a_map_is_an_error_that_says_so(inbox: Inbox, tmp_path: Path)
     flow = gw.Flow("flow", num_key_groups=4)
     counts = flow.source("rows", inbox.stream()).key_by("k").compute(n=gw.count())
     flow.sink("out", counts.map(leave), gw.sinks.memory())
-    with pytest.raises(UserFunctionError, match=r"'leave' after .* raised SystemExit: 4"):
+    with pytest.raises(UserFunctionError, match=r"'leave' after .* raised SystemExit: 4") as caught:
         drain(flow, tmp_path / "ck")
+    assert caught.value.__cause__ is None
+    ours = [entry for entry in caught.traceback if "/godwit/" in str(entry.path)]
+    assert len(ours) == 1
+    lines = str(caught.value).splitlines()
+    assert len(lines) < 8
+    assert sum('File "' in line for line in lines) == 1
 
 
 def test_an_error_of_spark_in_a_map_is_told_in_two_lines(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from godwit.dataflow.frames import user_call
 from godwit.migration import Strategy, inputs
 from godwit.model import events
 from godwit.model.assignment import Assignment
@@ -138,6 +139,7 @@ class Query:
             for made in progress
         ]
 
+    @user_call
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         """Wait until the query stops, by `stop` or by an error.
 
@@ -164,7 +166,7 @@ class Query:
             self._ending.finish()
             if self.exception() is None:
                 return None if timeout is None else True
-            raise self._explained(error) from error
+            raise self._explained(error) from self._unexplained(error)
         if done is False:
             return False
         waited = self._quiet.join(None if timeout is None else max(0.0, until - time.monotonic()))
@@ -173,6 +175,7 @@ class Query:
             raise failure
         return None if timeout is None else waited
 
+    @user_call
     def processAllAvailable(self) -> None:  # noqa: N802  StreamingQuery's name
         """Wait until everything that is available now has been processed and delivered.
 
@@ -185,15 +188,16 @@ class Query:
         """
         try:
             self._spark_query.processAllAvailable()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  it is raised again, explained
             self._ending.finish()
-            raise self._explained(error) from error
+            raise self._explained(error) from self._unexplained(error)
         self._quiet.wait_until_nothing_waits()
         failure = self.exception()
         if failure is not None:
             self._ending.finish()
             raise failure
 
+    @user_call
     def stop(self) -> None:
         """Stop after the epoch that runs now; the checkpoint is ready to be resumed.
 
@@ -215,6 +219,10 @@ class Query:
         if failure is None and not self._spark_query.isActive and not self._driver.cut_short:
             failure = self._spark_query.exception()
         return None if failure is None else self._explained(failure)
+
+    def _unexplained(self, error: Exception) -> Exception | None:
+        """Spark's error, unless ours says all of it."""
+        return None if isinstance(self._driver.failure, GodwitError) else error
 
     def _explained(self, error: BaseException) -> GodwitError:
         cause = self._driver.failure or error
@@ -268,6 +276,7 @@ class Query:
         """
         self._dispatcher.add_listener(listener)
 
+    @user_call
     def migrate(
         self,
         plan: Assignment | Mapping[int, str],

@@ -11,7 +11,7 @@ from pyspark.errors import IllegalArgumentException
 
 from godwit.dataflow.maps import map_dataframe
 from godwit.dataflow.naming import function_name
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.spark.dispatcher import EventDispatcher
 from godwit.spark.epoch_driver import EpochDriver
 from godwit.spark.executors_python import insist_on_python
@@ -92,7 +92,11 @@ def _start_spark(
     def in_session(batch: DataFrame, number: int) -> None:
         # Each streaming query has a session of its own, so this touches no other.
         batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
-        driver.micro_batch(batch, number)
+        try:
+            driver.micro_batch(batch, number)
+        except GodwitError as error:
+            # Spark's log gets the text of what is raised; the driver has kept it as it was.
+            raise type(error)(error.message, remedy=error.remedy) from None
 
     writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow_name)
     if options.trigger is not None:
