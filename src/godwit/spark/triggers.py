@@ -33,7 +33,7 @@ class Trigger(TypedDict, total=False):
 
 
 _EXAMPLE = 'Give {"availableNow": True} or {"processingTime": "1 second"}, or leave trigger out.'
-_KINDS = tuple(Trigger.__annotations__)
+_KINDS = ("availableNow", "processingTime", "once")
 _NOT_HERE = {"continuous": "continuous processing", "realTime": "real-time mode"}
 
 
