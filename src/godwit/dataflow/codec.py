@@ -210,8 +210,8 @@ class MsgpackCodec:
 
     def _encode_all_tagged(self, states: Sequence[Any]) -> list[bytes]:
         with contextlib.suppress(Exception):  # then each for itself, which says what is wrong
-            if all(map(self._fits, states)):
-                return list(map(self._tagged.encode, states))
+            if self._fits.all(states):
+                return self._tagged.encode_all(states)
         return each(self._encode_tagged, states)
 
     def _encode_tagged(self, state: Any) -> bytes:

@@ -20,7 +20,7 @@ from godwit.dataflow.state_types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from godwit.dataflow.state_types import Described
 
@@ -118,6 +118,10 @@ class Fitting:
     def __call__(self, value: Any) -> bool:
         """Whether all of a value fits."""
         return type(value) is self._plain_type or self.misfit(value, self._type) is None
+
+    def all(self, values: Sequence[Any]) -> bool:
+        """Whether all of many values fit."""
+        return set(map(type, values)) == {self._plain_type} or all(map(self, values))
 
     def told(self, value: Any) -> str:
         """Say where a value does not fit, such as ``.n is 'x', declared as int``."""
