@@ -19,7 +19,7 @@ import msgspec
 from tests.oracles.checkpoint_model import IDENTITY, make_history, run_epoch
 
 from godwit.state.commit_log import CommitLog
-from godwit.state.evolution import FlowVersion, OperatorVersion, SinkVersion, StateDescription
+from godwit.state.evolution import Columns, FlowVersion, OperatorVersion, StateDescription
 from godwit.state.framing import _HEADER, encode_record
 from godwit.state.local_storage import LocalStorage
 from godwit.state.records import ALIGNMENT, padded
@@ -72,7 +72,7 @@ def originals() -> list[Files]:
         name: OperatorVersion(kind="compute", keys=(("hash", "string"),), states={"state": state})
         for name in ("books", "totals")
     }
-    sinks = {"sink": SinkVersion(columns=(("key", "string"),))}
+    sinks: dict[str, Columns] = {"sink": (("key", "string"),)}
     found = []
     for seed, inline in ((1, 0), (2, 2_500), (3, 100_000)):
         root = Path(mkdtemp(prefix="godwit-fuzz-"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.streams import Inbox, by_epoch, counted, drain
+from tests.spark.streams import Inbox, by_epoch, counted, drain, rows_of
 
 import godwit as gw
 from godwit.model import events
@@ -120,30 +120,40 @@ def first_and_count(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
     yield key[0], state["n"]
 
 
-def test_a_changed_output_is_delivered_as_it_was_staged_and_then_as_it_is(
+def test_a_changed_output_goes_on_and_its_last_epoch_is_brought_to_the_new_columns(
     place: Place, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-
-    def flow(schema: str, function: Any) -> gw.Flow:
-        made = gw.Flow("changing", num_key_groups=8)
-        rows = made.source("rows", place.inbox.stream()).key_by("k")
+    def run(schema: str, function: Any, path: str) -> tuple[Any, gw.Query]:
+        flow = gw.Flow("changing", num_key_groups=8)
+        rows = flow.source("rows", place.inbox.stream()).key_by("k")
         stream = rows.process(function, state=dict, output=schema, name="o")
-        made.sink("out", stream, gw.sinks.foreach(lambda batch, epoch: kept.append((epoch, batch))))
-        made.sink("files", stream, gw.sinks.parquet(str(out)))
-        return made
+        shown = gw.sinks.memory()
+        flow.sink("shown", stream, shown)
+        flow.sink("files", stream, gw.sinks.parquet(str(tmp_path / path)))
+        return shown.epochs, drain(flow, place.checkpoint)
 
-    kept: list[Any] = []
-    place.inbox.put([("a", 1)])
-    drain(flow("k string, n long", first_and_count), place.checkpoint)
-    place.inbox.put([("a", 2)])
-
-    def renamed(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
+    def in_words(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
         for _, count in first_and_count(key, rows, state):
-            yield key[0], str(count), True
+            yield key[0], count, f"{count} rows"
 
-    drain(flow("k string, total string, yes boolean", renamed), place.checkpoint)
-    assert place.inbox.spark.read.parquet(str(out)).count() == 2
+    place.inbox.put([("a", 1)])
+    run("k string, n long", first_and_count, "before")
+    place.inbox.put([("a", 2)])
+    epochs, query = run("k string, n long, words string", in_words, "after")
+    assert [epochs[epoch].to_pylist() for epoch in sorted(epochs)] == [
+        [{"k": "a", "n": 1, "words": None}],
+        [{"k": "a", "n": 2, "words": "2 rows"}],
+    ]
+    told = changed(query)
+    assert told is not None
+    assert told.results == (
+        "sink files: words is new, as 'string'",
+        "sink shown: words is new, as 'string'",
+    )
+    written = place.inbox.spark.read.parquet(str(tmp_path / "after"))
+    assert counted(rows_of(written.select("k", "n", "words"))) == counted(
+        [("a", 1, None), ("a", 2, "2 rows")]
+    )
 
 
 def test_a_start_that_fails_before_its_first_epoch_claims_nothing(

@@ -22,7 +22,6 @@ from godwit.state.evolution import (
     Columns,
     FlowVersion,
     OperatorVersion,
-    SinkVersion,
     columns_of,
     described,
 )
@@ -31,33 +30,24 @@ from godwit.state.records import StateId
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from godwit.dataflow.compiled import CompiledFlow, Output
+    from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.operator import KeyedOperator
     from godwit.state.commit_log import CommitLog
-    from godwit.state.evolution import FlowChanges, StateUpgrade
+    from godwit.state.evolution import StateUpgrade
+    from godwit.state.flow_changes import FlowChanges
     from godwit.state.records import SegmentRef
 
     Layouts: TypeAlias = Mapping[str, tuple[EntryLayout, WaitingLayout]]
 
-__all__ = ["Layouts", "flow_version", "layouts_of", "sink_version"]
+__all__ = ["Layouts", "flow_version", "layouts_of"]
 
 
 def flow_version(flow: CompiledFlow) -> FlowVersion:
     """Describe a flow as its checkpoint keeps it."""
     return FlowVersion(
         operators={operator.name: _operator_version(operator, flow) for operator in flow.operators},
-        sinks={output.name: sink_version(output, flow) for output in flow.outputs},
+        sinks={output.name: columns_of(output.schema) for output in flow.outputs},
         sources=tuple(sorted(flow.sources)),
-    )
-
-
-def sink_version(output: Output, flow: CompiledFlow) -> SinkVersion:
-    """Describe the rows of a sink as the checkpoint keeps it."""
-    return SinkVersion(
-        columns=columns_of(output.schema),
-        keys=output.keys,
-        # Rejected rows are never the whole of anything.
-        complete=flow.operator(output.operator).complete and output.rejects_of is None,
     )
 
 

@@ -23,7 +23,6 @@ from godwit.spark.outcomes import state_bytes
 from godwit.spark.outputs import (
     close_sinks,
     deliver,
-    deliver_as_staged,
     open_sinks,
     staged_sinks,
 )
@@ -86,7 +85,6 @@ def open_run(
         log, taken_up = take_up(flow, storage, run, retain_epochs=options.retain_epochs)
         run_id = f"{log.identity.query_id[:12]}-{run}"
         query_id = log.identity.query_id
-        have_it = deliver_as_staged(flow, query_id, log, spark)
         undo.callback(close_sinks, flow)
         open_sinks(flow, query_id, spark)
         feeds = feeds_of(flow)
@@ -116,7 +114,7 @@ def open_run(
         if resumed and (told := taken_up.told()) is not None:
             conductor.announce(events.FlowChanged, **told)
         if log.latest is not None:
-            deliver(flow, log.latest, storage, spark, but=have_it, again=True)
+            deliver(flow, log.latest, storage, spark, again=True)
 
         conducting = Conducting(conductor)
         lost = LostExecutors(run_id, spark.sparkContext)

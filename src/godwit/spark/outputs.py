@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from godwit.dataflow.lineage import sink_version
 from godwit.dataflow.staging import Rejections, StagedSink
 from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from godwit.dataflow.compiled import CompiledFlow, Output
     from godwit.dataflow.staging import RowCheck
     from godwit.sinks.sink import EpochOutput
-    from godwit.state.commit_log import CommitLog
     from godwit.state.records import CommitRecord, OutputRef
     from godwit.state.storage import CheckpointStorage
     from godwit.state.written_files import WrittenFile, WrittenFiles
@@ -42,7 +40,6 @@ __all__ = [
     "StagedOutput",
     "close_sinks",
     "deliver",
-    "deliver_as_staged",
     "open_sinks",
     "staged_sinks",
 ]
@@ -224,6 +221,8 @@ def open_sinks(flow: CompiledFlow, query_id: str, spark: SparkSession) -> None:
         If a target cannot take what it will get.
     """
     for output in flow.outputs:
+        # Rejected rows are never the whole of anything.
+        complete = flow.operator(output.operator).complete and output.rejects_of is None
         output.sink.open(
             SinkContext(
                 name=output.name,
@@ -231,69 +230,10 @@ def open_sinks(flow: CompiledFlow, query_id: str, spark: SparkSession) -> None:
                 query_id=query_id,
                 schema=output.schema,
                 keys=output.keys,
-                complete=sink_version(output, flow).complete,
+                complete=complete,
                 views=SessionViews(spark),
             )
         )
-
-
-def deliver_as_staged(
-    flow: CompiledFlow, query_id: str, log: CommitLog, spark: SparkSession
-) -> frozenset[str]:
-    """Deliver what the last epoch staged to sinks whose rows have changed since.
-
-    Such a sink is opened once more as it was, under the columns that the rows were staged with,
-    so that it may then be opened for rows of other columns.  It changes nothing where the epoch
-    has been delivered already.
-
-    Returns
-    -------
-    frozenset of str
-        Those sinks, which have the epoch now.
-
-    Raises
-    ------
-    SinkError
-        If the rows cannot be delivered as they were staged.
-    """
-    if log.latest is None:
-        return frozenset()
-    delivered = []
-    record, former = log.latest, log.version(log.latest.flow)
-    for output in flow.outputs:
-        was = former.sinks.get(output.name)
-        refs = [r for r in record.outputs if r.sink == output.name and r.kind == "rows"]
-        if was is None or not refs or was == sink_version(output, flow):
-            continue
-        staged = StagedOutput(
-            output=output, epoch=record.epoch, refs=refs, storage=log.storage, spark=spark
-        )
-        context = SinkContext(
-            name=output.name,
-            flow=flow.name,
-            query_id=query_id,
-            schema=staged.schema,
-            keys=was.keys,
-            complete=was.complete,
-            views=SessionViews(spark),
-        )
-        try:
-            output.sink.open(context)
-            try:
-                _give(output, staged)
-            finally:
-                output.sink.close()
-        except GodwitError as error:
-            raise SinkError(
-                f"The rows of sink {output.name!r} had other columns when epoch {record.epoch} was "
-                f"committed, and the epoch cannot be delivered with those: {error.message}",
-                remedy=f"{error.remedy} Or start the flow as it was once more, and change it when "
-                "that has delivered the epoch.".strip(),
-                sink=output.name,
-                epoch=record.epoch,
-            ) from error
-        delivered.append(output.name)
-    return frozenset(delivered)
 
 
 def close_sinks(flow: CompiledFlow) -> None:
@@ -325,17 +265,14 @@ def deliver(
     storage: CheckpointStorage,
     spark: SparkSession,
     *,
-    but: frozenset[str] = frozenset(),
     again: bool = False,
 ) -> None:
-    """Give every sink what the record of an epoch names for it, but for those that have it.
+    """Give every sink what the record of an epoch names for it.
 
     Parameters
     ----------
     flow, record, storage, spark
         The flow, the epoch, the checkpoint, the session.
-    but
-        Names of sinks that have the epoch.
     again
         Whether another run may have staged the epoch, before the sinks were what they are.
 
@@ -364,8 +301,7 @@ def deliver(
         return divert
 
     for output in flow.outputs:
-        if output.name not in but:
-            _give(output, staged(output))
+        _give(output, staged(output))
 
 
 def _give(output: Output, epoch: EpochOutput) -> None:

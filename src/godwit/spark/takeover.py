@@ -13,7 +13,7 @@ from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
 from godwit.state.commit_log import CommitLog
 from godwit.state.copying import forget_sparks_progress
-from godwit.state.evolution import FlowChanges, changes_to
+from godwit.state.flow_changes import FlowChanges, changes_to
 from godwit.state.records import IDENTITY, FlowIdentity
 
 if TYPE_CHECKING:

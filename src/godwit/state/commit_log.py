@@ -19,8 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -32,13 +31,20 @@ from godwit.model.errors import (
 )
 from godwit.state.chains import Chains
 from godwit.state.evolution import FlowVersion
-from godwit.state.framing import decode_record, encode_commit, encode_record
+from godwit.state.framing import encode_commit, encode_record
 from godwit.state.identity import differences
+from godwit.state.ownership import (
+    create_identity,
+    load_record,
+    numbers_in,
+    overtaken,
+    stored_identity,
+    take_over,
+)
 from godwit.state.records import (
     COMMITS,
     EDITS,
     FLOWS,
-    IDENTITY,
     MANIFESTS,
     RUNS,
     CommitRecord,
@@ -58,13 +64,10 @@ from godwit.state.records import (
 if TYPE_CHECKING:
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["DEFAULT_MANIFEST_INTERVAL", "DEFAULT_RETAIN_EPOCHS", "CommitLog", "load_record"]
+__all__ = ["DEFAULT_MANIFEST_INTERVAL", "DEFAULT_RETAIN_EPOCHS", "CommitLog"]
 
 DEFAULT_RETAIN_EPOCHS: Final = 10
 DEFAULT_MANIFEST_INTERVAL: Final = 50
-_RUNS_KEPT = 10
-
-_T = TypeVar("_T")
 
 
 class CommitLog:
@@ -109,8 +112,8 @@ class CommitLog:
         self._versions: dict[int, FlowVersion] = {}
         self.latest: CommitRecord | None = None
         self.lock = threading.RLock()
-        records = _numbers(storage, COMMITS)
-        self._manifests = _numbers(storage, MANIFESTS)
+        records = numbers_in(storage, COMMITS)
+        self._manifests = numbers_in(storage, MANIFESTS)
         latest = max(records, default=-1)
         if self._manifests and self._manifests[-1] > latest:
             load_record(storage, commit_path(self._manifests[-1]), CommitRecord)
@@ -162,7 +165,7 @@ class CommitLog:
                 f"retain_epochs is {retain_epochs} and manifest_interval is {manifest_interval}.",
                 remedy="Both must be at least 1.",
             )
-        stored = _create_identity(storage, identity)
+        stored = create_identity(storage, identity)
         found = list(differences(stored, identity))
         if found:
             raise CheckpointMismatchError(
@@ -171,7 +174,7 @@ class CommitLog:
                 uri=storage.uri,
                 differences=found,
             )
-        run = _take_over(storage, run_id)
+        run = take_over(storage, run_id)
         log = cls(
             storage,
             stored,
@@ -194,7 +197,7 @@ class CommitLog:
         CorruptCheckpointError
             If a file that is needed is missing or damaged.
         """
-        identity = _stored_identity(storage)
+        identity = stored_identity(storage)
         if identity is None:
             raise CheckpointError(
                 f"There is no checkpoint at {storage.uri!r}.",
@@ -220,7 +223,7 @@ class CommitLog:
                 run_id=run.run_id,
             )
         # Versions of starts that failed before their first epoch keep their numbers.
-        number = max([self.flow, *_numbers(self.storage, FLOWS)]) + 1
+        number = max([self.flow, *numbers_in(self.storage, FLOWS)]) + 1
         while True:
             try:
                 self.storage.create_exclusive(flow_path(number), encode_record(version))
@@ -247,7 +250,7 @@ class CommitLog:
 
     def tried_version(self) -> FlowVersion | None:
         """Give the flow version of the last start, whether it committed an epoch or not."""
-        numbers = _numbers(self.storage, FLOWS)
+        numbers = numbers_in(self.storage, FLOWS)
         return self.version(numbers[-1]) if numbers else None
 
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
@@ -269,7 +272,7 @@ class CommitLog:
 
     def edit_numbers(self) -> list[int]:
         """Numbers of all edits that are there, ascending."""
-        return _numbers(self.storage, EDITS)
+        return numbers_in(self.storage, EDITS)
 
     def recorded_as(self, state: StateId) -> StateId:
         """Give the names of a state as of the latest record: a renaming may be yet to commit."""
@@ -459,32 +462,21 @@ class CommitLog:
                 )
 
     def _check_ownership(self, run: RunRecord) -> None:
-        highest = max(_numbers(self.storage, RUNS), default=-1)
+        highest = max(numbers_in(self.storage, RUNS), default=-1)
         if highest != run.number:
             owner = load_record(self.storage, run_path(highest), RunRecord)
-            raise _overtaken(self.storage, run.run_id, owner.run_id)
+            raise overtaken(self.storage, run.run_id, owner.run_id)
 
     def _lost(self, epoch: int, run: RunRecord) -> CheckpointError:
         other = load_record(self.storage, commit_path(epoch), CommitRecord).run_id
         if other != run.run_id:
-            return _overtaken(self.storage, run.run_id, other)
+            return overtaken(self.storage, run.run_id, other)
         return CheckpointError(
             f"Epoch {epoch} of the checkpoint {self.storage.uri!r} was already committed by an "
             f"attempt of this run that seemed to fail.",
             remedy="Start the query again: it goes on after what is committed.",
             epoch=epoch,
         )
-
-
-def load_record(storage: CheckpointStorage, path: str, kind: type[_T]) -> _T:
-    """Read a record's file.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If it is missing or damaged.
-    """
-    return decode_record(memoryview(storage.read(path)), kind, path=path)
 
 
 def _contradiction(storage: CheckpointStorage, path: str, problem: str) -> CorruptCheckpointError:
@@ -495,64 +487,4 @@ def _contradiction(storage: CheckpointStorage, path: str, problem: str) -> Corru
         "else is affected.",
         file=path,
         uri=storage.uri,
-    )
-
-
-def _numbers(storage: CheckpointStorage, directory: str) -> list[int]:
-    numbers = (number_in(entry.path) for entry in storage.list(directory))
-    return sorted(number for number in numbers if number is not None)
-
-
-def _stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:
-    if any(entry.path == IDENTITY for entry in storage.list("")):
-        return load_record(storage, IDENTITY, FlowIdentity)
-    if _numbers(storage, COMMITS):
-        raise CorruptCheckpointError(
-            f"The file {IDENTITY!r} is missing from the checkpoint {storage.uri!r}, though epochs "
-            f"are committed.",
-            remedy="Restore it from a copy of the checkpoint.",
-            file=IDENTITY,
-            uri=storage.uri,
-        )
-    return None
-
-
-def _create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowIdentity:
-    """Give the stored identity, after storing `identity` if there is none."""
-    stored = _stored_identity(storage)
-    if stored is not None:
-        claimed = stored.num_key_groups, stored.name
-        if claimed == (identity.num_key_groups, identity.name) or _numbers(storage, COMMITS):
-            return stored
-        # It is of a start that failed before its first epoch, which claims nothing.
-        storage.delete(IDENTITY)
-        identity = msgspec.structs.replace(identity, query_id=stored.query_id)
-    # If another run is faster, its identity is the one to compare with.
-    with suppress(FileExistsError):
-        storage.create_exclusive(IDENTITY, encode_record(identity))
-    return load_record(storage, IDENTITY, FlowIdentity)
-
-
-def _take_over(storage: CheckpointStorage, run_id: str) -> RunRecord:
-    numbers = _numbers(storage, RUNS)
-    run = RunRecord(number=max(numbers, default=-1) + 1, run_id=run_id)
-    try:
-        storage.create_exclusive(run_path(run.number), encode_record(run))
-    except FileExistsError as error:
-        owner = load_record(storage, run_path(run.number), RunRecord)
-        raise _overtaken(storage, run_id, owner.run_id) from error
-    for number in numbers[:-_RUNS_KEPT]:
-        storage.delete(run_path(number))
-    return run
-
-
-def _overtaken(storage: CheckpointStorage, run_id: str, other: str) -> ConcurrentRunError:
-    return ConcurrentRunError(
-        f"Run {run_id!r} no longer owns the checkpoint {storage.uri!r}: run {other!r} has taken "
-        f"it over.",
-        remedy="Let only one query run on a checkpoint; stop this one, or start it again to take "
-        "the checkpoint back.",
-        uri=storage.uri,
-        run_id=run_id,
-        owner=other,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from godwit.model.errors import CheckpointError
-from godwit.state.evolution import edited
+from godwit.state.flow_changes import edited
 from godwit.state.framing import encode_record
 from godwit.state.records import EditRecord, edit_path
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from godwit.state.collection import unneeded_files
-from godwit.state.commit_log import CommitLog, load_record
+from godwit.state.commit_log import CommitLog
+from godwit.state.ownership import load_record
 from godwit.state.records import (
     BLOCKS,
     COMMITS,

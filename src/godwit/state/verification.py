@@ -19,9 +19,9 @@ from godwit.model.errors import GodwitError
 from godwit.model.key_groups import key_groups_of
 from godwit.state.blocks import read_batch, read_block
 from godwit.state.chains import Chains
-from godwit.state.commit_log import load_record
 from godwit.state.entries import is_entries_of
 from godwit.state.evolution import FlowVersion, columns_of
+from godwit.state.ownership import load_record
 from godwit.state.records import (
     COMMITS,
     EDITS,

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 
 from godwit.state.blocks import BlockWriter, encode_batch
-from godwit.state.commit_log import CommitLog, load_record
+from godwit.state.commit_log import CommitLog
 from godwit.state.evolution import FlowVersion, OperatorVersion, StateDescription
 from godwit.state.framing import encode_record
+from godwit.state.ownership import load_record
 from godwit.state.records import (
     BlockRef,
     CommitRecord,

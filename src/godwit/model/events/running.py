@@ -56,7 +56,8 @@ class FlowChanged(Event):
     renamed
         Old name → new name.
     results
-        What became of the results of operators that aggregate, in words.
+        What became of the results of operators that aggregate, and of the columns of sinks, in
+        words.
     """
 
     added: tuple[str, ...] = ()

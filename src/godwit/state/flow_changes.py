@@ -1,0 +1,250 @@
+"""What a program changed since its checkpoint was written, and whether that can be taken up.
+
+Operators are found by name: those that stayed, came back or were renamed keep their state, the
+others start empty, and whatever the program no longer has is kept.  Renamings are declared, and
+done once.  What would make one operator take another's state for its own is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from godwit.model.errors import CheckpointMismatchError
+from godwit.state.evolution import FlowVersion, OperatorVersion, differences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from godwit.state.records import EditRecord
+
+__all__ = ["FlowChanges", "changes_to", "edited"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowChanges:
+    """What became of a flow's operators from one version to the next.
+
+    Attributes
+    ----------
+    version
+        The version to write; ``None`` if nothing changed.
+    renamed
+        Old name → new name.
+    added
+        Operators that start without state.
+    returned
+        Operators that were removed, and find the state that they left.
+    removed
+        Operators that are gone from the flow, and whose state is kept.
+    results
+        What became of the results of operators that aggregate, and of the columns of sinks, in
+        words.
+    """
+
+    version: FlowVersion | None
+    renamed: Mapping[str, str]
+    added: tuple[str, ...]
+    returned: tuple[str, ...]
+    removed: tuple[str, ...]
+    results: tuple[str, ...] = ()
+
+
+def changes_to(
+    given: FlowVersion,
+    stored: FlowVersion | None,
+    *,
+    previous: int,
+    uri: str,
+    edits: Sequence[EditRecord] = (),
+) -> FlowChanges:
+    """Find what a program changed.
+
+    Parameters
+    ----------
+    given
+        The flow of the program.
+    stored
+        The version that counts in the checkpoint; ``None`` before the first epoch.
+    previous
+        Its number.
+    uri
+        The checkpoint, for messages.
+    edits
+        What is to be renamed and dropped before that.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If an operator cannot take up its state whatever it holds: it has other key columns, is of
+        another kind, or says that it had a name that does not fit.
+    """
+    if stored is None:
+        return FlowChanges(
+            version=given, renamed={}, added=tuple(given.operators), returned=(), removed=()
+        )
+    _insist_on_sources(given, stored, uri)
+    names = {*stored.operators, *stored.kept}
+    stored = edited(stored, edits)
+    problems: list[str] = []
+    renamed = _renamed(given, stored, problems)
+    origin = {new: old for old, new in renamed.items()}
+    added: list[str] = []
+    returned: list[str] = []
+    results: list[str] = []
+    for name, operator in given.operators.items():
+        old = origin.get(name, name)
+        before = None if old == name and name in renamed else stored.operator(old)
+        if before is None:
+            added.append(name)
+            continue
+        if old not in stored.operators:
+            returned.append(name)
+        where = f"operator {name!r}: "
+        problems += differences(f"{where}kind", before.kind, operator.kind)
+        problems += differences(f"{where}keys", before.keys, operator.keys)
+        results += _results(name, before, operator)
+    taken = {origin.get(name, name) for name in given.operators if name not in added}
+    carried = {**stored.kept, **stored.operators}
+    kept = {name: carried[name] for name in sorted(carried.keys() - taken)}
+    removed = tuple(name for name in kept if name in stored.operators)
+    problems += _mistaken(given, stored, added, removed)
+    if problems:
+        raise CheckpointMismatchError(
+            f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}.",
+            remedy="Give an operator the name that its state has (name=, or formerly= to rename "
+            "it); one that is to start empty needs a name that the checkpoint does not have.",
+            uri=uri,
+            differences=problems,
+        )
+    # From the names in the checkpoint, through those after the edits, to those of the program.
+    to = {name: stored.renamed.get(name, name) for name in names - set(stored.dropped)}
+    total = {name: renamed.get(after, after) for name, after in to.items()}
+    total = {old: new for old, new in total.items() if old != new}
+    version = msgspec.structs.replace(
+        given, previous=previous, kept=kept, renamed=total, dropped=stored.dropped
+    )
+    same = not edits and _read_back(version) == msgspec.structs.replace(stored, previous=previous)
+    return FlowChanges(
+        version=None if same else version,
+        renamed=total,
+        added=tuple(added),
+        returned=tuple(returned),
+        removed=removed,
+        results=(*results, *_columns(given, stored)),
+    )
+
+
+def edited(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
+    """Give a flow version as it is after some edits; `renamed` and `dropped` say which."""
+    renamed: dict[str, str] = {}
+    dropped: list[str] = []
+    operators, kept = dict(version.operators), dict(version.kept)
+    for edit in edits:
+        for name in edit.dropped:
+            operators.pop(name, None)
+            kept.pop(name, None)
+            dropped.append(_origin(renamed, name))
+            renamed.pop(_origin(renamed, name), None)
+        for old, new in edit.renamed.items():
+            for named in (operators, kept):
+                if old in named:
+                    named[new] = named.pop(old)
+            renamed[_origin(renamed, old)] = new
+    return msgspec.structs.replace(
+        version,
+        operators=operators,
+        kept=kept,
+        renamed={old: new for old, new in renamed.items() if old != new},
+        dropped=tuple(dropped),
+    )
+
+
+def _origin(renamed: Mapping[str, str], name: str) -> str:
+    """Name that an operator had before the edits."""
+    return next((old for old, new in renamed.items() if new == name), name)
+
+
+def _insist_on_sources(given: FlowVersion, stored: FlowVersion, uri: str) -> None:
+    """Refuse other sources; that a single one was renamed makes no difference to Spark."""
+    if len(given.sources) == len(stored.sources) == 1 or given.sources == stored.sources:
+        return
+    found = [f"source {name!r} was added" for name in given.sources if name not in stored.sources]
+    found += [f"source {name!r} is gone" for name in stored.sources if name not in given.sources]
+    raise CheckpointMismatchError(
+        f"The checkpoint {uri!r} does not fit this flow: {'; '.join(found)}. Spark keeps how far "
+        "each source was read by the source's number, and these would change.",
+        remedy="Start the flow with the sources that it had; give a new source a flow and a "
+        "checkpoint of its own.",
+        uri=uri,
+        differences=found,
+    )
+
+
+def _results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+    """Say what became of an operator's aggregates."""
+    for state, described_as in now.states.items():
+        was = before.states.get(state)
+        if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
+            continue
+        if was.codec == described_as.codec == "arrow":
+            for result in described_as.type.keys() - was.type.keys():
+                yield f"{name}.{result} starts empty"
+            for result in was.type.keys() - described_as.type.keys():
+                yield f"{name}.{result} was let go"
+
+
+def _columns(given: FlowVersion, stored: FlowVersion) -> Iterator[str]:
+    """Say which columns of sinks are new, gone or of another type."""
+    for sink, columns in given.sinks.items():
+        where = f"sink {sink}: "
+        yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
+
+
+def _mistaken(
+    given: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
+) -> Iterator[str]:
+    """Find operators that nobody named, and that lost their state because of that."""
+    for name in added:
+        operator = given.operators[name]
+        for old in removed:
+            before = stored.operators[old]
+            alike = (operator.kind, operator.keys) == (before.kind, before.keys)
+            if alike and not operator.named and not before.named:
+                yield (
+                    f"operator {name!r}, which nobody named, would start empty, and {old!r} of the "
+                    f"same keys is gone; if it is the same one, say name={old!r}"
+                )
+
+
+def _read_back(version: FlowVersion) -> FlowVersion:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
+
+
+def _renamed(given: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
+    """Old name → new name, for the renamings that are yet to be done."""
+    wanted = {name: o.formerly for name, o in given.operators.items() if o.formerly}
+    renamed: dict[str, str] = {}
+    for new, old in wanted.items():
+        known = stored.operators.get(new)
+        if known is not None and known.formerly == old:
+            continue  # done by an earlier run
+        if stored.operator(old) is None:
+            if stored.operator(new) is None:
+                names = ", ".join(
+                    repr(name) for name in sorted({**stored.operators, **stored.kept})
+                )
+                problems.append(
+                    f"operator {new!r} says that it was {old!r}, but the checkpoint's operators "
+                    f"are {names}"
+                )
+            continue
+        if stored.operator(new) is not None and new not in wanted.values():
+            problems.append(
+                f"operator {new!r} says that it was {old!r}, but the checkpoint has state of both"
+            )
+            continue
+        renamed[old] = new
+    return renamed

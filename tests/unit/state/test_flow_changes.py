@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.unit.state.flow_versions import flow, operator
+
+from godwit.model.errors import CheckpointMismatchError
+from godwit.state.evolution import FlowVersion
+from godwit.state.flow_changes import FlowChanges, changes_to
+from godwit.state.records import EditRecord
+
+
+def changes(stored: FlowVersion, given: FlowVersion) -> FlowChanges:
+    return changes_to(given, stored, previous=0, uri="ck")
+
+
+def after(stored: FlowVersion, given: FlowVersion) -> FlowVersion:
+    """Give the version that a run of `given` commits, as the next one reads it."""
+    version = changes(stored, given).version
+    assert version is not None
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
+
+
+STORED = flow(a=operator("t"), b=operator("n"))
+
+
+def test_the_same_flow_needs_no_version_in_whatever_order_it_is_written() -> None:
+    again = flow(b=operator("n"), a=operator("t"))
+    assert changes(STORED, again).version is None
+    assert changes(after(STORED, flow(a=operator("t"))), flow(a=operator("t"))).version is None
+
+
+def test_a_new_operator_starts_empty_and_a_removed_one_is_kept() -> None:
+    changed = changes(STORED, flow(a=operator("t"), c=operator("x")))
+    assert (changed.added, changed.removed, changed.returned) == (("c",), ("b",), ())
+    assert changed.version is not None
+    assert changed.version.kept == {"b": STORED.operators["b"]}
+    assert changed.version.previous == 0
+
+
+def test_a_removed_operator_finds_its_state_again() -> None:
+    without = after(STORED, flow(a=operator("t")))
+    back = changes(without, flow(a=operator("t"), b=operator("n")))
+    assert (back.added, back.returned, back.removed) == ((), ("b",), ())
+    assert back.version is not None
+    assert back.version.kept == {}
+
+
+def test_a_declared_renaming_is_done_once() -> None:
+    given = flow(c=operator("t", formerly="a"), b=operator("n"))
+    first = changes(STORED, given)
+    assert (first.renamed, first.added, first.removed) == ({"a": "c"}, (), ())
+    second = changes(after(STORED, given), given)
+    assert (second.renamed, second.added, second.version) == ({}, (), None)
+
+
+def test_names_can_be_exchanged_and_are_not_exchanged_back() -> None:
+    given = flow(a=operator("n", formerly="b"), b=operator("t", formerly="a"))
+    first = changes(STORED, given)
+    assert first.renamed == {"a": "b", "b": "a"}
+    assert changes(after(STORED, given), given).version is None
+
+
+def test_a_new_operator_may_take_the_name_of_a_renamed_one() -> None:
+    given = flow(c=operator("t", formerly="a"), a=operator("x"), b=operator("n"))
+    changed = changes(STORED, given)
+    assert (changed.renamed, changed.added, changed.removed) == ({"a": "c"}, ("a",), ())
+    assert changed.version is not None
+    assert changed.version.kept == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (flow(a=operator("t"), c=operator("n", formerly="d")), "'c' says that it was 'd', but"),
+        (flow(a=operator("t", formerly="b")), "the checkpoint has state of both"),
+        (flow(a=operator("t", key="j"), b=operator("n")), r"operator 'a': keys was .*'k'.*'j'"),
+        (
+            flow(a=msgspec.structs.replace(operator("t"), kind="process"), b=operator("n")),
+            "operator 'a': kind was 'compute' and is 'process'",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_up_is_refused(given: FlowVersion, message: str) -> None:
+    with pytest.raises(CheckpointMismatchError, match=message):
+        changes(STORED, given)
+
+
+def test_an_operator_that_nobody_named_does_not_lose_its_state_by_an_added_result() -> None:
+    stored = flow(rows_t_by_k=operator("t", named=False))
+    given = flow(rows_n_t_by_k=operator("n", "t", named=False))
+    with pytest.raises(CheckpointMismatchError, match="say name='rows_t_by_k'"):
+        changes(stored, given)
+    named = flow(rows_n_t_by_k=operator("n", "t"))
+    assert changes(stored, named).added == ("rows_n_t_by_k",)
+
+
+def test_a_formerly_means_nothing_where_there_is_no_checkpoint_yet() -> None:
+    given = flow(a=operator("t", formerly="old"))
+    assert changes_to(given, None, previous=-1, uri="ck").version == given
+
+
+def test_edits_come_before_what_the_program_says() -> None:
+    edits = (
+        EditRecord(number=0, flow=0, renamed={"a": "x"}),
+        EditRecord(number=1, flow=0, dropped=("b",)),
+        EditRecord(number=2, flow=0, renamed={"x": "b"}),
+    )
+    given = flow(c=operator("t", formerly="b"), b=operator("n"))
+    changed = changes_to(given, STORED, previous=0, uri="ck", edits=edits)
+    assert (changed.renamed, changed.added) == ({"a": "c"}, ("b",))
+    assert changed.version is not None
+    assert (changed.version.dropped, changed.version.kept) == (("b",), {})
+
+
+def test_an_edit_alone_makes_a_version() -> None:
+    edits = (EditRecord(flow=0, dropped=("b",)),)
+    stored = after(STORED, flow(a=operator("t")))
+    changed = changes_to(flow(a=operator("t")), stored, previous=0, uri="ck", edits=edits)
+    assert changed.version is not None
+    assert (changed.version.dropped, changed.version.kept) == (("b",), {})
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "said"),
+    [
+        (("a", "b"), ("a", "b"), None),
+        (("a",), ("b",), None),  # there is one, whatever it is called
+        (("a",), ("a", "b"), "source 'b' was added"),
+        (("a", "b"), ("b",), "source 'a' is gone"),
+    ],
+)
+def test_sources_stay_since_spark_numbers_them(
+    stored: tuple[str, ...], given: tuple[str, ...], said: str | None
+) -> None:
+    def reads(sources: tuple[str, ...]) -> FlowVersion:
+        return FlowVersion(operators={"a": operator("t")}, sources=sources)
+
+    if said is None:
+        changes(reads(stored), reads(given))
+    else:
+        with pytest.raises(CheckpointMismatchError, match=said):
+            changes(reads(stored), reads(given))
