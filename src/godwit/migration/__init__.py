@@ -56,7 +56,7 @@ from godwit.migration.inputs import (
 )
 from godwit.migration.narration import narrate
 from godwit.migration.order import order_moves
-from godwit.migration.outcome import ComponentLoad, EpochOutcome
+from godwit.migration.outcome import ComponentLoad, ComponentTraffic, EpochOutcome
 from godwit.migration.ports import Ports
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.schedule import mini_migrations, transfer_phases
@@ -68,6 +68,7 @@ __all__ = [
     "CancellationRequested",
     "Command",
     "ComponentLoad",
+    "ComponentTraffic",
     "ComponentView",
     "Conductor",
     "Copies",

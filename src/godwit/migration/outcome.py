@@ -14,7 +14,7 @@ from godwit.migration.inputs import EpochSucceeded
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ComponentLoad", "EpochOutcome"]
+__all__ = ["ComponentLoad", "ComponentTraffic", "EpochOutcome"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,26 @@ class ComponentLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentTraffic:
+    """What operators upstream sent to one component in one epoch, counted by the senders.
+
+    Attributes
+    ----------
+    key_groups
+        Those of the component that something was sent to, ascending.
+    rows, size_bytes
+        Rows (or partial states) sent to each, and their share of the bytes.
+    crossed_bytes
+        Bytes that went to another executor than the sender's.
+    """
+
+    key_groups: tuple[int, ...]
+    rows: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+    crossed_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOutcome:
     """One committed epoch.
 
@@ -57,6 +77,8 @@ class EpochOutcome:
         Sink → rows staged for it.
     loads
         Component → what its key groups cost.
+    traffic
+        Component → what operators upstream sent to it; sources are not counted.
     waited
         Component → key groups whose rows went to the wait buffer.
     reach
@@ -75,6 +97,7 @@ class EpochOutcome:
     rows_out: int = 0
     sink_rows: Mapping[str, int] = field(default_factory=dict)
     loads: Mapping[str, ComponentLoad] = field(default_factory=dict)
+    traffic: Mapping[str, ComponentTraffic] = field(default_factory=dict)
     waited: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reach: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     tables: Mapping[str, Mapping[Any, Mapping[int, int]]] = field(default_factory=dict)
@@ -111,6 +134,14 @@ class EpochOutcome:
                     "cpu_ms": round(sum(load.cpu_ms), 3),
                 }
                 for name, load in self.loads.items()
+            },
+            "traffic": {
+                name: {
+                    "rows": sum(sent.rows),
+                    "size_bytes": sum(sent.size_bytes),
+                    "crossed_bytes": sent.crossed_bytes,
+                }
+                for name, sent in self.traffic.items()
             },
             "changelog_bytes": self.changelog_bytes,
             "snapshot_bytes": self.snapshot_bytes,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.migration import ComponentLoad, EpochOutcome
+from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
 from godwit.state.records import CommitRecord
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from godwit.state.chains import Chains
     from godwit.state.records import BatchRef, StateId
 
-__all__ = ["outcome_of", "reach_of", "record_of", "state_bytes"]
+__all__ = ["outcome_of", "reach_of", "record_of", "state_bytes", "traffic_to"]
 
 
 def record_of(
@@ -112,6 +112,7 @@ def outcome_of(
         rows_out=sum(r.rows_out for r in reports),
         sink_rows=sink_rows,
         loads={c.name: _load(c, reports, flow.num_key_groups, chains) for c in flow.components},
+        traffic=traffic_to(flow, reports),
         waited={name: tuple(sorted(set(key_groups))) for name, key_groups in waited.items()},
         reach={c.name: reach_of(c.states, tables, chains, copies) for c in flow.components},
         tables=tables,
@@ -149,6 +150,29 @@ def _load(
         cpu_ms=tuple(cpu_ms.tolist()),
         state_bytes=tuple(state_bytes(component.states, chains)[key_groups].tolist()),
     )
+
+
+def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, ComponentTraffic]:
+    """Component → what operators upstream sent to it."""
+    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
+    sums: dict[str, npt.NDArray[np.float64]] = {}
+    crossed: dict[str, int] = {}
+    for report in reports:
+        for sent in report.sent:
+            name = of_operator[sent.operator]
+            both = sums.setdefault(name, np.zeros((2, flow.num_key_groups)))
+            both[:, sent.key_groups] += (sent.rows, sent.size_bytes)
+            crossed[name] = crossed.get(name, 0) + sent.crossed_bytes
+    traffic = {}
+    for name, (rows, size_bytes) in sums.items():
+        key_groups = np.flatnonzero(rows)
+        traffic[name] = ComponentTraffic(
+            key_groups=tuple(key_groups.tolist()),
+            rows=tuple(rows[key_groups].astype(np.int64).tolist()),
+            size_bytes=tuple(np.rint(size_bytes[key_groups]).astype(np.int64).tolist()),
+            crossed_bytes=crossed[name],
+        )
+    return traffic
 
 
 def reach_of(

@@ -52,7 +52,8 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` for an epoch without input),
         ``timestamp`` (ISO 8601, UTC), ``numInputRows`` (source rows after the DataFrame maps),
         ``numOutputRows``, ``sinkRows`` (sink → rows staged for it; what a sink cannot take under
-        ``<sink>_rejects``), ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``),
+        ``<sink>_rejects``), ``crossedBytes`` (sent between operators on different executors),
+        ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``),
         ``laneMs`` (per phase of the lanes, the sum over lanes), ``changelogBytes``,
         ``snapshotBytes``, ``stateBytes`` (of the key groups touched), ``numKeys`` (distinct keys
         touched), ``waitingKeyGroups``, ``inFlightKeyGroups``, ``keyGroups`` (component → executor →
@@ -66,6 +67,7 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         "numInputRows": outcome.rows_in,
         "numOutputRows": outcome.rows_out,
         "sinkRows": dict(outcome.sink_rows),
+        "crossedBytes": sum(sent.crossed_bytes for sent in outcome.traffic.values()),
         "processedRowsPerSecond": outcome.rows_in / took["epoch"] * 1e3,
         "durationMs": {phase: round(ms, 1) for phase, ms in took.items()},
         "laneMs": {phase: round(ms, 1) for phase, ms in outcome.lane_ms.items()},

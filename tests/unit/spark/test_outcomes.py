@@ -1,0 +1,40 @@
+"""An epoch's outcome says once what its lanes reported, by component."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from godwit.lane.messages import LaneReport, SentLoad
+from godwit.spark.outcomes import traffic_to
+
+if TYPE_CHECKING:
+    from godwit.dataflow.compiled import CompiledFlow
+
+
+def flow() -> CompiledFlow:
+    operator: Any = SimpleNamespace(name="sizes")
+    component: Any = SimpleNamespace(name="by_size", operators=[operator])
+    return cast("CompiledFlow", SimpleNamespace(components=[component], num_key_groups=4))
+
+
+def report(executor: str, *sent: SentLoad) -> LaneReport:
+    return LaneReport(level=1, place=0, executor=executor, sent=list(sent))
+
+
+def test_traffic_is_what_all_senders_sent_to_each_key_group() -> None:
+    sent = [
+        SentLoad(
+            operator="sizes", key_groups=[0, 3], rows=[2, 1], size_bytes=[10, 5], crossed_bytes=5
+        ),
+        SentLoad(operator="sizes", key_groups=[3], rows=[4], size_bytes=[20.4], crossed_bytes=20),
+    ]
+    found = traffic_to(flow(), [report("a", sent[0]), report("b", sent[1]), report("b")])
+    assert list(found) == ["by_size"]
+    to = found["by_size"]
+    assert (to.key_groups, to.rows) == ((0, 3), (2, 5))
+    assert (to.size_bytes, to.crossed_bytes) == ((10, 25), 25)
+
+
+def test_without_operators_downstream_there_is_no_traffic() -> None:
+    assert traffic_to(flow(), [report("a")]) == {}
