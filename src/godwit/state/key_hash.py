@@ -38,6 +38,7 @@ _LOW = np.uint64(0xFFFF_FFFF)
 _HALF = np.uint64(32)
 _BYTES = np.uint64(8)
 _FEW_WORDS = 64
+_BLOCK = 16_384  # keys whose intermediate arrays stay in the cache
 
 
 class KeyHasher:
@@ -62,15 +63,19 @@ class KeyHasher:
         ndarray of uint64
             Shape ``(count,)``; every bit depends on all bits of the key.
         """
-        sums = np.full(count, self._multipliers(0, 1)[0], np.uint64)
-        for number, column in enumerate(keys, start=1):
-            if isinstance(column.values, np.ndarray):
-                self._add_fixed(sums, number, column.values)
-            elif count:
-                self._add_strings(sums, number, column.values)
-            if column.nulls is not None:  # a flag for nulls: nothing is added where there are none
-                sums += column.nulls * self._multipliers(number, 1)[0]
-        return _mixed(sums)
+        hashes = np.full(count, self._multipliers(0, 1)[0], np.uint64)
+        for first in range(0, count, _BLOCK):
+            block = slice(first, first + _BLOCK)
+            sums = hashes[block]
+            for number, column in enumerate(keys, start=1):
+                if isinstance(column.values, np.ndarray):
+                    self._add_fixed(sums, number, column.values[block])
+                else:
+                    self._add_strings(sums, number, column.values[block])
+                if column.nulls is not None:  # a flag: nothing is added where nothing is null
+                    sums += column.nulls[block] * self._multipliers(number, 1)[0]
+            _mix(sums)
+        return hashes
 
     def _multipliers(self, column: int, words: int) -> UInt64Array:
         """Two secret numbers for each of the first `words` words of a column, and one before."""
@@ -108,11 +113,14 @@ class KeyHasher:
                 rows = np.flatnonzero(left > 0)
                 left = left[rows]
             at = starts[rows] + 8 * word
-            # The last bytes of the buffer are read by stepping back, and shifted into place.
-            readable = np.minimum(at, len(words) - 1)
-            found = words[readable] >> ((at - readable).view(np.uint64) * _BYTES)
-            missing = np.maximum(8 - left, 0).view(np.uint64) * _BYTES
-            found = (found << missing) >> missing
+            if at[-1] < len(words):
+                found = words[at]
+            else:  # the last bytes of the buffer are read by stepping back, and shifted into place
+                readable = np.minimum(at, len(words) - 1)
+                found = words[readable] >> ((at - readable).view(np.uint64) * _BYTES)
+            if left.min() < 8:
+                missing = np.maximum(8 - left, 0).view(np.uint64) * _BYTES
+                found = (found << missing) >> missing
             sums[rows] += _product(found, multipliers, 1 + word)
 
 
@@ -125,13 +133,12 @@ def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64A
     return high
 
 
-def _mixed(sums: UInt64Array) -> UInt64Array:
+def _mix(sums: UInt64Array) -> None:
     sums ^= sums >> np.uint64(33)
     sums *= np.uint64(0xFF51_AFD7_ED55_8CCD)
     sums ^= sums >> np.uint64(33)
     sums *= np.uint64(0xC4CE_B9FE_1A85_EC53)
     sums ^= sums >> np.uint64(33)
-    return sums
 
 
 @lru_cache(maxsize=256)
