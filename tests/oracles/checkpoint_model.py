@@ -27,6 +27,7 @@ from godwit.state.evolution import (
 )
 from godwit.state.reading import read_chain
 from godwit.state.records import (
+    BatchRef,
     CommitRecord,
     FlowIdentity,
     OutputRef,
@@ -168,6 +169,7 @@ def run_epoch(log: CommitLog, epoch: Epoch, *, inline_limit_bytes: int) -> None:
         CommitRecord(
             epoch=number,
             run_id="",
+            batch=BatchRef(number=number, digest="of no rows"),
             segments=tuple(segments),
             snapshots=tuple(snapshots),
             outputs=tuple(outputs),

@@ -31,7 +31,6 @@ from godwit.state.framing import encode_record
 from godwit.state.records import IDENTITY, edit_path
 
 if TYPE_CHECKING:
-    from godwit.state.records import CommitRecord
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["CopiedCheckpoint", "copy_checkpoint", "forget_sparks_progress"]
@@ -104,7 +103,8 @@ def copy_checkpoint(
     query_id = log.identity.query_id if same_query else uuid4().hex
     if log.latest is not None:
         spark_id = None if same_query else str(UUID(query_id))
-        copied.update(_copy_spark(source, target, _last_batch(log, log.latest), spark_id))
+        last = log.latest.last_batch
+        copied.update(_copy_spark(source, target, -1 if last is None else last.number, spark_id))
     identity = msgspec.structs.replace(log.identity, query_id=query_id)
     target.create_exclusive(IDENTITY, encode_record(identity))
     return CopiedCheckpoint(
@@ -143,15 +143,6 @@ def _copy(source: CheckpointStorage, target: CheckpointStorage, path: str) -> in
     data = source.read(path)
     target.create_exclusive(path, data.to_pybytes())
     return int(data.size)
-
-
-def _last_batch(log: CommitLog, latest: CommitRecord) -> int:
-    """Give the last micro-batch that the epochs cover."""
-    for epoch in reversed(log.retained_epochs):
-        batch = log.load(epoch).batch
-        if batch is not None:
-            return batch.number
-    return latest.epoch
 
 
 def _copy_spark(

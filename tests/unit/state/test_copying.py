@@ -17,6 +17,7 @@ from godwit.model.errors import CheckpointError
 from godwit.state.collection import collect
 from godwit.state.commit_log import CommitLog
 from godwit.state.copying import copy_checkpoint
+from godwit.state.records import BatchRef, CommitRecord
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 
@@ -67,6 +68,8 @@ def test_a_copy_holds_what_the_original_held_and_goes_on_by_itself(tmp_path: Pat
 
 def test_sparks_part_fits_the_last_epoch_and_is_a_query_of_its_own(tmp_path: Path) -> None:
     log = written(tmp_path / "ck", 5)
+    # An epoch without input follows; the last micro-batch is still that of epoch 4.
+    log.commit(CommitRecord(epoch=5, run_id="", before=BatchRef(number=4, digest="x")))
     write_spark_part(tmp_path / "ck", last=6, committed=5)
     copied = copy_checkpoint(log.storage, CheckpointStorage.open(tmp_path / "copy"))
     spark = tmp_path / "copy" / "spark"
