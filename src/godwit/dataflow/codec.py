@@ -25,7 +25,7 @@ import msgspec
 from godwit.dataflow.pickle_codec import PickleCodec
 from godwit.dataflow.state_checks import Fitting, failing_path, is_same
 from godwit.dataflow.state_failures import UnencodableError, UnheldError, each
-from godwit.dataflow.state_forms import is_native
+from godwit.dataflow.state_forms import is_native, reads_native
 from godwit.dataflow.state_types import Described, UndescribableError, describe, is_record
 from godwit.dataflow.state_values import EXTENSION_MARKERS, TaggedValues
 from godwit.model.errors import InvalidFlowError, StateEncodingError
@@ -172,7 +172,7 @@ class MsgpackCodec:
     def reads_native(self) -> bool:
         """Whether what was written in the native form can be read as this type."""
         try:
-            return self._decode_typed is not None
+            return self._decode_typed is not None and reads_native(self._described)
         except Exception:  # noqa: BLE001 - msgspec does not know the type
             return False
 

@@ -16,7 +16,7 @@ import msgspec
 if TYPE_CHECKING:
     from godwit.dataflow.state_types import Described
 
-__all__ = ["is_native"]
+__all__ = ["is_native", "reads_native"]
 
 _SCALARS = frozenset(
     [
@@ -41,6 +41,21 @@ def is_native(state_type: Any, described: Described) -> bool:
     except Exception:  # noqa: BLE001 - msgspec knows some types only from their parts
         return False
     return True
+
+
+def reads_native(described: Described) -> bool:
+    """Whether what msgspec wrote of such classes by their fields' names is read by these."""
+    return all(
+        _goes_by_names(cls) for cls in described.classes.values() if issubclass(cls, msgspec.Struct)
+    )
+
+
+def _goes_by_names(cls: Any) -> bool:
+    config = cls.__struct_config__
+    return (
+        not (config.array_like or config.forbid_unknown_fields)
+        and cls.__struct_encode_fields__ == cls.__struct_fields__
+    )
 
 
 def _is_native_node(node: Any, classes: Any, used: set[str]) -> bool:
@@ -86,8 +101,8 @@ def _is_native_class(cls: Any, described: Any) -> bool:
         return (
             cls.__eq__ is msgspec.Struct.__eq__
             and config.eq
-            and not (config.array_like or config.omit_defaults or config.forbid_unknown_fields)
-            and cls.__struct_encode_fields__ == cls.__struct_fields__
+            and _goes_by_names(cls)
+            and not config.omit_defaults
             and not cls.__dictoffset__
         )
     fields = dataclasses.fields(cls)

@@ -260,6 +260,24 @@ class Renamed(msgspec.Struct):
     prices: list[float | None] = []
 
 
+class InOrder(msgspec.Struct, array_like=True):
+    rows: int = 0
+    prices: list[float | None] = []
+
+
+class Camel(msgspec.Struct, rename=str.upper):
+    rows: int = 0
+    prices: list[float | None] = []
+
+
+class StartsAnew(msgspec.Struct):
+    rows: int = 0
+    prices: list[float | None] = []
+
+    def __post_init__(self) -> None:
+        self.rows = 0
+
+
 def stored(state_type: Any = Book, **options: Any) -> Any:
     """Description of a state's type as it stands in a checkpoint."""
     described = operator(state_type=state_type, **options).describe_state()
@@ -280,6 +298,9 @@ def test_the_description_holds_the_schema_of_the_state() -> None:
         (operator(), stored(dict), r"state: dict\[Any, Any\] → Book|Book: dict\[Any, Any\] → Book"),
         (operator(), stored(codec="pickle"), "codec: pickle → msgpack"),
         (operator(state_type=Renamed), stored(), "Renamed: rows gone and count new"),
+        (operator(state_type=InOrder), stored(), "in a form that today's type does not have"),
+        (operator(state_type=StartsAnew), stored(), "in a form that today's type does not have"),
+        (operator(state_type=Camel), stored(), "in a form that today's type does not have"),
         (
             operator(state_type=dict, codec="pickle"),
             stored(codec="pickle"),
