@@ -59,9 +59,10 @@ from godwit.migration.order import order_moves
 from godwit.migration.outcome import ComponentLoad, ComponentTraffic, EpochOutcome
 from godwit.migration.ports import Ports
 from godwit.migration.protocol import MigrationProtocol
-from godwit.migration.schedule import mini_migrations, transfer_phases
+from godwit.migration.schedule import mini_migrations
 from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, ProtocolView, Transfer
+from godwit.planning.transfer_phases import transfer_phases
 
 __all__ = [
     "Bounds",

@@ -79,6 +79,9 @@ class MigrationRequested:
         How, and within which limits.
     loads
         Key group → load, for the order of the moves (see `order_moves`); 1 each if left out.
+    order
+        Key groups in the order in which a plan wants them to move; those that it does not name
+        follow, by load.
     state_bytes
         Key group → bytes of state, where known better than the last commit told.
     """
@@ -89,6 +92,7 @@ class MigrationRequested:
     strategy: Strategy = Strategy.LIVE
     bounds: Bounds = field(default_factory=Bounds)
     loads: Mapping[int, float] = field(default_factory=dict)
+    order: tuple[int, ...] = ()
     state_bytes: Mapping[int, int] = field(default_factory=dict)
 
 

@@ -263,6 +263,8 @@ class MigrationProtocol:
             c.assignment,
             fact.loads,
         )
+        rank = {key_group: at for at, key_group in enumerate(fact.order)}
+        moves = tuple(sorted(moves, key=lambda move: rank.get(move.key_group, len(rank))))
         c.migration = OngoingMigration(request=fact, moves={move.key_group: move for move in moves})
 
     def _cancellation_requested(self, fact: inputs.CancellationRequested) -> None:

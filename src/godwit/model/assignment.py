@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.model.errors import InvalidPlanError
+from godwit.model.intervals import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -199,13 +200,14 @@ class Assignment:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for records and for people."""
+        """Plain values, for records and for people; as intervals where these are smaller."""
         return {
             "version": self.version,
             "executors": list(self.executors),
             "lanes": list(self.lanes),
-            "executor_of": self.executor_of.tolist(),
-            "lane_of": self.lane_of.tolist(),
+            "num_key_groups": self.num_key_groups,
+            "executor_of": pack(self.executor_of),
+            "lane_of": pack(self.lane_of),
         }
 
     @classmethod
@@ -215,8 +217,8 @@ class Assignment:
             version=values["version"],
             executors=tuple(values["executors"]),
             lanes=tuple(values["lanes"]),
-            executor_of=np.asarray(values["executor_of"], np.int32),
-            lane_of=np.asarray(values["lane_of"], np.int32),
+            executor_of=unpack(values["executor_of"], values["num_key_groups"]),
+            lane_of=unpack(values["lane_of"], values["num_key_groups"]),
         )
 
 

@@ -204,6 +204,7 @@ SOLUTION_SCHEMA: dict[str, Any] = {
                     "source": {"type": "string"},
                     "destination": {"type": "string"},
                     "state_bytes": {"type": "integer"},
+                    "load": {"type": "number"},
                 },
             },
         },

@@ -22,7 +22,7 @@ from godwit.planning import metrics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from godwit.model.assignment import Move
+    from godwit.planning.move_order import PlannedMove
     from godwit.planning.solution import Solution
 
 __all__ = ["ExecutorChange", "PlanPreview", "human_bytes", "preview", "table"]
@@ -93,7 +93,7 @@ class PlanPreview:
     reason: str
     gap: float | None
     executors: tuple[ExecutorChange, ...]
-    moves: tuple[Move, ...]
+    moves: tuple[PlannedMove, ...]
     moved_bytes: float
     moved_share: float
     mean_index: float
@@ -139,10 +139,17 @@ class PlanPreview:
         ]
         if self.moves:
             rows = [
-                (str(m.key_group), m.source, m.destination, human_bytes(m.state_bytes))
+                (
+                    str(m.key_group),
+                    m.source,
+                    m.destination,
+                    human_bytes(m.state_bytes),
+                    f"{m.load:.4g}",
+                    f"{m.relief_per_byte:.3g}",
+                )
                 for m in self.moves[:most_moves]
             ]
-            lines += ["", table(("key group", "from", "to", "state"), rows)]
+            lines += ["", table(("key group", "from", "to", "state", "load", "per byte"), rows)]
         if len(self.moves) > most_moves:
             lines.append(f"... and {len(self.moves) - most_moves} more")
         return "\n".join(lines)

@@ -7,7 +7,6 @@ planner alone knows is stored: objective, bound, status and time.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -15,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.model.assignment import Move
 from godwit.planning import metrics
+from godwit.planning.move_order import planned_moves
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from godwit.planning.move_order import PlannedMove
     from godwit.planning.problem import FloatArray, IntArray, Problem
     from godwit.planning.split_keys import SplitKeys
 
-__all__ = ["Solution", "Status", "ordered_moves"]
+__all__ = ["Solution", "Status"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -102,18 +102,9 @@ class Solution:
         return int(np.count_nonzero(self.assignment != self.problem.current))
 
     @property
-    def moves(self) -> tuple[Move, ...]:
-        """Moves in the order they should be made, see `ordered_moves`."""
-        problem = self.problem
-        return tuple(
-            Move(
-                key_group=k,
-                source=problem.executors[problem.current[k]],
-                destination=problem.executors[self.assignment[k]],
-                state_bytes=int(problem.state_bytes[k]),
-            )
-            for k in ordered_moves(problem, self.assignment).tolist()
-        )
+    def moves(self) -> tuple[PlannedMove, ...]:
+        """Moves in the order they should be made, see `godwit.planning.move_order`."""
+        return planned_moves(self.problem, self.assignment)
 
     @property
     def load_index(self) -> FloatArray:
@@ -150,47 +141,3 @@ class Solution:
         if self.split is not None:
             return self.split.collocation_factor(self.problem)
         return metrics.collocation_factor(self.problem, self.assignment)
-
-
-def ordered_moves(problem: Problem, assignment: IntArray) -> IntArray:
-    """Order the key groups that move: relieve the most overloaded executor first.
-
-    Repeatedly takes the executor with the highest load index among those with moves left (draining
-    ones after all others; ties: the lower index), and of its moves the one with the most load per
-    byte (ties: the lower key group).  A progressive migration that is cut off early has then
-    relieved the worst executors at the least cost.
-
-    Returns
-    -------
-    Shape ``(moves,)``: key groups.
-    """
-    moved = np.flatnonzero(assignment != problem.current)
-    if len(moved) == 0:
-        return moved.astype(np.int32)
-    weight, speed = problem.weight, problem.speed
-    per_byte = weight[moved] / np.maximum(problem.state_bytes[moved], 1.0)
-    source = problem.current[moved]
-    queues: dict[int, list[int]] = {}
-    for k, executor in zip(
-        moved[np.lexsort((moved, -per_byte))][::-1].tolist(),
-        source[np.lexsort((moved, -per_byte))][::-1].tolist(),
-        strict=True,
-    ):
-        queues.setdefault(executor, []).append(k)
-    load = metrics.loads(problem, problem.current).tolist()
-    heap = [(bool(problem.draining[e]), -load[e] / speed[e], e) for e in queues]
-    heapq.heapify(heap)
-    order = []
-    while heap:
-        drains, negative_index, e = heapq.heappop(heap)
-        actual = -load[e] / float(speed[e])
-        if actual != negative_index:  # arrivals since it was pushed made it busier or it got relief
-            heapq.heappush(heap, (drains, actual, e))
-            continue
-        k = queues[e].pop()
-        order.append(k)
-        load[e] -= float(weight[k])
-        load[int(assignment[k])] += float(weight[k])
-        if queues[e]:
-            heapq.heappush(heap, (drains, -load[e] / float(speed[e]), e))
-    return np.asarray(order, np.int32)

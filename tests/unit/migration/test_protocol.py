@@ -182,6 +182,14 @@ def test_a_live_migration_of_a_third_goes_in_mini_migrations() -> None:
     assert stream.protocol.view().components["sum"].migration is None
 
 
+def test_the_order_of_a_plan_is_kept() -> None:
+    protocol = Stream("aaaabbbbb", "abc").protocol
+    target = assignment("aacabbcbc", "abc")
+    # By load alone, 2 and 6 would go first.
+    fact = MigrationRequested(id="m", component="sum", target=target, bounds=THIRD, order=(8, 2, 6))
+    assert protocol.handle(fact) == (warm("c", (2, 8), 1),)
+
+
 def test_a_report_during_an_epoch_switches_at_its_end() -> None:
     stream = Stream("aabb")
     stream.request("abbb")

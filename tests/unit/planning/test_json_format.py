@@ -67,7 +67,7 @@ def test_a_solution_has_the_fields_of_its_schema() -> None:
     assert values == json.loads(json.dumps(values))
     assert values["assignment"][0] == "c"
     assert values["moves"][0] == {
-        "key_group": 0, "source": "a", "destination": "c", "state_bytes": 40
+        "key_group": 0, "source": "a", "destination": "c", "state_bytes": 40, "load": 5.0
     }  # fmt: skip
 
 

@@ -1,0 +1,115 @@
+"""The carrying-out plan: what is previewed, printed and executed, as one value.
+
+Problem: a plan that is shown by one piece of code and executed by another can differ between the
+two: in its moves, in their order, in what is expected of them.
+
+Invariant: a `CarryingOut` that may be executed comes from `carry_out`, so its solution was judged
+by `validate_solution`; its moves are in the order in which they are to be made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from godwit.model.errors import InvalidPlanError
+from godwit.planning import metrics
+from godwit.planning.transfer_phases import transfer_phases
+from godwit.planning.validation import validate_solution
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from godwit.model.assignment import Assignment
+    from godwit.planning.move_order import PlannedMove
+    from godwit.planning.solution import Solution
+
+__all__ = ["CarryingOut", "carry_out"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryingOut:
+    """Moves in order, and the load they start from and lead to.
+
+    Attributes
+    ----------
+    method
+        Planner that the moves come from.
+    executors
+        Names, in the order of the loads.
+    moves
+        In the order in which they are to be made.
+    load_before, load_after
+        Load index of each executor before the first move and, predicted, after the last.
+    """
+
+    method: str
+    executors: tuple[str, ...]
+    moves: tuple[PlannedMove, ...]
+    load_before: tuple[float, ...]
+    load_after: tuple[float, ...]
+
+    @property
+    def moved_bytes(self) -> int:
+        """State that has to be at its destinations."""
+        return sum(move.state_bytes for move in self.moves)
+
+    @property
+    def phases(self) -> tuple[tuple[PlannedMove, ...], ...]:
+        """Peer transfers in the least number of phases, see `transfer_phases`."""
+        return transfer_phases(self.moves)
+
+    @property
+    def places(self) -> Mapping[int, str]:
+        """Key group → executor it moves to, in the order of the moves."""
+        return {move.key_group: move.destination for move in self.moves}
+
+    def target(self, current: Assignment) -> Assignment:
+        """Apply all moves to an assignment.
+
+        Raises
+        ------
+        InvalidPlanError
+            If a key group is no longer where the plan found it, or its destination is not there.
+        """
+        for move in self.moves:
+            there = current.executor(move.key_group)
+            if there != move.source:
+                raise InvalidPlanError(
+                    f"Key group {move.key_group} is on executor {there!r}; the plan of "
+                    f"{self.method!r} found it on {move.source!r}.",
+                    remedy="Plan again on the assignment there is now.",
+                    key_group=move.key_group,
+                )
+        return current.moved(self.places)
+
+
+def carry_out(solution: Solution) -> CarryingOut:
+    """Judge a solution and put its moves in order.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the solution is illegal, claims to be within limits it breaks, or splits keys.
+    """
+    validate_solution(solution)
+    if solution.split is not None:
+        raise InvalidPlanError(
+            f"The plan of {solution.method!r} splits {solution.split.num_split} key groups over "
+            "two executors each; a key group has one owner.",
+            remedy="Use a planner that assigns key groups whole.",
+            method=solution.method,
+        )
+    return CarryingOut(
+        method=solution.method,
+        executors=solution.problem.executors,
+        moves=solution.moves,
+        load_before=_floats(metrics.load_index(solution.problem, solution.problem.current)),
+        load_after=_floats(solution.load_index),
+    )
+
+
+def _floats(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
