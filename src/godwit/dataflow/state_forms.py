@@ -44,9 +44,14 @@ def is_native(state_type: Any, described: Described) -> bool:
 
 
 def reads_native(described: Described) -> bool:
-    """Whether what msgspec wrote of such classes by their fields' names is read by these."""
-    return all(
-        _goes_by_names(cls) for cls in described.classes.values() if issubclass(cls, msgspec.Struct)
+    """Whether what msgspec wrote of such classes by their fields' names is read as it is by these.
+
+    A ``__post_init__`` would run on it, and may set back what is in it.
+    """
+    return not any(
+        hasattr(cls, "__post_init__")
+        or (issubclass(cls, msgspec.Struct) and not _goes_by_names(cls))
+        for cls in described.classes.values()
     )
 
 
