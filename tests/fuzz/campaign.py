@@ -122,14 +122,16 @@ def work(first: int, end: int) -> None:
 
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     shared = Path("/dev/shm")
-    place = Path(tempfile.mkdtemp(dir=shared if os.access(shared, os.W_OK) else None))
+    place = Path(
+        tempfile.mkdtemp(prefix="godwit-fuzz-", dir=shared if os.access(shared, os.W_OK) else None)
+    )
     out = sys.stdout
     try:
         for number in range(first, end):
             print(json.dumps((number, None)), file=out, flush=True)
             root = place / "ck"
             write_variant(number, root)
-            what = findings_in(root)
+            what = findings_in(root, printed=number % 10 == 0)
             shutil.rmtree(root)
             print(json.dumps((number, what)), file=out, flush=True)
     finally:

@@ -72,10 +72,14 @@ class FencedStorage(LocalStorage):
         super().create_exclusive(path, data)
 
 
-def findings_in(root: Path) -> list[str]:
-    """Let every reader open the checkpoint at `root`; say what none of them may do."""
+def findings_in(root: Path, *, printed: bool) -> list[str]:
+    """Let every reader open the checkpoint at `root`; say what none of them may do.
+
+    What the command line prints is looked at if `printed`: laying out tables takes its time.
+    """
     found = []
-    for reader in (_verify, _inspect, _owner, _read_state, _collect, _command_line, _write):
+    readers = [_verify, _inspect, _owner, _read_state, _collect, _write]
+    for reader in [*readers, _command_line] if printed else readers:
         storage = FencedStorage(root)
         began = time.process_time()
         try:
@@ -112,7 +116,7 @@ def _read_state(storage: LocalStorage) -> None:
     for epoch in log.retained_epochs:
         chains = _ended(partial(log.chains_at, epoch))
         record = _ended(partial(log.record, epoch))
-        if chains is not None:
+        if chains is not None and epoch in (log.retained_epochs.start, log.latest_epoch):
             _ended(partial(log.versions_since, min(chains.flow, 0)))
             for state in chains.states:
                 for key_group in range(chains.num_key_groups):

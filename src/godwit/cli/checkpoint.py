@@ -18,6 +18,7 @@ from rich.text import Text
 from godwit.cli.checkpoint_copy import add_copy_action
 from godwit.cli.checkpoint_edit import add_edit_actions
 from godwit.cli.checkpoint_lease import add_unlock_action
+from godwit.cli.checkpoint_repair import add_repair_action
 from godwit.cli.progress import verify_watched, watcher_on
 from godwit.model.errors import CheckpointError, GodwitError
 from godwit.model.events import event_from_dict
@@ -64,6 +65,7 @@ def add_checkpoint_command(subparsers: Any) -> None:
     checked.set_defaults(run=_verify)
     add_copy_action(actions)
     add_edit_actions(actions)
+    add_repair_action(actions)
     add_unlock_action(actions)
     for action in (shown, checked):
         action.add_argument("path", metavar="PATH", help=_PATH)

@@ -111,3 +111,24 @@ def test_unlock_says_who_holds_it_and_takes_it_only_by_force(
     assert main(["checkpoint", "unlock", str(checkpoint)]) == 0
     assert "no query holds it" in capsys.readouterr().out
     lease.release()
+
+
+def test_repair_says_what_it_would_do_and_does_it_only_when_told(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", "repair", str(checkpoint)]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+    stray = checkpoint / "commits/000000000099.rec"
+    stray.write_bytes(b"")
+    assert main(["checkpoint", "repair", str(checkpoint)]) == 1
+    said = capsys.readouterr().out
+    assert "commits/000000000099.rec: It stands above epoch 1" in said
+    assert "Nothing was changed; --apply does it." in said
+    assert stray.exists()
+    lease = acquire_lease(CheckpointStorage.open(checkpoint), "the-run")
+    assert main(["checkpoint", "repair", str(checkpoint), "--apply"]) == 2
+    assert "in use by run 'the-run'" in capsys.readouterr().err
+    lease.release()
+    assert main(["checkpoint", "repair", str(checkpoint), "--apply"]) == 0
+    assert not stray.exists()
+    assert main(["checkpoint", "verify", str(checkpoint)]) == 0

@@ -1,0 +1,223 @@
+"""Mending a checkpoint that cannot be opened, without guessing: a plan that is shown, then done.
+
+Problem: after a power failure, or a mishap with the directory, a checkpoint can be whole in all
+that counts and still be unusable: a file that nobody committed stands above the last epoch, or a
+manifest that the records can give again is gone.
+
+Invariant: a step only adds what the records say, or sets aside what they do not count on.  Nothing
+that an epoch needs is removed or changed, and what is set aside stays in ``set-aside/``.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from godwit.model.errors import GodwitError
+from godwit.state.chains import Chains
+from godwit.state.commit_log import load_record
+from godwit.state.evolution import FlowVersion
+from godwit.state.framing import encode_record
+from godwit.state.records import (
+    COMMITS,
+    IDENTITY,
+    MANIFESTS,
+    CommitRecord,
+    FlowIdentity,
+    Manifest,
+    commit_path,
+    flow_path,
+    manifest_path,
+    number_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["RecordRepair", "RepairStep", "carry_out", "plan_record_repair"]
+
+_SET_ASIDE = "set-aside"
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairStep:
+    """One thing that is wrong with one file, and what is done about it.
+
+    Attributes
+    ----------
+    path
+        The file, within the checkpoint.
+    problem
+        What is wrong with it.
+    action
+        ``"write"``: `content` is put there; ``"set aside"``: it is moved to ``set-aside/``;
+        ``"none"``: nothing can be done about it here.
+    content
+        What to write.
+    """
+
+    path: str
+    problem: str
+    action: Literal["write", "set aside", "none"]
+    content: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRepair:
+    """What is to be done about Godwit's own records.
+
+    Attributes
+    ----------
+    steps
+        In the order in which they are done.
+    records
+        The committed records that stay, in order of epochs; empty if none can be read.
+    """
+
+    steps: tuple[RepairStep, ...]
+    records: tuple[CommitRecord, ...]
+
+
+def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
+    """Find what keeps the records of a checkpoint from being opened, and what would mend it.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If the identity cannot be read: nothing is known then.
+    """
+    identity = load_record(storage, IDENTITY, FlowIdentity)
+    return _RecordPlan(storage, identity.num_key_groups).made()
+
+
+def carry_out(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
+    """Do what a plan says; it may be done again after a crash in between.
+
+    Raises
+    ------
+    GodwitError
+        If the storage fails.
+    """
+    for step in steps:
+        if step.action == "none":
+            continue
+        # Hadoop keeps a checksum beside a local file; it is not that of what is written here.
+        folder, _, name = step.path.rpartition("/")
+        storage.delete(f"{folder}/.{name}.crc" if folder else f".{name}.crc")
+        if any(entry.path == step.path for entry in storage.list(folder)):
+            kept = storage.read(step.path).to_pybytes()
+            storage.write_atomic(f"{_SET_ASIDE}/{step.path}", kept)
+        if step.action == "write":
+            storage.write_atomic(step.path, step.content)
+        else:
+            storage.delete(step.path)
+
+
+class _RecordPlan:
+    def __init__(self, storage: CheckpointStorage, num_key_groups: int) -> None:
+        self.storage = storage
+        self.num_key_groups = num_key_groups
+        self.steps: list[RepairStep] = []
+        self.commits = self._loaded(COMMITS, CommitRecord)
+        self.manifests = self._loaded(MANIFESTS, Manifest)
+
+    def made(self) -> RecordRepair:
+        last = self._last()
+        if last < 0:
+            return RecordRepair(steps=tuple(self.steps), records=())
+        above = f"It stands above epoch {last}, the last one that leads up from what is there."
+        for number in sorted(self.commits):
+            if number > last:
+                self._step(commit_path(number), above, "set aside")
+        for number in sorted(self.manifests):
+            if number > last:
+                self._step(manifest_path(number), above, "set aside")
+        records = [r for n, r in sorted(self.commits.items()) if n <= last and r is not None]
+        unreadable = {n for n, manifest in self.manifests.items() if manifest is None and n <= last}
+        named = {records[-1].manifest} - {-1, *self.manifests}
+        for number in sorted(unreadable | named):
+            self._give_again(number)
+        return RecordRepair(steps=tuple(self.steps), records=tuple(records))
+
+    def _last(self) -> int:
+        """Give the last epoch that can be opened; -1 if there is none."""
+        ends = [n for n in self.commits if n + 1 not in self.commits]
+        for end in sorted(ends, reverse=True):
+            if self.commits[end] is None and end - 1 in self.commits:
+                problem = "It is damaged, and what the last epoch committed is known nowhere else."
+                self._step(commit_path(end), problem, "none")
+                return -1
+            if self._replayed(end, before=end + 1) is not None:
+                return end
+        if ends:
+            problem = "No manifest, and no epoch 0, from which the records could be followed."
+            self._step(COMMITS, problem, "none")
+        return -1
+
+    def _give_again(self, number: int) -> None:
+        chains = self._replayed(number, before=number)
+        path = manifest_path(number)
+        problem = "It is damaged." if number in self.manifests else "It is missing."
+        if chains is None:
+            self._step(path, f"{problem} The records before it are not there any more.", "none")
+            return
+        self.steps.append(
+            RepairStep(
+                path=path,
+                problem=problem,
+                action="write",
+                content=encode_record(chains.manifest()),
+            )
+        )
+
+    def _replayed(self, epoch: int, *, before: int) -> Chains | None:
+        """Give the chains as of `epoch`, from the latest manifest below `before`."""
+        usable = [
+            n for n, manifest in self.manifests.items() if manifest is not None and n < before
+        ]
+        for anchor in sorted((n for n in (*usable, -1) if n <= epoch), reverse=True):
+            chains = self._from(anchor, epoch)
+            if chains is not None:
+                return chains
+        return None
+
+    def _from(self, anchor: int, epoch: int) -> Chains | None:
+        manifest = self.manifests.get(anchor)
+        chains = Chains(self.num_key_groups)
+        if manifest is not None:
+            if manifest.num_key_groups != self.num_key_groups:
+                return None
+            chains = Chains.restore(manifest)
+        while chains.epoch < epoch:
+            record = self.commits.get(chains.epoch + 1)
+            if record is None:
+                return None
+            if record.flow != chains.flow:
+                try:
+                    version = load_record(self.storage, flow_path(record.flow), FlowVersion)
+                except GodwitError:
+                    return None
+                chains.become(record.flow, version)
+            if any(True for _ in chains.problems(record)):
+                return None
+            chains.apply(record)
+        return chains
+
+    def _loaded(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
+        """Give number → record; ``None`` where it cannot be read."""
+        found: dict[int, _T | None] = {}
+        for entry in self.storage.list(directory):
+            number = number_in(entry.path)
+            if number is not None:
+                found[number] = None
+                with suppress(GodwitError):
+                    found[number] = load_record(self.storage, entry.path, kind)
+        return found
+
+    def _step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:
+        self.steps.append(RepairStep(path=path, problem=problem, action=action))

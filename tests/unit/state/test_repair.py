@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.oracles.checkpoint_model import assert_equals as assert_state
+from tests.oracles.checkpoint_model import make_history, models, open_log, run_epoch
+
+from godwit.model.errors import CheckpointError
+from godwit.state.commit_log import CommitLog
+from godwit.state.records import commit_path, manifest_path
+from godwit.state.repair import carry_out, plan_record_repair
+from godwit.state.storage import CheckpointStorage
+from godwit.state.verification import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HISTORY = make_history(5, 7)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CommitLog:
+    """A checkpoint of seven epochs, with manifests of some."""
+    log = open_log(CheckpointStorage.open(tmp_path))
+    for epoch in HISTORY:
+        run_epoch(log, epoch, inline_limit_bytes=0)
+    return log
+
+
+def repair(storage: CheckpointStorage) -> list[tuple[str, str]]:
+    plan = plan_record_repair(storage)
+    carry_out(storage, plan.steps)
+    return [(step.path, step.action) for step in plan.steps]
+
+
+def assert_whole(storage: CheckpointStorage) -> None:
+    log = CommitLog.open_read_only(storage)
+    assert log.latest_epoch == len(HISTORY) - 1
+    assert_state(storage, log.chains, models(HISTORY)[-1])
+    assert verify(storage).findings == ()
+    assert plan_record_repair(storage).steps == ()
+
+
+def test_there_is_nothing_to_repair_about_a_checkpoint_that_is_whole(log: CommitLog) -> None:
+    assert_whole(log.storage)
+
+
+@pytest.mark.parametrize("number", [8, 99, 999_999_999_999])
+def test_a_stray_record_above_the_last_epoch_is_set_aside(log: CommitLog, number: int) -> None:
+    data = log.storage.read(commit_path(3)).to_pybytes()
+    log.storage.write_atomic(commit_path(number), data)
+    log.storage.write_atomic(manifest_path(number), b"")
+    with pytest.raises(CheckpointError):
+        CommitLog.open_read_only(log.storage)
+    assert repair(log.storage) == [
+        (commit_path(number), "set aside"),
+        (manifest_path(number), "set aside"),
+    ]
+    assert log.storage.read(f"set-aside/{commit_path(number)}").to_pybytes() == data
+    assert_whole(log.storage)
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn"])
+def test_a_manifest_that_the_records_can_give_again_is_written(tmp_path: Path, damage: str) -> None:
+    log = open_log(CheckpointStorage.open(tmp_path))
+    log.retain_epochs = len(HISTORY)  # so that no record is collected
+    for epoch in HISTORY:
+        run_epoch(log, epoch, inline_limit_bytes=0)
+    assert log.latest is not None
+    path = manifest_path(log.latest.manifest)
+    whole = log.storage.read(path).to_pybytes()
+    log.storage.delete(path)
+    if damage == "torn":
+        log.storage.write_atomic(path, whole[:100])
+    with pytest.raises(CheckpointError):
+        CommitLog.open_read_only(log.storage)
+    assert repair(log.storage) == [(path, "write")]
+    assert log.storage.read(path).to_pybytes() == whole
+    assert_whole(log.storage)
+
+
+def test_a_manifest_that_nothing_can_give_again_is_said_to_be_lost(log: CommitLog) -> None:
+    for entry in log.storage.list("manifests"):
+        log.storage.delete(entry.path)
+    log.storage.delete(commit_path(0))
+    ((path, action),) = repair(log.storage)
+    assert (path, action) == ("commits", "none")
+
+
+def test_a_damaged_last_record_is_never_taken_for_one_that_does_not_count(log: CommitLog) -> None:
+    path = commit_path(log.latest_epoch)
+    log.storage.write_atomic(path, log.storage.read(path).to_pybytes()[:-1])
+    assert repair(log.storage) == [(path, "none")]
+    assert [entry.path for entry in log.storage.list("commits")][-1] == path
