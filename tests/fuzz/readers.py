@@ -19,14 +19,17 @@ from tests.oracles.checkpoint_model import IDENTITY, LAYOUT
 
 from godwit.cli.main import main
 from godwit.model.errors import GodwitError
+from godwit.spark.log_repair import plan_log_repair
 from godwit.state.blocks import read_batch, read_block
 from godwit.state.collection import unneeded_files
 from godwit.state.commit_log import CommitLog
 from godwit.state.inspection import inspect
+from godwit.state.journal import read_tail
 from godwit.state.lease import lease_owner
 from godwit.state.local_storage import LocalStorage
 from godwit.state.reading import BatchCache, read_chain
 from godwit.state.records import FlowIdentity
+from godwit.state.repair import plan_record_repair
 from godwit.state.verification import verify
 from godwit.state.written_files import decode_files
 
@@ -78,7 +81,7 @@ def findings_in(root: Path, *, printed: bool) -> list[str]:
     What the command line prints is looked at if `printed`: laying out tables takes its time.
     """
     found = []
-    readers = [_verify, _inspect, _owner, _read_state, _collect, _write]
+    readers = [_verify, _inspect, _owner, _read_state, _collect, _repair, _write]
     for reader in [*readers, _command_line] if printed else readers:
         storage = FencedStorage(root)
         began = time.process_time()
@@ -103,6 +106,7 @@ def _verify(storage: LocalStorage) -> None:
 
 
 def _inspect(storage: LocalStorage) -> None:
+    read_tail(storage, 20)
     inspect(storage)
 
 
@@ -146,6 +150,11 @@ def _ended(read: Callable[[], Any]) -> Any:
 
 def _collect(storage: LocalStorage) -> None:
     unneeded_files(CommitLog.open_read_only(storage))
+
+
+def _repair(storage: LocalStorage) -> None:
+    plan = plan_record_repair(storage)
+    plan_log_repair(storage, plan.records)
 
 
 def _command_line(storage: LocalStorage) -> None:

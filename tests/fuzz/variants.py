@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tests.oracles.checkpoint_model import IDENTITY, make_history, run_epoch
 
+from godwit.model import events
 from godwit.state.commit_log import CommitLog
 from godwit.state.evolution import Columns, FlowVersion, OperatorVersion, StateDescription
 from godwit.state.framing import _HEADER, encode_record
+from godwit.state.journal import JournalWriter
 from godwit.state.local_storage import LocalStorage
 from godwit.state.records import ALIGNMENT, padded
 
@@ -46,6 +48,10 @@ _TEXTS = (
     "\x1b[2J\x07\u202e",
     "x" * 5_000,
 )
+_EVENTS = (
+    events.QueryStarted(epoch=-1, at_s=1e9, name="\x1b[2Jflow", resumed=False),
+    events.QueryFailed(epoch=3, at_s=1e9 + 1, name="flow", error="\x9b31m\u202eno"),
+)
 _STRAYS = (
     "commits/999999999999.rec",
     "commits/000000000099.rec",
@@ -59,6 +65,7 @@ _STRAYS = (
     "commits/000000000000.rec.abcdef.tmp",
     "lock",
     "leases/000000000000.rec",
+    "journal/999999999999.rec",
 )
 
 
@@ -85,6 +92,10 @@ def originals() -> list[Files]:
                 storage, IDENTITY, "run", flow=flow, retain_epochs=3, manifest_interval=2
             )
             run_epoch(log, epoch, inline_limit_bytes=inline)
+        journal = JournalWriter(LocalStorage(root), "run")
+        for event in _EVENTS:
+            journal.add("event", event.to_dict())
+            journal.flush()
         found.append({str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*.*"))})
         shutil.rmtree(root)
     return found

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from godwit.model.errors import GodwitError
 from godwit.state.chains import Chains
-from godwit.state.commit_log import load_record
 from godwit.state.evolution import FlowVersion
 from godwit.state.framing import encode_record
+from godwit.state.ownership import load_record
 from godwit.state.records import (
     COMMITS,
     IDENTITY,
