@@ -10,6 +10,7 @@ from tests.spark.streams import Inbox, drain, rows_of
 import godwit as gw
 from godwit.model import events
 from godwit.model.errors import EpochFailedError, SinkError
+from godwit.state.commit_log import CommitLog
 from godwit.state.journal import read_tail
 from godwit.state.storage import CheckpointStorage
 
@@ -83,6 +84,8 @@ def test_a_query_tells_what_it_does_while_it_runs_and_after_it_has_stopped(
 
     again = drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
     assert again.id == query.id
+    identity = CommitLog.open_read_only(CheckpointStorage.open(tmp_path / "ck")).identity
+    assert query.id.replace("-", "") == identity.query_id
     assert again.runId != query.runId
 
 

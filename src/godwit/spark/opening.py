@@ -26,6 +26,7 @@ from godwit.spark.outputs import (
     open_sinks,
     staged_sinks,
 )
+from godwit.spark.progress_log import give_id
 from godwit.spark.run import Run
 from godwit.spark.stages import Program, ShippedProgram
 from godwit.spark.takeover import first_assignments, take_up
@@ -85,6 +86,7 @@ def open_run(
         log, taken_up = take_up(flow, storage, run, retain_epochs=options.retain_epochs)
         run_id = f"{log.identity.query_id[:12]}-{run}"
         query_id = log.identity.query_id
+        give_id(storage, query_id)
         undo.callback(close_sinks, flow)
         open_sinks(flow, query_id, spark)
         feeds = feeds_of(flow)

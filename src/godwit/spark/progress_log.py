@@ -9,6 +9,8 @@ disk both renames are the same system call.
 
 from __future__ import annotations
 
+import json
+import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["quick_local_logs", "wait_for_sources"]
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["give_id", "quick_local_logs", "wait_for_sources"]
 
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _BY_FILE_SYSTEM = (
@@ -41,6 +45,13 @@ def quick_local_logs(spark: SparkSession, uri: str) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(_MANAGER)
+
+
+def give_id(storage: CheckpointStorage, query_id: str) -> None:
+    """Let Spark's query have the id that the checkpoint has, if it has none yet."""
+    path = "spark/metadata"
+    if query_id and all(entry.path != path for entry in storage.list("spark")):
+        storage.write_atomic(path, json.dumps({"id": str(uuid.UUID(query_id))}).encode())
 
 
 def wait_for_sources(query: StreamingQuery) -> None:

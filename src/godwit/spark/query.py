@@ -91,8 +91,8 @@ class Query:
 
     @property
     def id(self) -> str:
-        """Identifier of the query, the same over restarts from one checkpoint."""
-        return self._run.log.identity.query_id
+        """Identifier of the query, Spark's own, the same over restarts from one checkpoint."""
+        return str(self._spark_query.id)
 
     @property
     def runId(self) -> str:  # noqa: N802  StreamingQuery's name
