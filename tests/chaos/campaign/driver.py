@@ -6,7 +6,6 @@ Called with the path of a JSON file: ``directory``, ``history``.  Which round is
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.chaos.campaign.histories import History, Operator
+from tests.chaos.campaign.histories import History, Operator, shape_of
 from tests.chaos.campaign.oracle import rows_of_file
 from tests.chaos.programs.driver import die, session
 
@@ -82,8 +81,7 @@ def build(spark: SparkSession, directory: Path, history: History, generation: in
     flow.sink("witness", seen, gw.sinks.parquet(directory / "out" / "witness"))
     for operator in history.generations[generation]:
         stream = _stream(source, operator, insist)
-        shape = hashlib.md5(repr((operator.by, operator.results)).encode()).hexdigest()[:8]
-        target = directory / "out" / operator.uid / shape
+        target = directory / "out" / operator.uid / shape_of(operator)
         flow.sink(f"sink_{operator.uid}", stream, gw.sinks.parquet(target, lane_bytes=0))
     return flow
 

@@ -6,11 +6,12 @@ files, does a deed, and ends by stopping, failing or dying.  The flow may change
 
 from __future__ import annotations
 
+import hashlib
 import random
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["AGGREGATES", "History", "Operator", "draw_history"]
+__all__ = ["AGGREGATES", "History", "Operator", "draw_history", "shape_of"]
 
 AGGREGATES = ("count", "sum", "min", "max", "mean", "last")
 STEPS = ("planned", "staged", "committed", "delivered")
@@ -62,6 +63,11 @@ class History:
     num_key_groups: int
     generations: tuple[tuple[Operator, ...], ...]
     rounds: tuple[dict[str, Any], ...] = field(default=())
+
+
+def shape_of(operator: Operator) -> str:
+    """Name for the columns that an operator emits."""
+    return hashlib.md5(repr((operator.by, operator.results)).encode()).hexdigest()[:8]
 
 
 def draw_history(seed: int, rounds: int) -> History:
