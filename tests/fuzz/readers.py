@@ -117,6 +117,7 @@ def _owner(storage: LocalStorage) -> None:
 def _read_state(storage: LocalStorage) -> None:
     log = CommitLog.open_read_only(storage)
     cache = BatchCache(storage)
+    log.edits()
     for epoch in log.retained_epochs:
         chains = _ended(partial(log.chains_at, epoch))
         record = _ended(partial(log.record, epoch))

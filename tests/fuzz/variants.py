@@ -20,6 +20,7 @@ from tests.oracles.checkpoint_model import IDENTITY, make_history, run_epoch
 
 from godwit.model import events
 from godwit.state.commit_log import CommitLog
+from godwit.state.edits import drop_operator, rename_operator
 from godwit.state.evolution import Columns, FlowVersion, OperatorVersion, StateDescription
 from godwit.state.framing import _HEADER, encode_record
 from godwit.state.journal import JournalWriter
@@ -65,6 +66,7 @@ _STRAYS = (
     "commits/000000000000.rec.abcdef.tmp",
     "lock",
     "leases/000000000000.rec",
+    "edits/999999999999.rec",
     "journal/999999999999.rec",
 )
 
@@ -92,6 +94,9 @@ def originals() -> list[Files]:
                 storage, IDENTITY, "run", flow=flow, retain_epochs=3, manifest_interval=2
             )
             run_epoch(log, epoch, inline_limit_bytes=inline)
+        assert log is not None
+        rename_operator(log, "books", "renamed")
+        drop_operator(log, "totals", reset=True)
         journal = JournalWriter(LocalStorage(root), "run")
         for event in _EVENTS:
             journal.add("event", event.to_dict())

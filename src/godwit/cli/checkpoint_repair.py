@@ -43,8 +43,8 @@ def add_repair_action(actions: Any) -> None:
 
 def _repair(args: argparse.Namespace) -> int:
     storage = CheckpointStorage.open(args.path)
+    steps = _plan(storage)  # before a lease would create the directory
     if not args.apply:
-        steps = _plan(storage)
         _tell(args.path, steps, done=False)
         return 1 if steps else 0
     lease = acquire_lease(storage, "godwit checkpoint repair")

@@ -13,6 +13,7 @@ from godwit.state.records import (
     BatchRef,
     BlockRef,
     CommitRecord,
+    EditRecord,
     FlowIdentity,
     KeyGroupEntry,
     Manifest,
@@ -24,6 +25,7 @@ from godwit.state.records import (
     StateManifest,
     WaitingManifest,
     commit_path,
+    edit_path,
     flow_path,
     manifest_path,
     run_path,
@@ -116,6 +118,7 @@ GOOD: dict[str, tuple[Any, str]] = {
 HOSTILE: dict[str, tuple[Any, str, str]] = {
     "epoch of another file": (COMMIT, commit_path(6), "it is of epoch 5"),
     "run of another file": (RunRecord(number=4, run_id="r"), run_path(3), "it is of run 4"),
+    "edit of another file": (EditRecord(number=4, flow=0), edit_path(3), "it is edit 4"),
     "manifest of another file": (MANIFEST, manifest_path(6), "it is of epoch 5"),
     "key groups without end": (
         replace(IDENTITY_RECORD, num_key_groups=200_000_000),
