@@ -118,7 +118,7 @@ GOOD: dict[str, tuple[Any, str]] = {
 HOSTILE: dict[str, tuple[Any, str, str]] = {
     "epoch of another file": (COMMIT, commit_path(6), "it is of epoch 5"),
     "run of another file": (RunRecord(number=4, run_id="r"), run_path(3), "it is of run 4"),
-    "edit of another file": (EditRecord(number=4, flow=0), edit_path(3), "it is edit 4"),
+    "edit of another file": (EditRecord(number=4, flow=0), edit_path(3), "it is of edit 4"),
     "manifest of another file": (MANIFEST, manifest_path(6), "it is of epoch 5"),
     "key groups without end": (
         replace(IDENTITY_RECORD, num_key_groups=200_000_000),
