@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from godwit.spark.executors import live_executors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark import SparkContext
 
     from godwit.spark.conducting import Conducting
     from godwit.spark.executors import Executor
+    from godwit.spark.lost_executors import LostExecutors
 
 __all__ = ["ExecutorWatch"]
 
@@ -29,8 +30,8 @@ class ExecutorWatch:
         Those that were there when the run began.
     conducting
         Is told.
-    on_loss
-        Called with the name of each executor that is gone, once the conductor knows.
+    lost
+        Is told of each executor that is gone, once the conductor knows.
     spark
         The context.
 
@@ -45,11 +46,11 @@ class ExecutorWatch:
         found: Sequence[Executor],
         *,
         conducting: Conducting,
-        on_loss: Callable[[str], None],
+        lost: LostExecutors,
         spark: SparkContext,
     ) -> None:
         self.executors: Mapping[str, Executor] = {e.name: e for e in found}
-        self._conducting, self._on_loss, self._spark = conducting, on_loss, spark
+        self._conducting, self._lost, self._spark = conducting, lost, spark
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="godwit-executors", daemon=True)
         self._thread.start()
@@ -70,12 +71,13 @@ class ExecutorWatch:
             gone = conductor.see({e.name: e.lanes for e in found.values()})
         self.executors = found
         for name in gone:
-            self._on_loss(name)
+            self._lost.lost(name)
 
     def _work(self) -> None:
         while not self._stopping.wait(_LOOK_S):
             try:
                 self.look()
+                self._lost.cancel()
             except Exception:  # noqa: BLE001  the context may be stopping under us
                 if self._spark._jsc is None:  # noqa: SLF001
                     return

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from pyspark import SparkContext
 
@@ -37,10 +37,21 @@ class LostExecutors:
         self._lost: str | None = None
 
     @contextmanager
-    def break_off(self, executors: Iterable[str]) -> Iterator[None]:
-        """Run an epoch's jobs inside, until one of these executors is lost."""
+    def break_off(self, executors: Iterable[str], there: Container[str]) -> Iterator[None]:
+        """Run an epoch's jobs inside, until one of these executors is lost.
+
+        Raises
+        ------
+        ConnectionError
+            If one of them is not `there` any more: it was lost since the epoch was planned.
+        """
+        used = frozenset(executors)
+        gone = sorted(name for name in used if name not in there)
         with self._lock:
-            self._used, self._lost = frozenset(executors), None
+            self._used = frozenset() if gone else used
+            self._lost = gone[0] if gone else None
+        if gone:
+            raise ConnectionError(gone[0])
         self._spark.addJobTag(self._tag)
         try:
             yield
@@ -55,7 +66,17 @@ class LostExecutors:
             if executor not in self._used:
                 return
             self._lost = executor
-        self._spark.cancelJobsWithTag(self._tag)
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the jobs of an epoch that has lost an executor, if it is still under way.
+
+        Called more than once: the first time they may not have been submitted yet.
+        """
+        with self._lock:
+            broken = self._lost is not None and bool(self._used)
+        if broken:
+            self._spark.cancelJobsWithTag(self._tag)
 
     def take(self) -> str | None:
         """Executor that the last epoch lost, if any; it is not told twice."""

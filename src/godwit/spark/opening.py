@@ -120,9 +120,7 @@ def open_run(
 
         conducting = Conducting(conductor)
         lost = LostExecutors(run_id, spark.sparkContext)
-        watch = ExecutorWatch(
-            found, conducting=conducting, on_loss=lost.lost, spark=spark.sparkContext
-        )
+        watch = ExecutorWatch(found, conducting=conducting, lost=lost, spark=spark.sparkContext)
         instructor = Instructor(flow, log, taken_up.layouts, options, run_id=run_id)
         undo.pop_all()  # from here on nothing can fail, and the run closes it all
         return Run(

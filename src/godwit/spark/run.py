@@ -244,11 +244,9 @@ class Run:
                 forced.result()
                 record = self.log.commit(record)
         except BaseException as error:
-            gone = self._lost.take() if isinstance(error, Exception) else None
-            reason = f"executor {gone} was lost" if gone else str(error) or repr(error)
             with self.conducting.turn() as conductor:
-                conductor.abort(epoch, reason)
-            if gone is not None and not self._gate.closed:
+                conductor.abort(epoch, str(error) or repr(error))
+            if isinstance(error, _ExecutorLostError):
                 return None
             raise
         return reports, record
@@ -268,10 +266,16 @@ class Run:
         source = None
         if rows is not None and batch is not None:
             source = arrow_batches(rows, batch.number)
-        with self._lost.break_off(place.executor for place in instruction.places):
-            return run_stages(
-                source, self._program, self.flow.levels, instruction, self._spark.sparkContext
-            )
+        used = [place.executor for place in instruction.places]
+        try:
+            with self._lost.break_off(used, self._watch.executors):
+                return run_stages(
+                    source, self._program, self.flow.levels, instruction, self._spark.sparkContext
+                )
+        except Exception as error:
+            if (gone := self._lost.take()) is not None and not self._gate.closed:
+                raise _ExecutorLostError(f"executor {gone} was lost") from error
+            raise
 
     def _force(self, batch: BatchRef | None) -> None:
         if batch is not None:
@@ -282,6 +286,10 @@ class Run:
         if removed:
             with self.conducting.turn() as conductor:
                 conductor.announce(events.FilesCollected, files=len(removed))
+
+
+class _ExecutorLostError(Exception):
+    """An executor was lost while lanes ran on it; the epoch is carried out again without it."""
 
 
 def _raise_first_error(reports: Sequence[LaneReport]) -> None:
