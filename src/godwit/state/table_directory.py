@@ -36,9 +36,10 @@ class TableDirectory:
     def numbers(self) -> list[int]:
         """Numbers of the tables that exist, ascending."""
         try:
-            return sorted(int(path.stem) for path in self.path.iterdir() if path.suffix == _SUFFIX)
+            names = [path.stem for path in self.path.iterdir() if path.suffix == _SUFFIX]
         except FileNotFoundError:
             return []
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     @contextmanager
     def locked(self, number: int) -> Iterator[None]:
