@@ -106,11 +106,16 @@ def _own_directory(path: Path) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise _refused(path, f"cannot be opened as a directory ({error.strerror})") from error
-    owner = os.fstat(descriptor).st_uid
-    if owner != os.geteuid():
+    found = os.fstat(descriptor)
+    problem = "" if found.st_uid == os.geteuid() else f"belongs to user {found.st_uid}"
+    if not problem and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        try:
+            os.fchmod(descriptor, 0o700)
+        except OSError as error:
+            problem = f"cannot be kept from others ({error.strerror})"
+    if problem:
         os.close(descriptor)
-        raise _refused(path, f"belongs to user {owner}")
-    os.fchmod(descriptor, 0o700)
+        raise _refused(path, problem)
     return descriptor
 
 
