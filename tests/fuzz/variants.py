@@ -216,7 +216,7 @@ def _nodes(value: Any) -> Iterator[tuple[Any, Any]]:
 def _hostile(random: Random, instead_of: Any) -> Any:
     if isinstance(instead_of, int) and random.random() < 0.7:
         near = instead_of + random.choice((-1, 1, 64, -64))
-        return random.choice((*_NUMBERS, near, -instead_of - 1))
+        return random.choice((*_NUMBERS, *(n for n in (near, -near) if -(2**63) <= n < 2**64)))
     if isinstance(instead_of, str) and random.random() < 0.7:
         return random.choice(_TEXTS)
     if isinstance(instead_of, list) and random.random() < 0.5:
