@@ -182,7 +182,11 @@ def test_the_stages_of_an_epoch_are_called_by_name_in_sparks_ui(
     spark: SparkSession, inbox: Inbox, tmp_path: Path
 ) -> None:
     inbox.put([("a", 1)])
-    drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
-    stages: Any = spark._jsparkSession.sparkContext().statusStore().stageList(None)
-    names = {stages.apply(i).name() for i in range(stages.size())}
+    query = drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [
+        tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query._spark_query.runId))
+    ]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    names = {stage.name for stage in stages if stage}
     assert {"godwit: source side of epoch 0", "godwit: lanes of epoch 0, level 1"} <= names
