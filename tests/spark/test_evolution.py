@@ -75,7 +75,10 @@ def test_reordered_added_and_removed_results_keep_the_state_of_those_that_stayed
     assert out["out"][2] == counted([("a", 408, 1.0, 4), ("b", 6, 5.0, 2)])
     told = changed(query)
     assert told is not None
-    assert sorted(told.results) == ["o.hi was let go", "o.m starts empty"]
+    assert [line for line in sorted(told.results) if line.startswith("o.")] == [
+        "o.hi was let go",
+        "o.m starts empty",
+    ]
 
 
 def test_operators_are_added_removed_renamed_and_come_back(place: Place) -> None:
@@ -130,7 +133,8 @@ def test_a_changed_output_goes_on_and_its_last_epoch_is_brought_to_the_new_colum
         shown = gw.sinks.memory()
         flow.sink("shown", stream, shown)
         flow.sink("files", stream, gw.sinks.parquet(str(tmp_path / path)))
-        return shown.epochs, drain(flow, place.checkpoint)
+        query = drain(flow, place.checkpoint)
+        return shown.epochs, query
 
     def in_words(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
         for _, count in first_and_count(key, rows, state):
@@ -146,7 +150,7 @@ def test_a_changed_output_goes_on_and_its_last_epoch_is_brought_to_the_new_colum
     ]
     told = changed(query)
     assert told is not None
-    assert told.results == (
+    assert tuple(sorted(told.results)) == (
         "sink files: words is new, as 'string'",
         "sink shown: words is new, as 'string'",
     )
@@ -220,7 +224,8 @@ def test_a_copy_goes_on_as_a_query_of_its_own_and_misses_and_doubles_nothing(
     out, query = place.run(totals, ("a", 100))
     forked, forks_query = fork.run(totals)
     assert out["out"][2] == forked["out"][2] == counted([("a", 111, 3)])
-    assert forks_query.id == made.query_id != query.id
+    assert forks_query.id.replace("-", "") == made.query_id
+    assert forks_query.id != query.id
     # The fork's progress is its own: what comes now is a third epoch for both.
     out, _ = place.run(totals, ("b", 1000))
     forked, _ = fork.run(totals)

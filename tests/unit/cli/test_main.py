@@ -54,7 +54,7 @@ def test_an_error_is_one_message_and_its_traceback_comes_on_request(
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    command = f"{sys.executable} -m godwit.cli.main plan schema problem | head -n 1"
+    command = f"{sys.executable} -m godwit.cli.main plan schema assignment | head -n 1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
     )

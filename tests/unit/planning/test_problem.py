@@ -69,7 +69,7 @@ def test_executors_differ_only_if_those_that_stay_do() -> None:
         ("cores", np.array([1, 0]), "cores[1]"),
         ("draining", np.array([True, True]), "draining"),
         ("operator_of", np.array([0, 1, 0]), "operator_of[1]"),
-        ("downstream", ((0, 0),), "downstream"),
+        ("downstream", ((0, 0),), "downstream[0]"),
         ("history", np.ones((2, 2)), "history"),
         ("history", -np.ones((2, 3)), "history[0, 0]"),
         ("seconds_per_byte", -1.0, "seconds_per_byte"),
