@@ -47,7 +47,8 @@ from godwit.spark.triggers import Trigger
 if TYPE_CHECKING:
     from typing import Any
 
-    from godwit.spark.query import Migration, Query
+    from godwit.spark.migrations import Migration
+    from godwit.spark.query import Query
     from godwit.spark.read_state import read_state
 
 __all__ = [
@@ -90,7 +91,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LOADS_SPARK = {
-    "Migration": "godwit.spark.query",
+    "Migration": "godwit.spark.migrations",
     "Query": "godwit.spark.query",
     "read_state": "godwit.spark.read_state",
 }

@@ -103,13 +103,18 @@ class Conductor:
         """How a migration ended, once it has."""
         return self._ended.get(migration)
 
+    def recent_cpu_ms(self, component: str) -> tuple[Mapping[int, float], ...]:
+        """Key group → CPU time, for each of the last epochs with input, oldest first."""
+        loads = [o.loads[component] for o in self._recent if component in o.loads]
+        return tuple(dict(zip(load.key_groups, load.cpu_ms, strict=True)) for load in loads)
+
     def mean_cpu_ms(self, component: str) -> dict[int, float]:
         """Key group → CPU time an epoch with input cost, the mean over the last ones."""
         total: dict[int, float] = {}
-        loads = [o.loads[component] for o in self._recent if component in o.loads]
-        for load in loads:
-            for key_group, cpu_ms in zip(load.key_groups, load.cpu_ms, strict=True):
-                total[key_group] = total.get(key_group, 0.0) + cpu_ms / len(loads)
+        epochs = self.recent_cpu_ms(component)
+        for epoch in epochs:
+            for key_group, cpu_ms in epoch.items():
+                total[key_group] = total.get(key_group, 0.0) + cpu_ms / len(epochs)
         return total
 
     # -- epochs -----------------------------------------------------------------------------------
@@ -185,6 +190,10 @@ class Conductor:
                 state_bytes=sum(request.state_bytes.get(move.key_group, 0) for move in moving),
             ),
         )
+
+    def drain(self, executor: str) -> None:
+        """Let nothing move onto an executor any more."""
+        self._handle(inputs.DrainRequested(executor=executor))
 
     def cancel(self, migration: str, reason: str) -> None:
         """End a migration: what has switched stays, the rest does not move."""

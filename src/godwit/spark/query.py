@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,11 @@ from godwit.migration import Strategy, inputs
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import EpochFailedError, GodwitError, InvalidPlanError, MigrationError
+from godwit.planning import Solution
+from godwit.planning.carrying_out import CarryingOut, carry_out
+from godwit.spark.balancing import AnyStrategy, Balancing
 from godwit.spark.ending import Ending
+from godwit.spark.migrations import Migration
 from godwit.spark.outcomes import state_bytes
 from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
 from godwit.spark.quiet_epochs import QuietEpochs
@@ -21,16 +25,15 @@ from godwit.spark.quiet_epochs import QuietEpochs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy.typing as npt
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from godwit.migration import Bounds, EndMigration
+    from godwit.migration import Bounds
     from godwit.model.events import Event
-    from godwit.spark.conducting import Conducting
     from godwit.spark.dispatcher import EventDispatcher
     from godwit.spark.epoch_driver import EpochDriver
     from godwit.spark.gate import EpochGate
     from godwit.spark.run import Run
-    from godwit.state.records import StateId
 
 __all__ = ["Migration", "Query", "end_terminated"]
 
@@ -48,7 +51,7 @@ def end_terminated() -> None:
 _JOURNAL_S = 2.0
 
 
-class Query:
+class Query(Balancing):
     """A running flow.
 
     The names and habits are those of ``pyspark.sql.streaming.StreamingQuery``; beside them it
@@ -279,10 +282,10 @@ class Query:
     @user_call
     def migrate(
         self,
-        plan: Assignment | Mapping[int, str],
+        plan: Assignment | Mapping[int, str] | Solution | CarryingOut,
         *,
         component: str | None = None,
-        strategy: Strategy | Literal["live", "disruptive", "stop_the_world"] = Strategy.LIVE,
+        strategy: AnyStrategy = Strategy.LIVE,
         bounds: Bounds | None = None,
     ) -> Migration:
         """Move key groups to other executors while the stream flows.
@@ -290,7 +293,8 @@ class Query:
         Parameters
         ----------
         plan
-            The assignment to arrive at, or just the moves: key group → executor.
+            The assignment to arrive at, or just the moves: key group → executor; or a planner's
+            solution (see `problem`), whose order of moves is kept.
         component
             Whose key groups; may be left out if the flow has only one component.
         strategy
@@ -323,13 +327,17 @@ class Query:
         chosen, limits = checked_strategy(strategy), checked_bounds(bounds)
         name = self._component(component)
         current = self.assignment[name]
-        if isinstance(plan, Assignment):
+        order: tuple[int, ...] = ()
+        if isinstance(plan, Solution):
+            plan = carry_out(plan)
+        if isinstance(plan, CarryingOut):
+            target, order = plan.target(self._places(name)), tuple(plan.places)
+        elif isinstance(plan, Assignment):
             target = plan
         else:
             target = self._with_newcomers(current).moved(checked_moves(plan))
         migration = uuid.uuid4().hex[:8]
-        with self._run.log.lock:
-            sizes = state_bytes(self._states_of(name), self._run.log.chains)
+        sizes = self._sizes(name)
         with self._run.conducting.turn() as conductor:
             conductor.migrate(
                 inputs.MigrationRequested(
@@ -340,12 +348,29 @@ class Query:
                     bounds=limits,
                     loads=conductor.mean_cpu_ms(name),
                     state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
+                    order=order,
                 )
             )
         return Migration(migration, name, self._run.conducting)
 
-    def _states_of(self, component: str) -> tuple[StateId, ...]:
-        return next(c.states for c in self._run.flow.components if c.name == component)
+    def _places(self, component: str) -> Assignment:
+        return self._with_newcomers(self.assignment[component])
+
+    def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
+        with self._run.conducting.turn() as conductor:
+            return conductor.recent_cpu_ms(component)
+
+    def _sizes(self, component: str) -> npt.NDArray[np.int64]:
+        states = next(c.states for c in self._run.flow.components if c.name == component)
+        with self._run.log.lock:
+            return state_bytes(states, self._run.log.chains)
+
+    def _draining(self) -> frozenset[str]:
+        return self._run.view.draining
+
+    def _start_draining(self, executor: str) -> None:
+        with self._run.conducting.turn() as conductor:
+            conductor.drain(executor)
 
     def _with_newcomers(self, assignment: Assignment) -> Assignment:
         """List executors too that own nothing because they joined later."""
@@ -369,47 +394,3 @@ class Query:
                 remedy=f"Name one with component=: {', '.join(names)}.",
             )
         return component
-
-
-class Migration:
-    """A migration that was asked for."""
-
-    def __init__(self, migration: str, component: str, conducting: Conducting) -> None:
-        self.id, self.component, self._conducting = migration, component, conducting
-
-    def __repr__(self) -> str:
-        return (
-            f"<Migration {self.id} of {self.component!r}: {'done' if self.done else 'under way'}>"
-        )
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._conducting.ended(self.id, 0) is not None
-
-    def wait(self, timeout: float | None = None) -> EndMigration:
-        """Wait for its end and return how it ended.
-
-        Parameters
-        ----------
-        timeout
-            Seconds.
-
-        Raises
-        ------
-        MigrationError
-            If it has not ended by then, or the query stopped first.
-        """
-        ended = self._conducting.ended(self.id, timeout)
-        if ended is None:
-            raise MigrationError(
-                f"Migration {self.id} of {self.component!r} has not ended"
-                + ("." if timeout is None else f" after {timeout} s."),
-                remedy="Look at query.status and query.events: copies may still be warming.",
-            )
-        return ended
-
-    def cancel(self, reason: str = "cancelled by the user") -> None:
-        """End it: what has switched stays, the rest does not move."""
-        with self._conducting.turn() as conductor:
-            conductor.cancel(self.id, reason)
