@@ -129,18 +129,18 @@ def copied(written: tuple[Inbox, Path], tmp_path: Path) -> tuple[Inbox, Path]:
     [
         ({"name": "other"}, "belongs to flow 'flow', not 'other'"),
         ({"num_key_groups": 16}, "it has 8 key groups, not 16"),
-        ({"total": gw.max("v")}, "operator 't': "),
-        ({"total": gw.sum("v"), "n": gw.count()}, "operator 't': "),
+        ({"total": gw.max("v")}, "operator 't'.*aggregate was 'sum' and is 'max'"),
     ],
-    ids=["another flow", "another number of key groups", "a changed aggregate", "a new aggregate"],
+    ids=["another flow", "another number of key groups", "a changed aggregate"],
 )
 def test_a_checkpoint_that_does_not_fit_the_flow(
     copied: tuple[Inbox, Path], changes: dict[str, Any], told: str
 ) -> None:
     inbox, checkpoint = copied
-    with pytest.raises(CheckpointMismatchError, match=f"does not fit this flow:.*{told}") as caught:
+    with pytest.raises(CheckpointMismatchError, match=told) as caught:
         flow_of(inbox, **changes).start(checkpoint=checkpoint)
-    assert "Start the changed flow with a new checkpoint, or undo the change" in str(caught.value)
+    assert "does not fit" in str(caught.value)
+    assert "undo the change" in str(caught.value)
 
 
 def damage(path: Path, how: str) -> None:
@@ -191,7 +191,7 @@ def test_progress_of_spark_that_does_not_fit_the_checkpoint(
 ) -> None:
     inbox, checkpoint = copied
     shutil.rmtree(checkpoint / "spark")
-    with pytest.raises(CheckpointMismatchError, match=r"Spark's progress is at epoch 0.* up to 2"):
+    with pytest.raises(CheckpointMismatchError, match=r"Spark's .* micro-batch 0.* up to 2"):
         drain(flow_of(inbox), checkpoint)
 
 
@@ -200,7 +200,7 @@ def test_spark_that_is_ahead_of_the_checkpoint(copied: tuple[Inbox, Path]) -> No
     for path in checkpoint.iterdir():
         if path.name != "spark":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(CheckpointMismatchError, match=r"Spark's progress is at epoch .*is -1"):
+    with pytest.raises(CheckpointMismatchError, match=r"Spark's .* micro-batch .*is -1"):
         drain(flow_of(inbox), checkpoint)
 
 
@@ -274,7 +274,8 @@ def test_state_that_its_codec_cannot_write(inbox: Inbox, tmp_path: Path) -> None
 
     with pytest.raises(StateEncodingError, match=r"cannot write its state of key \('k7',\)") as e:
         drain(process_of(inbox, remember), tmp_path / "ck")
-    assert "codec='pickle'" in str(e.value)
+    assert "['made']" in str(e.value)
+    assert "no type that state can hold" in str(e.value)
     assert not list((tmp_path / "ck/commits").glob("*"))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import IllegalArgumentException
+from pyspark.logger import PySparkLogger
 
 from godwit.dataflow.maps import map_dataframe
 from godwit.dataflow.naming import function_name
@@ -112,7 +112,8 @@ def _start_spark(
 @contextmanager
 def _spark_quiet() -> Iterator[None]:
     """Keep PySpark from logging, in a hundred lines, the errors that are told in two."""
-    logs = [logging.getLogger(name) for name in _QUERY_LOGS]
+    # Of PySpark's own class, which it expects under these names, whoever asks first.
+    logs = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
     before = [log.disabled for log in logs]
     for log in logs:
         log.disabled = True
