@@ -90,12 +90,24 @@ class Scenario:
     def process(self, number: int = 1, *, acts: dict[int, str] | None = None) -> None:
         """Put epochs and wait until they are processed; `acts`: key → act of its first row."""
         for _ in range(number):
-            rows = [
-                (k, n, (acts or {}).pop(k, "") if acts else "") for k, n, _ in self.epochs[self.put]
-            ]
-            put(self.directory / "in", self.put, rows)
-            self.put += 1
+            self._put(acts or {})
             self.query.processAllAvailable()
+
+    def take_in(self, number: int) -> None:
+        """Put epochs and wait until their rows are committed, processed or waiting."""
+        for _ in range(number):
+            self._put({})
+            until(lambda: self._taken_in() >= self.put, f"epoch {self.put}")
+
+    def _put(self, acts: dict[int, str]) -> None:
+        rows = [(k, n, acts.pop(k, "")) for k, n, _ in self.epochs[self.put]]
+        put(self.directory / "in", self.put, rows)
+        self.put += 1
+
+    def _taken_in(self) -> int:
+        """Count the epochs that had rows from the source."""
+        told = self.query.events
+        return sum(isinstance(e, events.EpochCommitted) and e.rows_in > 0 for e in told)
 
     def owners(self, component: str) -> list[str]:
         """Executors that own key groups of a component, as many times as they own some."""
@@ -149,7 +161,7 @@ def suspended(scenario: Scenario) -> None:
         for name, assignment in scenario.query.assignment.items()
     }
     scenario.kill(dead)
-    scenario.process(3)
+    scenario.take_in(3)
     warming_allowed.set()
     scenario.finish()
 
