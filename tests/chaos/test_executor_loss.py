@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,16 +93,18 @@ def test_key_groups_that_are_loaded_at_once_give_the_same_rows_in_the_same_epoch
         assert with_rows == rows[: len(with_rows)], sink
 
 
-def test_lanes_that_are_run_again_send_what_they_sent_before(ran: Path) -> None:
+def test_an_epoch_that_lost_an_executor_is_planned_anew_and_each_row_comes_once(ran: Path) -> None:
     directory = ran / "fetched"
     told = json.loads((directory / "told.json").read_text())
     assert (directory / "acts/signal victim").exists()
     lost = [e["executor"] for e in events_of(directory, "ExecutorLost")]
     assert lost == [told["dead"]]
-    # The first level hides the death: its rows come in the epochs of an undisturbed run.
-    expected = expected_epochs(epochs_of(SEED, 24))
-    with_rows = [rows for _, rows in sorted(sink_epochs(directory / "out/order").items()) if rows]
-    assert with_rows[3] == expected["order"][3]
+    # What the first attempt sent counts for nothing, although some lanes had fetched it; rows of
+    # key groups that the executor had may come an epoch later.
+    expected = expected_epochs(epochs_of(SEED, 24)[: told["epochs"]])["order"]
+    found = [rows for _, rows in sorted(sink_epochs(directory / "out/order").items()) if rows]
+    assert found[:3] == expected[:3]
+    assert sum(found, Counter()) == sum(expected, Counter())
 
 
 def test_sources_destinations_and_working_executors_died_during_migrations(ran: Path) -> None:
