@@ -71,8 +71,13 @@ def problems(history: History, directory: Path, files: int) -> Iterator[str]:
             yield f"epoch {epoch} ran under generations {sorted(generations)}"
             return
         expected = model.epoch(generations.pop(), rows)
-        for operator, wanted in expected:
-            got = _emitted(directory / "out" / operator.uid, epoch, operator)
+        for operator, whole in expected:
+            wanted = whole
+            got, columns = _emitted(directory / "out" / operator.uid, epoch, operator)
+            if columns:  # those that the shape it was delivered in has left
+                wanted = Counter(
+                    tuple(item for item in row if item[0] in columns) for row in wanted.elements()
+                )
             if got != wanted:
                 missing = list((wanted - got).elements())[:1]
                 extra = list((got - wanted).elements())[:1]
@@ -91,11 +96,16 @@ def _epochs(directory: Path) -> dict[int, list[dict[str, Any]]]:
     }
 
 
-def _emitted(directory: Path, epoch: int, operator: Operator) -> Counter[tuple[Any, ...]]:
-    """Rows of one epoch; a sink has a directory for each of the shapes that its rows had.
+def _emitted(
+    directory: Path, epoch: int, operator: Operator
+) -> tuple[Counter[tuple[Any, ...]], set[str]]:
+    """Rows of one epoch, and their columns if there are any.
+
+    A sink has a directory for each of the shapes that its rows had.
 
     An epoch that was committed but not delivered is delivered when the flow starts again, which
-    may be in another shape: columns that the epoch did not know yet are null then.
+    may be in another shape: columns that the epoch did not know yet are null then, and others may
+    be gone.
     """
     shapes = sorted(directory.glob("*"), key=lambda shape: shape.name != shape_of(operator))
     known = {operator.by, "v", *(result for result, _ in operator.results)}
@@ -104,10 +114,11 @@ def _emitted(directory: Path, epoch: int, operator: Operator) -> Counter[tuple[A
         if parts:
             rows = [row for path in parts for row in pq.ParquetFile(path).read().to_pylist()]
             assert all(row[name] is None for row in rows for name in row.keys() - known)
+            columns = {name for row in rows for name in row.keys() & known}
             return Counter(
                 tuple(sorted((name, row[name]) for name in row.keys() & known)) for row in rows
-            )
-    return Counter()
+            ), columns
+    return Counter(), set()
 
 
 class _Model:
