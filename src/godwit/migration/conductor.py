@@ -191,6 +191,16 @@ class Conductor:
             ),
         )
 
+    def change_lanes(self, request: inputs.LanesRequested) -> None:
+        """Have key groups change lane within their executors: no state moves.
+
+        Raises
+        ------
+        InvalidPlanError
+            If a lane, key group or executor does not exist.
+        """
+        self._handle(request)
+
     def drain(self, executor: str) -> None:
         """Let nothing move onto an executor any more."""
         self._handle(inputs.DrainRequested(executor=executor))

@@ -29,6 +29,10 @@ class ComponentLoad:
         Rows (or partial states) that came in, and distinct keys among them.
     cpu_ms
         CPU time, measured where it is spent.
+    busy_ms
+        Time that lanes were busy with each, in milliseconds: CPU time and whatever they waited for
+        meanwhile (a call, a disk, a core). Empty where it was not measured: then CPU time stands
+        for it.
     state_bytes
         Bytes of state: what bringing an empty copy to the committed version reads from the
         checkpoint, its snapshot and the changelog after it.
@@ -39,6 +43,7 @@ class ComponentLoad:
     keys: tuple[int, ...]
     cpu_ms: tuple[float, ...]
     state_bytes: tuple[int, ...]
+    busy_ms: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,3 +213,17 @@ def test_load_is_the_mean_of_the_last_epochs_with_input() -> None:
     story.run(batch=None, cpu_ms=100.0)
     assert story.conductor.mean_cpu_ms("totals") == {0: 2.0, 1: 2.0, 2: 2.0, 3: 2.0}
     assert story.conductor.mean_cpu_ms("elsewhere") == {}
+
+
+def test_lanes_change_from_the_next_epoch_on_and_no_state_moves() -> None:
+    story = Story()
+    story.run()
+    story.conductor.change_lanes(
+        inputs.LanesRequested(component="totals", lanes={"a": 2}, lane_of={0: 1})
+    )
+    changed = story.conductor.view.components["totals"].assignment
+    assert changed.lanes[changed.executors.index("a")] == 2
+    assert changed.key_groups("a", 1).tolist() == [0]
+    assert story.ports.told()[-1] == "AssignmentSwitched"
+    assert not story.ports.warmings
+    story.run()

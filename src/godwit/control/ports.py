@@ -1,0 +1,172 @@
+"""What the controller asks of the world, and what the world tells it.
+
+Every port returns at once: it notes what is asked, and what comes of it is seen later, in the
+conductor's view.  A port that cannot do what is asked raises a `GodwitError`; the controller tells
+of it in an event and goes on.  Whoever drives the controller does so from one thread at a time; it
+needs no lock of the conductor's while the controller thinks, since all that it reads are values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from godwit.migration import EpochOutcome, LanesRequested, MigrationRequested, ProtocolView
+    from godwit.model.assignment import Assignment
+    from godwit.model.events import Event
+    from godwit.planning import Solution
+
+__all__ = [
+    "Clock",
+    "Driven",
+    "EpochObserved",
+    "ExecutorPool",
+    "Migrations",
+    "PlannerRunner",
+    "PoolView",
+    "Topology",
+    "run_at_once",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What of a flow the controller has to know.
+
+    Attributes
+    ----------
+    stages
+        Components by the stage of an epoch that they run in, upstream first. Within an epoch a
+        stage begins when the one before has ended, so each is balanced by itself; an engine whose
+        components all run at the same time has one stage.
+    downstream
+        Pairs (upstream component, downstream component).
+    """
+
+    stages: tuple[tuple[str, ...], ...]
+    downstream: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """All components, upstream first."""
+        return tuple(name for stage in self.stages for name in stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochObserved:
+    """One committed epoch, as the controller is told of it.
+
+    Attributes
+    ----------
+    outcome
+        What it did.
+    assignments
+        Component → the assignment that it ran under.
+    took_s
+        From its start to its commit, in seconds.
+    backlog_rows
+        Rows that the sources have and the stream has not taken yet; ``None`` where they do not say.
+    """
+
+    outcome: EpochOutcome
+    assignments: Mapping[str, Assignment]
+    took_s: float
+    backlog_rows: int | None = None
+
+
+class Clock(Protocol):
+    """Time, real or virtual."""
+
+    def now_s(self) -> float:
+        """Return the time in seconds; it never runs backwards."""
+
+
+class Migrations(Protocol):
+    """The conductor, as the controller sees it (`godwit.migration.Conductor` is one)."""
+
+    @property
+    def view(self) -> ProtocolView:
+        """Where the migration protocol stands, as a value."""
+
+    def migrate(self, request: MigrationRequested) -> None:
+        """Begin to carry out a plan; raises where it cannot be (any more)."""
+
+    def change_lanes(self, request: LanesRequested) -> None:
+        """Have key groups change lane within their executors, from the next epoch on."""
+
+    def drain(self, executor: str) -> None:
+        """Let nothing move onto an executor any more."""
+
+    def cancel(self, migration: str, reason: str) -> None:
+        """End a migration: what has switched stays, the rest does not move."""
+
+    def announce(self, kind: type[Event], **values: Any) -> None:
+        """Tell people of something that was just decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """How the pool of executors stands.
+
+    Attributes
+    ----------
+    pending
+        Executors that were asked for, are not there yet and may still come.
+    most
+        Executors that the cluster can ever give this application; ``None`` where it does not say.
+    refused
+        Why the last ones that were asked for do not come; empty where nothing was refused.
+    """
+
+    pending: int = 0
+    most: int | None = None
+    refused: str = ""
+
+
+class ExecutorPool(Protocol):
+    """Adds and removes executors.
+
+    An executor that comes joins the conductor's view, one that is gone leaves it; the pool tells
+    the controller nothing else.
+    """
+
+    @property
+    def view(self) -> PoolView:
+        """How it stands, as a value."""
+
+    def add(self, count: int) -> None:
+        """Ask the cluster for `count` more executors."""
+
+    def remove(self, executors: Sequence[str]) -> None:
+        """Give executors back, which own no key group any more."""
+
+
+class PlannerRunner(Protocol):
+    """Runs a planner, which may be a function of the user's."""
+
+    def __call__(self, plan: Callable[[], Solution], *, time_limit_s: float) -> Solution:
+        """Return what `plan` returns, and raise what it raises.
+
+        Raises
+        ------
+        TimeoutError
+            If it has not returned after `time_limit_s` seconds.
+        """
+
+
+def run_at_once(plan: Callable[[], Solution], *, time_limit_s: float) -> Solution:  # noqa: ARG001
+    """Run a planner here and now: for planners that are known to return."""
+    return plan()
+
+
+class Driven(Protocol):
+    """What whoever runs epochs does with a controller, between two of them."""
+
+    def observe(self, epoch: EpochObserved) -> None:
+        """Take note of an epoch that was committed."""
+
+    def turn(self) -> None:
+        """Decide what is due, and have it carried out through the ports."""
