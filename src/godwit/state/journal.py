@@ -5,50 +5,36 @@ a framed record that is replaced as a whole while it grows, so a reader sees a s
 at some moment and never half an entry.  A full segment is never touched again; of old ones, the
 oldest are deleted.  Nothing depends on the journal: whatever of it is lost, damaged or late costs a
 line of history and nothing else.
+
+What an entry is: one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`),
+``{"outcome": {...}}`` (`EpochOutcome.to_dict`), ``{"progress": {...}}`` (figures of an epoch, as in
+``query.recentProgress``) and ``{"sources": {...}}`` (how far behind the sources are).  Readers take
+what they know and leave the rest.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from godwit.model.errors import GodwitError
 from godwit.state.framing import decode_record, encode_record
+from godwit.state.records import JOURNAL, JournalSegment, journal_path, number_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["JOURNAL", "JournalSegment", "JournalWriter", "read_tail"]
-
-JOURNAL: Final = "journal"
+__all__ = ["JournalReader", "JournalWriter", "read_tail"]
 
 _SEGMENT_BYTES = 128 * 2**10
 _SEGMENTS_KEPT = 32
-_NAME = re.compile(rf"{JOURNAL}/(\d{{12}})\.rec")
-
-
-class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """Some entries that follow each other.
-
-    Attributes
-    ----------
-    number
-        Of the segment.
-    run_id
-        The run that wrote it.
-    entries
-        JSON objects, oldest first.
-    """
-
-    number: int
-    run_id: str
-    entries: tuple[bytes, ...]
+_LARGEST_BYTES: Final = 32 * 2**20
+"""A larger segment is none of ours: an entry is a fraction of this, and a segment starts anew."""
+_NUMBERS: Final = 10**11
+"""A higher number is none of ours either, and none may follow it: names have no room for more."""
 
 
 class JournalWriter:
@@ -64,7 +50,7 @@ class JournalWriter:
 
     def __init__(self, storage: CheckpointStorage, run_id: str) -> None:
         self._storage, self._run_id = storage, run_id
-        self._numbers = _segments(storage)
+        self._numbers = sorted(_segments(storage))
         self._number = max(self._numbers, default=-1) + 1
         self._entries: list[bytes] = []
         self._size_bytes = 0
@@ -88,42 +74,66 @@ class JournalWriter:
         segment = JournalSegment(
             number=self._number, run_id=self._run_id, entries=tuple(self._entries)
         )
-        self._storage.write_atomic(_path(self._number), encode_record(segment))
+        self._storage.write_atomic(journal_path(self._number), encode_record(segment))
         self._dirty = False
         if self._number not in self._numbers:
             self._numbers.append(self._number)
         while len(self._numbers) > _SEGMENTS_KEPT:
-            self._storage.delete(_path(self._numbers.pop(0)))
+            self._storage.delete(journal_path(self._numbers.pop(0)))
 
 
-def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
-    """Read the last entries of a journal, oldest first; a damaged segment is left out.
+class JournalReader:
+    """Reads the end of a journal, again and again while it grows.
+
+    What one look costs is bounded: it reads back from the end until it has enough, never more
+    segments than a journal keeps; and a segment that has a successor is read once, since it does
+    not change any more.
 
     Parameters
     ----------
     storage
         The checkpoint; a query may be running on it.
-    count
-        How many entries, at most.
     """
-    tail: list[dict[str, Any]] = []
-    for number in reversed(_segments(storage)):
-        found: list[dict[str, Any]] = []
-        # It may have been deleted since it was listed.
+
+    def __init__(self, storage: CheckpointStorage) -> None:
+        self._storage = storage
+        self._full: dict[int, list[dict[str, Any]]] = {}
+
+    def tail(self, count: int) -> list[dict[str, Any]]:
+        """Give the last `count` entries, oldest first; a damaged segment is left out."""
+        sizes = _segments(self._storage)
+        latest = sorted(sizes)[-_SEGMENTS_KEPT:]
+        tail: list[dict[str, Any]] = []
+        full: dict[int, list[dict[str, Any]]] = {}
+        for number in reversed(latest):
+            if len(tail) >= count:
+                break
+            if number not in self._full:
+                found = self._read(number) if sizes[number] <= _LARGEST_BYTES else []
+            else:
+                found = self._full[number]
+            if number != latest[-1]:
+                full[number] = found
+            tail = found + tail
+        self._full = full
+        return tail[-count:] if count > 0 else []
+
+    def _read(self, number: int) -> list[dict[str, Any]]:
+        path = journal_path(number)
+        # It may have been deleted since it was listed, or hold what is no journal.
         with suppress(GodwitError, ValueError, RecursionError):
-            data = memoryview(storage.read(_path(number)))
-            segment = decode_record(data, JournalSegment, path=_path(number))
-            found = [e for e in map(json.loads, segment.entries) if isinstance(e, dict)]
-        tail = found + tail
-        if len(tail) >= count:
-            break
-    return tail[-count:] if count > 0 else []
+            data = memoryview(self._storage.read(path))
+            segment = decode_record(data, JournalSegment, path=path)
+            return [e for e in map(json.loads, segment.entries) if isinstance(e, dict)]
+        return []
 
 
-def _segments(storage: CheckpointStorage) -> list[int]:
-    names = (_NAME.fullmatch(entry.path) for entry in storage.list(JOURNAL))
-    return sorted(int(name[1]) for name in names if name is not None)
+def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
+    """Read the last entries of a journal once; see `JournalReader.tail`."""
+    return JournalReader(storage).tail(count)
 
 
-def _path(number: int) -> str:
-    return f"{JOURNAL}/{number:012d}.rec"
+def _segments(storage: CheckpointStorage) -> dict[int, int]:
+    """Give number → size in bytes of each segment."""
+    sizes = {number_in(entry.path): entry.size_bytes for entry in storage.list(JOURNAL)}
+    return {n: size for n, size in sizes.items() if n is not None and n < _NUMBERS}

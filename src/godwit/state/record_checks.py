@@ -26,6 +26,7 @@ from godwit.state.records import (
     CommitRecord,
     EditRecord,
     FlowIdentity,
+    JournalSegment,
     Manifest,
     OutputRef,
     RunRecord,
@@ -70,6 +71,15 @@ def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
 def _run(run: RunRecord, number: int) -> Iterator[str]:
     if run.number != number:
         yield f"it is of run {run.number}"
+
+
+def _journal(segment: JournalSegment, number: int) -> Iterator[str]:
+    if segment.number != number:
+        yield f"it is of segment {segment.number}"
+    for entry in segment.entries:
+        if not (entry.startswith(b"{") and entry.endswith(b"}")):
+            yield f"an entry is no JSON object: {entry[:40]!r}"
+            return
 
 
 def _edit(edit: EditRecord, number: int) -> Iterator[str]:
@@ -160,6 +170,7 @@ def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
 _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
     FlowIdentity: _identity,
     RunRecord: _run,
+    JournalSegment: _journal,
     FlowVersion: _flow,
     EditRecord: _edit,
     CommitRecord: _commit,

@@ -39,6 +39,7 @@ __all__ = [
     "FLOWS",
     "FORMAT",
     "IDENTITY",
+    "JOURNAL",
     "MANIFESTS",
     "RUNS",
     "BatchRef",
@@ -46,6 +47,7 @@ __all__ = [
     "CommitRecord",
     "EditRecord",
     "FlowIdentity",
+    "JournalSegment",
     "KeyGroupEntry",
     "Manifest",
     "OutputRef",
@@ -58,6 +60,7 @@ __all__ = [
     "commit_path",
     "edit_path",
     "flow_path",
+    "journal_path",
     "manifest_path",
     "number_in",
     "padded",
@@ -74,6 +77,7 @@ RUNS: Final = "runs"
 COMMITS: Final = "commits"
 MANIFESTS: Final = "manifests"
 BLOCKS: Final = "blocks"
+JOURNAL: Final = "journal"
 
 ALIGNMENT: Final = 64
 """Blocks begin at multiples of this many bytes, so that a mapped block is aligned for Arrow."""
@@ -359,6 +363,24 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
 
 
+class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """Some entries of the journal that follow each other.
+
+    Attributes
+    ----------
+    number
+        Of the segment.
+    run_id
+        The run that wrote it.
+    entries
+        JSON objects, oldest first.
+    """
+
+    number: int
+    run_id: str
+    entries: tuple[bytes, ...]
+
+
 class KeyGroupEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How far one key group of one state is; see `godwit.state.chains` for the words."""
 
@@ -453,14 +475,19 @@ def run_path(number: int) -> str:
     return f"{RUNS}/{number:012d}.rec"
 
 
+def journal_path(number: int) -> str:
+    """Path of the journal's segment `number`."""
+    return f"{JOURNAL}/{number:012d}.rec"
+
+
 _NUMBERED = re.compile(
-    rf"(?:{RUNS}|{FLOWS}|{EDITS}|{COMMITS}|{MANIFESTS})/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
+    rf"(?:{RUNS}|{FLOWS}|{EDITS}|{COMMITS}|{MANIFESTS}|{JOURNAL})/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
     rf"|{BLOCKS}/(\d{{12}})-[\w.+-]+\.blk"
 )
 
 
 def number_in(path: str, *, temporary: bool = False) -> int | None:
-    """Give the number (of epoch, run or flow version) in a file's name; None if it is not ours.
+    """Give the number (of epoch, run, flow version, ...) in a file's name; None if it is not ours.
 
     Parameters
     ----------

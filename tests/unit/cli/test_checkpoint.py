@@ -7,6 +7,8 @@ import pytest
 from tests.unit.cli.checkpoints import write_checkpoint
 
 from godwit.cli.main import main
+from godwit.model import events
+from godwit.state.journal import JournalWriter
 from godwit.state.lease import acquire_lease
 from godwit.state.storage import CheckpointStorage
 
@@ -50,6 +52,34 @@ def test_inspect_as_json_has_the_same_figures(
     assert values["epochs"] == [0, 1]
     (operator,) = values["states"]
     assert (operator["key_groups"], operator["max_segments"]) == (2, 2)
+
+
+def test_inspect_shows_the_tail_of_the_journal_and_leaves_out_what_it_cannot_tell(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = JournalWriter(CheckpointStorage.open(checkpoint), "some-run")
+    for number in range(30):
+        stopped = events.QueryStopped(epoch=number, at_s=1.5 + number, name="[bold]q\x1b[2J")
+        writer.add("event", stopped.to_dict())
+    for strange in (
+        {"kind": "OfTheFuture"},
+        {"kind": "QueryStopped"},
+        {"kind": "QueryStopped", "epoch": 1, "at_s": 1e300, "name": "q"},
+        {"kind": "QueryStopped", "epoch": 1, "at_s": "soon", "name": "q"},
+    ):
+        writer.add("event", strange)
+    writer.add("outcome", {"epoch": 3})
+    writer.flush()
+    assert main(["checkpoint", "inspect", str(checkpoint)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "stopped after" in line]
+    assert len(told) == 15  # of the last twenty entries
+    assert told[-1] == (
+        "1970-01-01T00:00:30.500+00:00 query [bold]q\\x1b[2J stopped after epoch 29"
+    )
+    assert main(["checkpoint", "inspect", str(checkpoint), "--json"]) == 0
+    journal = json.loads(capsys.readouterr().out)["journal"]
+    assert len(journal) == 20
+    assert journal[-1] == {"outcome": {"epoch": 3}}
 
 
 def test_a_whole_checkpoint_is_status_zero(

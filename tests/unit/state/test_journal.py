@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from godwit.state import journal
-from godwit.state.journal import JOURNAL, JournalWriter, read_tail
+from godwit.state.journal import JournalReader, JournalWriter, read_tail
+from godwit.state.records import JOURNAL, journal_path
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -75,3 +76,65 @@ def test_a_damaged_segment_costs_its_lines_and_nothing_else(
     (tmp_path / JOURNAL / "999999999999.rec").write_bytes(b"")
     (tmp_path / JOURNAL / "notes.txt").write_text("of somebody else")
     assert numbers(storage) == [0, 2]
+
+
+def test_a_stray_segment_of_the_highest_number_does_not_end_the_journal(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    storage.write_atomic(journal_path(10**12 - 1), b"of nobody")
+    for n in range(2):
+        writer = JournalWriter(storage, f"r{n}")
+        writer.add("event", {"n": n})
+        writer.flush()
+    assert numbers(storage) == [0, 1]
+
+
+class Counting:
+    """A storage that notes what is read from it."""
+
+    def __init__(self, storage: CheckpointStorage) -> None:
+        self._storage = storage
+        self.read_paths: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def read(self, path: str) -> Any:
+        self.read_paths.append(path)
+        return self._storage.read(path)
+
+
+def test_a_reader_that_looks_again_reads_only_what_can_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_SEGMENT_BYTES", 200)
+    storage = CheckpointStorage.open(tmp_path)
+    writer = JournalWriter(storage, "r")
+    for n in range(100):
+        writer.add("event", {"n": n})
+    writer.flush()
+    watched = Counting(storage)
+    reader = JournalReader(cast("CheckpointStorage", watched))
+    assert [e["event"]["n"] for e in reader.tail(20)] == list(range(80, 100))
+    assert len(watched.read_paths) < len(storage.list(JOURNAL)) / 3
+    last = max(entry.path for entry in storage.list(JOURNAL))
+    watched.read_paths.clear()
+    assert [e["event"]["n"] for e in reader.tail(20)] == list(range(80, 100))
+    assert watched.read_paths == [last]
+    writer.add("event", {"n": 100})
+    writer.flush()
+    assert [e["event"]["n"] for e in reader.tail(20)] == list(range(81, 101))
+
+
+def test_a_reader_gives_up_on_segments_that_tell_nothing_and_on_huge_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    for n in range(200):
+        storage.write_atomic(journal_path(n), b"nothing")
+    watched = Counting(storage)
+    assert JournalReader(cast("CheckpointStorage", watched)).tail(5) == []
+    assert len(watched.read_paths) == 32
+    monkeypatch.setattr(journal, "_LARGEST_BYTES", 6)
+    watched.read_paths.clear()
+    assert JournalReader(cast("CheckpointStorage", watched)).tail(5) == []
+    assert watched.read_paths == []

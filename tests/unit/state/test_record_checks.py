@@ -15,6 +15,7 @@ from godwit.state.records import (
     CommitRecord,
     EditRecord,
     FlowIdentity,
+    JournalSegment,
     KeyGroupEntry,
     Manifest,
     OutputRef,
@@ -27,6 +28,7 @@ from godwit.state.records import (
     commit_path,
     edit_path,
     flow_path,
+    journal_path,
     manifest_path,
     run_path,
 )
@@ -75,6 +77,7 @@ MANIFEST = Manifest(
     waiting=(WaitingManifest(operator="op", segments=(), consumed={3: 4}),),
 )
 IDENTITY_RECORD = FlowIdentity(name="f", num_key_groups=8, query_id="0123456789abcdef" * 2)
+JOURNAL_SEGMENT = JournalSegment(number=3, run_id="r", entries=(b'{"event": {}}',))
 replace: Callable[..., Any] = msgspec.structs.replace
 
 
@@ -113,12 +116,19 @@ GOOD: dict[str, tuple[Any, str]] = {
     "commit": (COMMIT, commit_path(5)),
     "manifest": (MANIFEST, manifest_path(5)),
     "flow": (replace(with_type(nested(60)), previous=1), flow_path(2)),
+    "journal": (JOURNAL_SEGMENT, journal_path(3)),
 }
 
 HOSTILE: dict[str, tuple[Any, str, str]] = {
     "epoch of another file": (COMMIT, commit_path(6), "it is of epoch 5"),
     "run of another file": (RunRecord(number=4, run_id="r"), run_path(3), "it is of run 4"),
     "edit of another file": (EditRecord(number=4, flow=0), edit_path(3), "it is of edit 4"),
+    "journal's segment of another file": (JOURNAL_SEGMENT, journal_path(4), "it is of segment 3"),
+    "journal of other than objects": (
+        replace(JOURNAL_SEGMENT, entries=(b'{"event": {}}', b"[1, 2]")),
+        journal_path(3),
+        "no JSON object",
+    ),
     "manifest of another file": (MANIFEST, manifest_path(6), "it is of epoch 5"),
     "key groups without end": (
         replace(IDENTITY_RECORD, num_key_groups=200_000_000),
