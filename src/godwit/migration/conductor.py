@@ -203,7 +203,12 @@ class Conductor:
 
     def drain(self, executor: str) -> None:
         """Let nothing move onto an executor any more."""
-        self._handle(inputs.DrainRequested(executor=executor))
+        told: events.Event | None = None
+        if executor in self._view.executors and executor not in self._view.draining:
+            told = events.ExecutorDraining(
+                epoch=self._view.committed, at_s=self._ports.now_s(), executor=executor
+            )
+        self._handle(inputs.DrainRequested(executor=executor), told)
 
     def cancel(self, migration: str, reason: str) -> None:
         """End a migration: what has switched stays, the rest does not move."""

@@ -17,6 +17,9 @@ from collections import deque
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from godwit.dataflow.naming import error_line, function_name
+from godwit.model.events import ListenerFailed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,6 +33,7 @@ __all__ = ["EventDispatcher"]
 
 _MAX_EVENTS = 10_000
 _FLUSH_S = 1.0
+_MAX_FAILURES = 100
 _logger = logging.getLogger("godwit")
 
 
@@ -48,7 +52,7 @@ class EventDispatcher:
         self._order = threading.Lock()  # what is recent and what is queued come in one order
         self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
         self._listeners: list[Listener] = []
-        self._reported: set[int] = set()
+        self._reported: set[tuple[int, str]] = set()
         self._journal: JournalWriter | None = None
         self._flushed_s = time.monotonic()
         self._closed = False
@@ -160,20 +164,34 @@ class EventDispatcher:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception as error:  # noqa: BLE001  it is the user's, and may raise anything
+            except BaseException as error:  # noqa: BLE001  it is the user's, and may raise anything
                 self._report(listener, event, error)
         return True
 
-    def _report(self, listener: Listener, event: Event, error: Exception) -> None:
-        if id(listener) in self._reported:
+    def _report(self, listener: Listener, event: Event, error: BaseException) -> None:
+        kind = type(error).__name__
+        if (id(listener), kind) in self._reported or len(self._reported) >= _MAX_FAILURES:
             return
-        self._reported.add(id(listener))
+        self._reported.add((id(listener), kind))
+        try:
+            told = error_line(error)
+        except Exception:  # noqa: BLE001  an error may not even be told
+            told = kind
         _logger.warning(
-            "A listener of flow %r raised %s: %s on %s. It stays, and goes on hearing of events; "
+            "A listener of flow %r raised %s on %s. It stays, and goes on hearing of events; "
             "this is told once.",
             self._name,
-            type(error).__name__,
-            error,
+            told,
             type(event).__name__,
             exc_info=error,
         )
+        if not isinstance(event, ListenerFailed):  # whose failure would be told of again
+            self.emit(
+                ListenerFailed(
+                    epoch=event.epoch,
+                    at_s=time.time(),
+                    listener=function_name(listener),
+                    error=told,
+                    heard=type(event).__name__,
+                )
+            )

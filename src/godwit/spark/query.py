@@ -267,15 +267,18 @@ class Query(Balancing):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What has happened so far, oldest first."""
+        """What has happened lately, oldest first: the last 10,000 events, as a value.
+
+        May be asked for from any thread at any time, also once the query has ended.
+        """
         return self._dispatcher.events
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
         """Call `listener` with every event from now on, in order.
 
         Listeners share a thread of their own, so events arrive a little later than they happen. A
-        listener may do anything, `migrate` and `stop` included; if it raises, that is logged once
-        and disturbs nobody.
+        listener may do anything, `migrate` and `stop` included; if it raises, that is logged and
+        told by `ListenerFailed`, once for each kind of error, and disturbs nobody.
         """
         self._dispatcher.add_listener(listener)
 

@@ -227,3 +227,12 @@ def test_lanes_change_from_the_next_epoch_on_and_no_state_moves() -> None:
     assert story.ports.told()[-1] == "AssignmentSwitched"
     assert not story.ports.warmings
     story.run()
+
+
+def test_draining_is_announced_once_and_only_of_an_executor_that_is_there() -> None:
+    story = Story()
+    story.run()
+    for executor in ("b", "b", "nobody"):
+        story.conductor.drain(executor)
+    told = [e for e in story.ports.events if isinstance(e, events.ExecutorDraining)]
+    assert [(e.executor, e.epoch) for e in told] == [("b", 0)]

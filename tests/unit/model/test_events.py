@@ -52,8 +52,10 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.KeyGroupsSuspended(epoch=4, at_s=1.0, component="sum", key_groups=(1,)),
     events.KeyGroupsResumed(epoch=4, at_s=1.0, component="sum", key_groups=tuple(range(20))),
     events.KeyGroupsLoaded(epoch=4, at_s=1.0, component="sum", key_groups=(1,)),
-    events.SnapshotWritten(epoch=4, at_s=1.0, operator="sum", key_groups=(1,), state_bytes=7),
     events.FilesCollected(epoch=4, at_s=1.0, files=1, freed_bytes=3 * 2**30),
+    events.ListenerFailed(
+        epoch=4, at_s=1.0, listener="page", error="KeyError: 'x'", heard="EpochCommitted"
+    ),
     events.DecisionTaken(
         epoch=4, at_s=1.0, decision="add 1 executor", reason="too slow", numbers={"latency_ms": 9.5}
     ),
@@ -90,6 +92,7 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
         (events.WarmingStarted, "sum: warming key groups 1, 2 at 3"),
         (events.KeyGroupsResumed, "sum: key groups 0, 1, 2, 3, 4, 5, 6, 7, … 20 in all resumed"),
         (events.FilesCollected, "1 file collected, 3.0 GiB freed"),
+        (events.ListenerFailed, "listener page failed on EpochCommitted: KeyError: 'x'"),
         (events.DecisionTaken, "add 1 executor: too slow (latency_ms 9.5)"),
     ],
 )

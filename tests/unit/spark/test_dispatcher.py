@@ -92,3 +92,79 @@ def test_a_journal_that_cannot_be_written_ends_and_disturbs_nobody(
     assert heard == [0, 1]
     assert len([r for r in caplog.records if "no room" in r.getMessage()]) == 1
     dispatcher.close()
+
+
+def failures(dispatcher: EventDispatcher) -> list[events.ListenerFailed]:
+    return [e for e in dispatcher.events if isinstance(e, events.ListenerFailed)]
+
+
+def test_a_listener_that_fails_is_an_event_once_for_each_kind_of_error(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    dispatcher = EventDispatcher("q")
+    dispatcher.keep(JournalWriter(storage, "r"))
+    heard: list[str] = []
+
+    def broken(told: events.Event) -> None:
+        if told.epoch == 0:
+            raise KeyError(told.epoch)
+        msg = "no more\nat line 3"
+        raise ValueError(msg)
+
+    dispatcher.add_listener(broken)
+    dispatcher.add_listener(lambda e: heard.append(type(e).__name__))
+    for n in (0, 1, 2, 0, 1):
+        dispatcher.emit(event(n))
+    assert dispatcher.flush(PATIENCE_S)
+    assert dispatcher.flush(PATIENCE_S)  # what a failure is told by comes after it
+    assert [(f.listener, f.error, f.heard, f.epoch) for f in failures(dispatcher)] == [
+        ("broken", "KeyError: 0", "QueryStopped", 0),
+        ("broken", "ValueError: no more", "QueryStopped", 1),
+    ]
+    assert heard.count("ListenerFailed") == 2
+    told = [entry["event"]["kind"] for entry in read_tail(storage, 100)]
+    assert told.count("ListenerFailed") == 2
+    dispatcher.close()
+
+
+def test_a_listener_that_fails_on_its_own_failure_is_not_told_of_without_end() -> None:
+    dispatcher = EventDispatcher("q")
+
+    def worse_every_time(_told: events.Event) -> None:
+        name = f"Error{len(dispatcher.events)}"
+        raise type(name, (Exception,), {})
+
+    dispatcher.add_listener(worse_every_time)
+    dispatcher.emit(event(0))
+    for _ in range(5):
+        assert dispatcher.flush(PATIENCE_S)
+    assert len(failures(dispatcher)) == 1
+    for n in range(500):
+        dispatcher.emit(event(n))
+    for _ in range(5):
+        assert dispatcher.flush(PATIENCE_S)
+    assert len(failures(dispatcher)) <= 100
+    dispatcher.close()
+
+
+def test_an_error_that_cannot_be_told_and_a_listener_that_exits_end_nothing() -> None:
+    class Unspeakable(Exception):  # noqa: N818
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    dispatcher = EventDispatcher("q")
+    heard: list[int] = []
+
+    def raises(told: events.Event) -> None:
+        if told.epoch == 0:
+            raise Unspeakable
+        raise SystemExit
+
+    dispatcher.add_listener(raises)
+    dispatcher.add_listener(lambda e: heard.append(e.epoch))
+    dispatcher.emit(event(0))
+    dispatcher.emit(event(1))
+    assert dispatcher.flush(PATIENCE_S)
+    assert dispatcher.flush(PATIENCE_S)
+    assert [f.error for f in failures(dispatcher)] == ["Unspeakable", "SystemExit"]
+    assert heard[:2] == [0, 1]
+    dispatcher.close()

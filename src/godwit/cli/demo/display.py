@@ -27,7 +27,6 @@ _BAR = 40
 # Told as marks or shown as numbers anyway; a line for each would drown the others.
 _TOO_FINE = (
     events.FilesCollected,
-    events.SnapshotWritten,
     events.WarmingStarted,
     events.KeyGroupsWarmed,
     events.QueryStopped,

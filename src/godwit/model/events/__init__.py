@@ -36,10 +36,10 @@ from godwit.model.events.running import (
     ExecutorLost,
     FilesCollected,
     FlowChanged,
+    ListenerFailed,
     QueryFailed,
     QueryStarted,
     QueryStopped,
-    SnapshotWritten,
 )
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ __all__ = [
     "KeyGroupsResumed",
     "KeyGroupsSuspended",
     "KeyGroupsWarmed",
+    "ListenerFailed",
     "MigrationCancelled",
     "MigrationFinished",
     "MigrationStarted",
     "QueryFailed",
     "QueryStarted",
     "QueryStopped",
-    "SnapshotWritten",
     "WarmingStarted",
     "event_from_dict",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from godwit.model.events.event import Event
-from godwit.model.wording import counted, human_bytes, key_groups_listed
+from godwit.model.wording import counted, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,10 +22,10 @@ __all__ = [
     "ExecutorLost",
     "FilesCollected",
     "FlowChanged",
+    "ListenerFailed",
     "QueryFailed",
     "QueryStarted",
     "QueryStopped",
-    "SnapshotWritten",
 ]
 
 
@@ -187,21 +187,6 @@ class ExecutorLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotWritten(Event):
-    """Snapshots of key groups replaced long changelogs."""
-
-    operator: str
-    key_groups: tuple[int, ...]
-    state_bytes: int
-
-    def _line(self) -> str:
-        return (
-            f"{self.operator}: snapshot of {key_groups_listed(self.key_groups)}, "
-            f"{human_bytes(self.state_bytes)}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FilesCollected(Event):
     """Files of the checkpoint that no retained record names were removed."""
 
@@ -210,6 +195,28 @@ class FilesCollected(Event):
 
     def _line(self) -> str:
         return f"{counted(self.files, 'file')} collected, {human_bytes(self.freed_bytes)} freed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerFailed(Event):
+    """A listener raised; it stays, and this is told once for each kind of error that it raises.
+
+    Attributes
+    ----------
+    listener
+        Name of the function.
+    error
+        The error's kind and text, in one line.
+    heard
+        Kind of the event that it was told.
+    """
+
+    listener: str
+    error: str
+    heard: str
+
+    def _line(self) -> str:
+        return f"listener {self.listener} failed on {self.heard}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
