@@ -1,0 +1,272 @@
+"""What a simulated flow does with an epoch: rows through components, and what that costs whom.
+
+`SimulatedFlow.work` is pure: it says what an attempt at an epoch would do and how long it would
+take.  `SimulatedFlow.commit` makes it so.  An attempt that is broken off has therefore done
+nothing, as on the real runtime.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.sim.components import levels_of
+from godwit.sim.epoch_work import ComponentWork, EpochWork, slowest_lane_ms
+from godwit.sim.holdings import Holdings
+from godwit.sim.keys import KeySpread
+from godwit.sim.outcomes import outcome_of
+from godwit.sim.routing import deal_out, route
+from godwit.sim.wait_buffers import WaitBuffers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.migration import EpochOutcome, EpochPlan
+    from godwit.model.assignment import Assignment
+    from godwit.planning.arrays import BoolArray, FloatArray
+    from godwit.sim.components import Component
+    from godwit.sim.costs import CostModel
+    from godwit.sim.epoch_work import Batch
+    from godwit.sim.keys import Keys, Phase
+
+__all__ = ["SimulatedFlow"]
+
+
+class SimulatedFlow:
+    """The components of a scenario, with their state and what waits.
+
+    Parameters
+    ----------
+    components
+        What it is made of.
+    keys
+        What its keys are like.
+    costs
+        What an epoch costs.
+    seed
+        Of hashes and shuffles.
+    rng
+        Draws rows.
+    """
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        keys: Keys,
+        costs: CostModel,
+        *,
+        seed: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self.levels = levels_of(components)
+        self.components = {c.name: c for level in self.levels for c in level}
+        self._keys, self._costs, self._rng = keys, costs, rng
+        self._spread = {
+            name: KeySpread(keys=keys, key_groups=c.key_groups, seed=(seed, at))
+            for at, (name, c) in enumerate(sorted(self.components.items()))
+        }
+        self.holdings = {
+            name: Holdings(key_groups=c.key_groups, key_bytes=c.key_bytes)
+            for name, c in self.components.items()
+        }
+        self.buffers = {
+            name: WaitBuffers(component=name, key_groups=c.key_groups)
+            for name, c in self.components.items()
+        }
+        self._drawn: tuple[int, Mapping[str, np.ndarray]] = (-1, {})
+
+    def have_run(self, assignments: Mapping[str, Assignment]) -> None:
+        """Let every key have state, and executors copies of the key groups that they own."""
+        for name, assignment in assignments.items():
+            self.holdings[name].fill(self._spread[name].held)
+            for at, executor in enumerate(assignment.executors):
+                own = np.flatnonzero(assignment.executor_of == at)
+                self.holdings[name].bring_forward(executor, own, np.zeros(len(own)))
+
+    # -- an attempt -------------------------------------------------------------------------------
+
+    def work(
+        self,
+        epoch: int,
+        batch: Batch,
+        plans: Mapping[str, EpochPlan],
+        speeds: Mapping[str, float],
+        cores: Mapping[str, int],
+    ) -> EpochWork:
+        """Say what an epoch does, and how long it takes.
+
+        Parameters
+        ----------
+        epoch, batch, plans
+            What runs, and how.
+        speeds, cores
+            Executor → speed of each of its cores, and how many it has.
+        """
+        costs, done = self._costs, dict[str, ComponentWork]()
+        source = self._source_rows(batch)
+        usable = sum(cores[name] * speeds[name] for name in cores)
+        took_ms = costs.fixed_ms + costs.source_row_ms * batch.rows / max(usable, 1e-9)
+        lane_ms = 0.0
+        for level in self.levels:
+            for component in level:
+                done[component.name] = self._component(
+                    component, batch, source, done, plans=plans, speeds=speeds
+                )
+            slowest, total = slowest_lane_ms([done[c.name] for c in level], cores)
+            took_ms += slowest
+            lane_ms += total
+        return EpochWork(
+            epoch=epoch, batch=batch, components=done, took_s=took_ms / 1000, lane_ms=lane_ms
+        )
+
+    def expected_ms(self, rows: float, phase: int) -> Mapping[str, FloatArray]:
+        """Component → milliseconds that its key groups cost, on a core of speed 1, on average.
+
+        For an epoch of so many source rows, nothing suspended and nothing to bring forward.
+        """
+        flowing: dict[str, FloatArray] = {}
+        cost: dict[str, FloatArray] = {}
+        for name, component in self.components.items():
+            spread = self._spread[name].phase(phase)
+            mean = np.zeros(component.key_groups) if component.feeds else rows * spread.share
+            for feed in component.feeds:
+                sent = flowing[feed.upstream] * feed.selectivity
+                mean += route(sent, feed, spread.share).rows
+            flowing[name] = mean
+            touched = 1 - np.exp(-mean)
+            cost[name] = self._lane_ms(component, mean, spread.keys_among(mean), touched)
+        return cost
+
+    def _source_rows(self, batch: Batch) -> Mapping[str, np.ndarray]:
+        """Rows per key group of what the source feeds: the same at every attempt at a batch."""
+        if batch.number is None:
+            return {}
+        if self._drawn[0] != batch.number:
+            self._drawn = (
+                batch.number,
+                {
+                    name: self._rng.multinomial(batch.rows, self._share(name, batch.phase))
+                    for name, component in self.components.items()
+                    if not component.feeds
+                },
+            )
+        return self._drawn[1]
+
+    def _share(self, name: str, phase: int) -> FloatArray:
+        return self._spread[name].phase(phase).share
+
+    def _component(
+        self,
+        component: Component,
+        batch: Batch,
+        source: Mapping[str, np.ndarray],
+        done: Mapping[str, ComponentWork],
+        *,
+        plans: Mapping[str, EpochPlan],
+        speeds: Mapping[str, float],
+    ) -> ComponentWork:
+        name, m, plan = component.name, component.key_groups, plans[component.name]
+        phase, routed = self._phase(name, batch.phase), None
+        if component.feeds:
+            routed = deal_out(
+                [(feed, done[feed.upstream]) for feed in component.feeds],
+                plan.assignment,
+                phase.share,
+                self._rng,
+            )
+        new = routed.rows if routed else source.get(name, np.zeros(m, np.int64))
+        consume, load = _mask(m, plan.consume), _mask(m, plan.load)
+        runs = _mask(m, plan.suspended, inverted=True)
+        waiting = self.buffers[name].waiting
+        processed = np.where(runs, new, 0) + np.where(runs & consume, waiting, 0)
+        keys = phase.keys_among(processed)
+        moved = np.where((processed > 0) | load, self._missing_bytes(name, plan), 0.0)
+        cpu_ms = self._lane_ms(component, processed, keys, processed > 0)
+        cpu_ms += moved / self._costs.read_bytes_per_ms
+        if routed is not None:
+            cpu_ms += routed.crossed_rows * self._costs.between_executors_row_ms
+        owner = plan.assignment.executor_of
+        speed = np.array([speeds[e] for e in plan.assignment.executors])[owner]
+        return ComponentWork(
+            plan=plan,
+            runs=runs,
+            consumes=consume,
+            loads=load,
+            new=new,
+            processed=processed,
+            keys=keys,
+            cpu_ms=cpu_ms / speed,
+            moved_bytes=moved,
+            routed=routed,
+        )
+
+    def _phase(self, name: str, number: int) -> Phase:
+        return self._spread[name].phase(number)
+
+    def _lane_ms(
+        self,
+        component: Component,
+        rows: FloatArray,
+        keys: FloatArray,
+        touched: FloatArray | BoolArray,
+    ) -> FloatArray:
+        costs = self._costs
+        per_row, per_key = costs.row_ms + component.row_ms, costs.key_ms + component.key_ms
+        ms: FloatArray = rows * per_row + keys * per_key + touched * costs.key_group_ms
+        return ms
+
+    def _missing_bytes(self, name: str, plan: EpochPlan) -> FloatArray:
+        assignment, held = plan.assignment, self.holdings[name]
+        missing = np.zeros(assignment.num_key_groups)
+        for at, executor in enumerate(assignment.executors):
+            here = assignment.executor_of == at
+            missing[here] = held.missing_bytes(executor)[here]
+        return missing
+
+    # -- a commit ---------------------------------------------------------------------------------
+
+    def commit(self, work: EpochWork) -> tuple[EpochOutcome, FloatArray]:
+        """Make it so; return the outcome, and when the source rows came that were processed.
+
+        These are counted once for every component that takes them from the source, in the form of
+        `godwit.sim.arrivals.Arrivals.pieces`.
+        """
+        left = [np.empty((0, 3))]
+        changelog = snapshots = 0.0
+        for name, part in work.components.items():
+            gone = self.buffers[name].commit(part.new, part.runs, part.consumes, work.batch.arrived)
+            if not self.components[name].feeds:
+                left.append(gone)
+            before = self.holdings[name].written_bytes.copy()
+            written, rewritten = self.holdings[name].change(
+                part.processed,
+                part.keys,
+                phase=self._phase(name, work.batch.phase),
+                number=work.batch.phase,
+                known=self._spread[name].held,
+            )
+            changelog, snapshots = changelog + written, snapshots + rewritten
+            self._advance_copies(name, part, before)
+        fed = {feed.upstream for c in self.components.values() for feed in c.feeds}
+        outcome = outcome_of(
+            work,
+            self.holdings,
+            sinks=self.components.keys() - fed,
+            changelog_bytes=int(changelog),
+            snapshot_bytes=int(snapshots),
+        )
+        return outcome, np.concatenate(left)
+
+    def _advance_copies(self, name: str, part: ComponentWork, written_before: FloatArray) -> None:
+        """Apply on next: lanes brought their copies forward to the version before this epoch."""
+        assignment, used = part.plan.assignment, part.used
+        for at, executor in enumerate(assignment.executors):
+            here = np.flatnonzero(used & (assignment.executor_of == at))
+            self.holdings[name].bring_forward(executor, here, written_before[here])
+
+
+def _mask(m: int, key_groups: frozenset[int], *, inverted: bool = False) -> BoolArray:
+    mask = np.full(m, inverted)
+    mask[list(key_groups)] = not inverted
+    return mask

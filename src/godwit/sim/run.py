@@ -1,0 +1,342 @@
+"""A simulated run: virtual time, epoch after epoch, the real conductor and the real controller.
+
+What `godwit.spark.run` does with jobs, threads and files is done here with numbers: begin an epoch
+as the conductor plans it, work out how long it takes, let the background go on meanwhile, commit,
+tell the conductor the outcome, give the controller its turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.control.ports import EpochObserved, Topology
+from godwit.migration import Conductor, DropCopies, StartWarming, inputs
+from godwit.model import events
+from godwit.model.assignment import even_assignment
+from godwit.sim.arrivals import Arrivals
+from godwit.sim.cluster import Executors
+from godwit.sim.delays import Delays
+from godwit.sim.epoch_work import Batch
+from godwit.sim.flow import SimulatedFlow
+from godwit.sim.history import EpochRecord, History
+from godwit.sim.warming import Warming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.control.ports import Driven
+    from godwit.migration import EpochOutcome
+    from godwit.model.assignment import Assignment
+    from godwit.planning.arrays import FloatArray
+    from godwit.sim.epoch_work import EpochWork
+    from godwit.sim.scenario import Scenario
+
+__all__ = ["Simulation"]
+
+_PAUSE_S = 0.1  # while epochs are held, or nothing is due
+
+
+class Simulation:
+    """One run of a scenario; the world around its conductor and its controller.
+
+    Parameters
+    ----------
+    scenario
+        What runs, where.
+    seed
+        Of everything that is drawn: equal scenarios and seeds give equal histories.
+    control
+        Makes the controller, given this simulation: its `conductor`, `executors` (the pool),
+        `topology` and clock (`now_s`). None: nobody decides anything.
+
+    Attributes
+    ----------
+    conductor, executors, topology
+        See above.
+    flow
+        The flow with its state.
+    history
+        What has happened so far.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        seed: int = 0,
+        control: Callable[[Simulation], Driven] | None = None,
+    ) -> None:
+        draws = [np.random.default_rng([seed, at]) for at in range(3)]
+        self.scenario, self.history = scenario, History()
+        self.executors = Executors(cluster=scenario.cluster, rng=draws[0])
+        self.flow = SimulatedFlow(
+            scenario.components,
+            scenario.keys,
+            scenario.costs,
+            seed=seed,
+            rng=draws[1],
+        )
+        self.topology = Topology(
+            stages=tuple(tuple(c.name for c in level) for level in self.flow.levels),
+            downstream=tuple((f.upstream, c.name) for c in scenario.components for f in c.feeds),
+        )
+        self._arrivals = Arrivals(scenario.rate, scenario.duration_s, draws[2])
+        self._warming = Warming(
+            holdings=self.flow.holdings,
+            fixed_s=scenario.costs.warm_fixed_ms / 1000,
+            checkpoint_bytes_per_s=scenario.cluster.checkpoint_bytes_per_s,
+        )
+        for name, machine in self.executors.alive.items():
+            self._warming.join(name, machine)
+        self._places = self._first_assignments()
+        if scenario.held:
+            self.flow.have_run(self._places)
+        self._now_s, self._next_trigger_s = 0.0, 0.0
+        self._taken, self._batches, self._committed = 0, 0, -1
+        self._offered: Batch | None = None
+        self._read_bytes = 0.0
+        self.conductor = Conductor(
+            inputs.RunStarted(
+                run_id="simulated",
+                executors=self._cores(),
+                assignments=self._places,
+                state_bytes={
+                    name: dict(enumerate(held.state_bytes.astype(np.int64).tolist()))
+                    for name, held in self.flow.holdings.items()
+                },
+            ),
+            states={name: [(name, "state")] for name in self.flow.components},
+            policy=scenario.policy,
+            ports=self,
+        )
+        self._controller = None if control is None else control(self)
+
+    # -- the conductor's ports --------------------------------------------------------------------
+
+    def warm(self, order: StartWarming) -> None:
+        """See `godwit.migration.Ports`."""
+        self._warming.order(order)
+
+    def drop(self, order: DropCopies) -> None:
+        """See `godwit.migration.Ports`."""
+        self._warming.order(order)
+
+    def announce(self, event: events.Event) -> None:
+        """See `godwit.migration.Ports`."""
+        self.history.events.append(event)
+
+    def now_s(self) -> float:
+        """Return the virtual time."""
+        return self._now_s
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def run(self, until_s: float | None = None, *, settle_s: float = 0.0) -> History:
+        """Run until a time, by default as long as rows come and `settle_s` longer."""
+        end_s = self.scenario.duration_s + settle_s if until_s is None else until_s
+        while self._now_s < end_s:
+            self.step()
+        return self.history
+
+    def step(self) -> None:
+        """Carry out one epoch, or let a little time pass if none is due."""
+        conductor, epoch = self.conductor, self._committed + 1
+        self._let_pass(self._now_s)
+        if conductor.view.holds:
+            conductor.begin(epoch)
+            self._let_pass(self._now_s + _PAUSE_S)
+        elif (batch := self._offer()) is None:
+            self._wait()
+        else:
+            self._carry_out(epoch, batch)
+        if self._controller is not None:
+            self._controller.turn()
+
+    def _offer(self) -> Batch | None:
+        """Take what the next epoch is to have; None if none is due.
+
+        A batch that was offered to an attempt that failed is offered again, as it was.
+        """
+        if self._offered is None:
+            arrived = self._arrivals.until(self._now_s)
+            most = self.scenario.max_rows
+            last = arrived if most is None else min(arrived, self._taken + most)
+            if last > self._taken and self._now_s >= self._next_trigger_s:
+                phase = self.scenario.keys.phase_at(self._arrivals.time_of(self._taken))
+                self._offered = Batch(
+                    number=self._batches,
+                    first=self._taken,
+                    last=last,
+                    phase=phase,
+                    arrived=self._arrivals.pieces(self._taken, last),
+                )
+                self._next_trigger_s = self._now_s + self.scenario.trigger_s
+            elif self.conductor.view.due:
+                phase = self.scenario.keys.phase_at(self._now_s)
+                return Batch(
+                    number=None,
+                    first=self._taken,
+                    last=self._taken,
+                    phase=phase,
+                    arrived=np.empty((0, 3)),
+                )
+        return self._offered
+
+    def _wait(self) -> None:
+        if self.conductor.view.awaits:
+            self.conductor.let_time_pass()
+        until_s = self._now_s + _PAUSE_S
+        if self._next_trigger_s > self._now_s:
+            until_s = min(until_s, self._next_trigger_s)
+        self._let_pass(until_s)
+
+    def _carry_out(self, epoch: int, batch: Batch) -> None:
+        began_s = self._now_s
+        while (work := self._attempt(epoch, batch)) is None:
+            self.history.aborted += 1
+            if self.conductor.view.holds:
+                return
+        self._committed = epoch
+        if batch.number is not None:
+            self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
+        outcome, left = self.flow.commit(work)
+        self.conductor.commit(outcome)
+        record = self._record(work, began_s, left)
+        self.history.epochs.append(record)
+        self.conductor.announce(
+            events.EpochCommitted,
+            epoch=epoch,
+            rows_in=outcome.rows_in,
+            rows_out=outcome.rows_out,
+            duration_ms=1000 * record.took_s,
+            waiting_key_groups=sum(len(c.waiting) for c in self.conductor.view.components.values()),
+        )
+        self._observe(outcome, work, record)
+
+    def _attempt(self, epoch: int, batch: Batch) -> EpochWork | None:
+        """Let an epoch run; None if an executor was lost that it ran on."""
+        plans = self.conductor.begin(epoch)
+        if plans is None:
+            return None
+        speeds = {name: self.executors.speed(name) for name in self.executors.alive}
+        work = self.flow.work(epoch, batch, plans, speeds, self._cores())
+        end_s = self._now_s + work.took_s
+        while self._now_s < end_s:
+            self._let_pass(min(end_s, max(self.executors.next_s(), self._now_s)))
+            lost = work.used - self.executors.alive.keys()
+            if lost:
+                self.conductor.abort(epoch, f"executor {min(lost)} was lost")
+                return None
+        return work
+
+    def _observe(self, outcome: EpochOutcome, work: EpochWork, record: EpochRecord) -> None:
+        if self._controller is not None:
+            self._controller.observe(
+                EpochObserved(
+                    outcome=outcome,
+                    assignments={n: p.plan.assignment for n, p in work.components.items()},
+                    took_s=work.took_s,
+                    backlog_rows=record.lag_rows,
+                )
+            )
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def _let_pass(self, until_s: float) -> None:
+        """Let the background go on up to a time, everything at its own moment."""
+        while True:
+            at_s = min(until_s, self._warming.next_s())
+            warmed = self._warming.advance(at_s, self._committed)
+            self._now_s = max(self._now_s, at_s)
+            for order, made in warmed:
+                self.conductor.warmed(order, made)
+            if at_s >= until_s and not warmed:
+                break
+        if self.executors.advance(until_s):
+            self._see()
+
+    def _see(self) -> None:
+        alive, known = self.executors.alive, self.conductor.view.executors
+        for name in known.keys() - alive.keys():
+            self._warming.leave(name)
+        for name in alive.keys() - known.keys():
+            self._warming.join(name, alive[name])
+        self.conductor.see(self._cores())
+
+    def _cores(self) -> dict[str, int]:
+        return {name: machine.cores for name, machine in self.executors.alive.items()}
+
+    def _first_assignments(self) -> dict[str, Assignment]:
+        cores = self._cores()
+        given = self.scenario.assignments
+        return {
+            name: given[name]
+            if name in given
+            else even_assignment(c.key_groups, list(cores), list(cores.values()))
+            for name, c in self.flow.components.items()
+        }
+
+    # -- what is told -----------------------------------------------------------------------------
+
+    def _record(self, work: EpochWork, began_s: float, left: FloatArray) -> EpochRecord:
+        moves, loaded = 0, 0.0
+        for name, part in work.components.items():
+            now, before = part.plan.assignment, self._places[name]
+            here = np.array(now.executors)[now.executor_of]
+            moves += int((here != np.array(before.executors)[before.executor_of]).sum())
+            loaded += float(part.moved_bytes[list(part.plan.load)].sum())
+            self._places[name] = now
+        read = self._warming.read_bytes - self._read_bytes
+        self._read_bytes = self._warming.read_bytes
+        return EpochRecord(
+            epoch=work.epoch,
+            began_s=began_s,
+            took_s=self._now_s - began_s,
+            rows=work.batch.rows,
+            lag_rows=self._arrivals.until(self._now_s) - self._taken,
+            waiting_rows=int(sum(b.waiting.sum() for b in self.flow.buffers.values())),
+            executors=len(self.executors.alive),
+            load_distance=self.load_distance(max(work.batch.rows, 1), work.batch.phase),
+            moved_bytes=read + loaded,
+            moves=moves,
+            delays=Delays.of(left, self._now_s),
+        )
+
+    def load_distance(self, rows: int, phase: int) -> float:
+        """How far the next epoch's assignment is from balance, see `EpochRecord`."""
+        return max(
+            _distance(*self.load_and_capacity(stage, rows, phase)) for stage in self.topology.stages
+        )
+
+    def load_and_capacity(
+        self, stage: tuple[str, ...], rows: int, phase: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the expected load of each executor, and the capacity of those that stay.
+
+        Draining ones come last in the first array, and are not in the second.
+        """
+        view, expected = self.conductor.view, self.flow.expected_ms(rows, phase)
+        names = sorted(self.executors.alive.keys() & view.executors.keys())
+        names.sort(key=lambda name: name in view.draining)
+        number = {name: at for at, name in enumerate(names)}
+        load = np.zeros(len(names))
+        for component in stage:
+            assignment = view.components[component].assignment
+            at = np.array([number.get(name, -1) for name in assignment.executors])
+            owner = at[assignment.executor_of]
+            load += np.bincount(
+                owner[owner >= 0], weights=expected[component][owner >= 0], minlength=len(names)
+            )
+        stay = [name for name in names if name not in view.draining]
+        capacity = [self.executors.alive[e].cores * self.executors.speed(e) for e in stay]
+        return load, np.array(capacity)
+
+
+def _distance(load: FloatArray, capacity: FloatArray) -> float:
+    if not load.sum() or not len(capacity):
+        return 0.0
+    mean = load.sum() / capacity.sum()
+    index = load[: len(capacity)] / capacity
+    return float(np.abs(index - mean).max() / mean)
