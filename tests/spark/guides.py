@@ -127,12 +127,17 @@ def _delivered(spark: SparkSession) -> Namespace:
     return {**made, "DataFrame": DataFrame, "pandas": import_module("pandas")}
 
 
-def _running(spark: SparkSession) -> Namespace:
-    """Return a query that runs, and has committed two epochs."""
+def _ready(spark: SparkSession) -> Namespace:
+    """Return a flow that can be started."""
     made = _flow(spark)
     stream = made["flights"].key_by("tailnum").compute(name="by_plane", n=gw.count())
     made["flow"].sink("out", stream, gw.sinks.noop())
-    query = made["flow"].start(checkpoint="checkpoint/")
+    return made
+
+
+def _running(spark: SparkSession) -> Namespace:
+    """Return a query that runs, and has committed two epochs."""
+    query = _ready(spark)["flow"].start(checkpoint="checkpoint/")
     query.processAllAvailable()
     _write(Path("in/flights/.later"), pq.read_table("in/flights/0.parquet"))
     Path("in/flights/.later/0.parquet").rename("in/flights/1.parquet")
@@ -142,6 +147,8 @@ def _running(spark: SparkSession) -> Namespace:
 
 PREPARED: dict[str, Callable[[SparkSession], Namespace]] = {
     "aggregates": _flow,
+    "errors": _ready,
+    "events": _running,
     "running": _running,
     "sinks": _delivered,
     "state": _orders,

@@ -16,7 +16,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from godwit.spark.local_cluster import ClusterError, LocalCluster
+from godwit.model.errors import ClusterError
+from godwit.spark.local_cluster import LocalCluster
 
 SPARK_HOME = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
 
@@ -25,7 +26,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 _PROGRAM = """
 import json, os, sys, time
 from godwit.spark.executors import live_executors, wait_for
-from godwit.spark.local_cluster import ClusterError, LocalCluster
+from godwit.model.errors import ClusterError
+from godwit.spark.local_cluster import LocalCluster
 
 told = {}
 with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:

@@ -74,11 +74,7 @@ def _add_unavailable(commands: Any, name: str, extra: str, package: str) -> None
     """Add a command that only says what to install for it."""
 
     def refuse(_args: argparse.Namespace) -> int:
-        raise GodwitError(
-            f"It needs the package {package}, which is not installed.",
-            remedy=f"pip install 'godwit[{extra}]'",
-            package=package,
-        )
+        raise _missing(package, extra)
 
     # No character begins an option, so that whatever is asked of the command is taken.
     command = commands.add_parser(
@@ -86,6 +82,14 @@ def _add_unavailable(commands: Any, name: str, extra: str, package: str) -> None
     )
     command.add_argument("rest", nargs="*")
     command.set_defaults(run=refuse)
+
+
+def _missing(package: str, extra: str) -> GodwitError:
+    return GodwitError(
+        f"It needs the package {package}, which is not installed.",
+        remedy=f"pip install 'godwit[{extra}]'",
+        package=package,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         whole.print_help()
         return 2
     try:
-        status: int = args.run(args)
+        status = _run(args)
         # Here and not at exit, where a closed pipe could not be answered any more.
         sys.stdout.flush()
     except GodwitError as error:
@@ -115,6 +119,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough, as in `godwit ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    return status
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
+        status: int = args.run(args)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "godwit"):
+            raise
+        extra = next(extra for name, _, _, extra in _COMMANDS if name == args.command)
+        raise _missing(package, extra) from error
     return status
 
 

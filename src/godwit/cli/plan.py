@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 
 __all__ = ["add_plan_command"]
 
+_EPILOG = """\
+exit status:
+  0    a plan within all limits
+  2    the problem is wrong, or not for this planner; the message says what and where
+  3    no plan keeps all limits; the best one found is shown
+
+examples:
+  godwit plan example assignment > problem.json
+  godwit plan compare problem.json
+  godwit plan ssm problem.json
+  godwit plan ssm --help
+"""
+
 Subparsers = Any  # argparse keeps the type of what add_subparsers returns private
 
 
@@ -44,19 +57,25 @@ def add_plan_command(subparsers: Subparsers) -> None:
     plan = subparsers.add_parser(
         "plan",
         help="what a planner would do with a problem",
-        description="Ask a planner what it would do. Methods:\n\n" + _methods(),
+        description="Ask a planner what it would do with a problem in a file; nothing is carried "
+        "out.\n\n" + _methods(),
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    methods = plan.add_subparsers(dest="method", required=True, metavar="METHOD")
+    # The methods stand in the description, with more than a line each, and not twice.
+    methods = plan.add_subparsers(
+        dest="method", required=True, metavar="METHOD", help="one of the above, or:"
+    )
     for entry in PLANNERS.values():
         _add_method(methods, entry)
     _add_compare(methods)
     _add_precompute(methods)
     schema = methods.add_parser("schema", help="print the JSON Schema of a kind of problem")
-    schema.add_argument("what", choices=(*PROBLEM_SCHEMAS, "solution"), metavar="KIND")
+    kinds = (*PROBLEM_SCHEMAS, "solution")
+    schema.add_argument("what", choices=kinds, metavar="KIND", help=", ".join(kinds))
     schema.set_defaults(run=_run_schema)
     example = methods.add_parser("example", help="print an example of a kind of problem")
-    example.add_argument("what", choices=tuple(EXAMPLES), metavar="KIND")
+    example.add_argument("what", choices=tuple(EXAMPLES), metavar="KIND", help=", ".join(EXAMPLES))
     example.set_defaults(run=_run_example)
 
 
@@ -68,7 +87,6 @@ def _methods() -> str:
 def _add_method(methods: Subparsers, entry: Planner) -> None:
     parser = methods.add_parser(
         entry.name,
-        help=entry.minimises.replace("%", "%%"),
         description=(
             f"{entry.name} ({entry.kind}; paper {entry.paper})\n\n"
             f"minimises:    {entry.minimises}\n"

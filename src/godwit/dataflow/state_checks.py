@@ -62,11 +62,19 @@ def is_same(one: Any, other: Any) -> bool:
         return bool(one == other) and types == collections.Counter(map(type, other))
     if isinstance(one, float):
         return one == other or (one != one and other != other)  # noqa: PLR0124 - NaN alone
-    if getattr(kind, "__eq__", None) is object.__eq__ and one is not other:
-        # What pickle and copy take for the state of an object; a text names what exists once.
-        parts, others = one.__reduce_ex__(2), other.__reduce_ex__(2)
-        return not isinstance(parts, str) and is_same(list(parts[1:3]), list(others[1:3]))
-    return bool(one == other)
+    if getattr(kind, "__eq__", None) is not object.__eq__ or one is other:
+        try:
+            answer = one == other
+        except RecursionError:
+            raise
+        except Exception:  # noqa: BLE001 - a class may do anything there
+            answer = None
+        if isinstance(answer, bool):
+            return answer
+    # No answer, or one for each element: compared by what pickle and copy take for the state of an
+    # object, where a text names what exists once.
+    parts, others = one.__reduce_ex__(2), other.__reduce_ex__(2)
+    return not isinstance(parts, str) and is_same(list(parts[1:3]), list(others[1:3]))
 
 
 def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:

@@ -68,4 +68,6 @@ def check_attributes(value: Any, fields: Sequence[str]) -> None:
         if made is None and hasattr(cls, "__post_init__"):
             made = vars(rebuilt(cls, {field: getattr(value, field) for field in fields}))
         if made is None or name not in made or made[name] != attributes[name]:
-            raise UnheldError(f"attribute {name!r}, which is no field of {cls.__qualname__}")
+            raise UnheldError(
+                f"an object with attribute {name!r}, which is no field of {cls.__qualname__}"
+            )

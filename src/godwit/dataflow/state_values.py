@@ -122,7 +122,7 @@ class TaggedValues:
         except OverflowError:
             return self._encode_with_long_integers(value)
         except RecursionError:
-            raise UnheldError("it holds itself, or is nested too deeply") from None
+            raise UnheldError("a value that holds itself, or is nested too deeply") from None
         except UnicodeEncodeError as error:
             raise UnheldError(f"text that is not valid Unicode ({error.reason})") from error
 

@@ -13,6 +13,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointInUseError",
     "CheckpointMismatchError",
+    "ClusterError",
     "ConcurrentRunError",
     "CorruptCheckpointError",
     "EpochFailedError",
@@ -114,6 +115,10 @@ class EpochFailedError(GodwitError):
 
 class ExecutorEnvironmentError(GodwitError):
     """The executors' Python cannot be started, or is not fit to run the flow."""
+
+
+class ClusterError(GodwitError):
+    """A local cluster, or a process of it, could not be started or found."""
 
 
 class StopTimeoutError(GodwitError):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyspark
 
-from godwit.model.errors import GodwitError
+from godwit.model.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["ClusterError", "LocalCluster"]
+__all__ = ["LocalCluster"]
 
 HOST = "127.0.0.1"
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -43,10 +43,6 @@ _MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Successfully registered with master")
 _GRACE_S = 10.0
 _FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-
-
-class ClusterError(GodwitError):
-    """A local cluster, or a process of it, could not be started or found."""
 
 
 class LocalCluster:

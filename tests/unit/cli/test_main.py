@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 import godwit
 from godwit.cli.main import main, parser
 from godwit.model.errors import CheckpointError
+from godwit.planning.json_schema import EXAMPLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,9 +74,9 @@ for package in ("rich", "scipy", "matplotlib", "pymetis", "psycopg", "deltalake"
 """
 
 
-def without_extras(program: str) -> subprocess.CompletedProcess[str]:
+def without_extras(program: str, hidden: str = _WITHOUT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", _WITHOUT + program], capture_output=True, text=True, check=False
+        [sys.executable, "-c", hidden + program], capture_output=True, text=True, check=False
     )
 
 
@@ -97,6 +103,29 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(
     assert done.stderr.startswith(f"godwit {arguments[0]}: It needs the package ")
     assert f"pip install 'godwit[{extra}]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["demo", "--days", "9"], "demo"),
+        (["plan", "ssm", "{example}", "--plot", "plan.png"], "planning"),
+    ],
+    ids=["demo", "plot"],
+)
+def test_a_package_that_is_missed_only_when_it_is_used_says_what_to_install_too(
+    arguments: list[str], extra: str, tmp_path: Path
+) -> None:
+    example = tmp_path / "example.json"
+    example.write_text(json.dumps(EXAMPLES["assignment"]))
+    given = [str(example) if argument == "{example}" else argument for argument in arguments]
+    done = without_extras(
+        f"from godwit.cli.main import main; raise SystemExit(main({given!r}))",
+        hidden="import sys; sys.modules['matplotlib'] = None\n",
+    )
+    assert done.returncode == 2
+    assert f"pip install 'godwit[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_help_says_what_a_command_that_is_not_there_needs() -> None:

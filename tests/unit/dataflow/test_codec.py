@@ -13,9 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from godwit.dataflow.codec import State, UnencodableError, is_immutable, make_codec
+from godwit.dataflow.pickle_codec import PickleCodec
+from godwit.dataflow.state_checks import is_same
 from godwit.model.errors import InvalidFlowError, StateEncodingError
 
 
@@ -53,6 +56,18 @@ class Plain:
 class NeedsArguments:
     def __init__(self, n: int) -> None:
         self.n = n
+
+
+class Contrary:
+    """Can be compared with nothing."""
+
+    def __init__(self, held: list[int]) -> None:
+        self.held = held
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Side(enum.Enum):
@@ -303,8 +318,36 @@ def test_what_cannot_be_carried_is_named_with_its_place(held: Any, said: str) ->
 def test_a_state_that_holds_itself_is_refused() -> None:
     held: dict[str, Any] = {}
     held["me"] = [held]
-    with pytest.raises(UnencodableError, match="it holds itself"):
+    with pytest.raises(
+        UnencodableError, match=r"is a value that holds itself, or is nested too deeply"
+    ):
         back(dict, held)
+
+
+@pytest.mark.parametrize(
+    ("state", "other"),
+    [
+        ({"seen": np.array([1.0, np.nan])}, {"seen": np.array([1.0, 2.0])}),
+        ([np.zeros((2, 2))], [np.zeros(4)]),
+        (np.arange(3), np.arange(3, dtype=np.int32)),
+    ],
+    ids=["not a number", "shape", "type"],
+)
+def test_arrays_can_be_pickled_although_they_are_equal_element_by_element(
+    state: Any, other: Any
+) -> None:
+    codec = PickleCodec(type(state))
+    (blob,) = codec.encode([state])
+    (read,) = codec.decode([memoryview(blob)])
+    assert is_same(state, read)
+    assert not is_same(state, other)
+
+
+def test_a_comparison_that_raises_is_no_end_of_the_epoch() -> None:
+    state = Contrary([1, 2])
+    (read,) = PickleCodec(Contrary).decode(views(PickleCodec(Contrary).encode([state])))
+    assert read.held == [1, 2]
+    assert not is_same(state, Contrary([1]))
 
 
 def test_reading_makes_instances_of_the_operators_classes_alone() -> None:
