@@ -18,19 +18,19 @@ import godwit as gw
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.hashing import hash_keys
 from godwit.dataflow.operator import MergeableOperator
+from godwit.epoch.instructions import (
+    mask_of,
+    operator_instruction,
+    places_of,
+    state_instruction,
+)
+from godwit.epoch.takeover import take_up
 from godwit.lane.lane import lane_flow, run_lane, shipments
 from godwit.lane.messages import EpochInstruction, LaneReport
 from godwit.lane.wire import Header, ship, unpack_report
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_groups_of
-from godwit.spark.instructions import (
-    mask_of,
-    operator_instruction,
-    places_of,
-    state_instruction,
-)
-from godwit.spark.takeover import take_up
 from godwit.state.commit_log import CommitLog
 from godwit.state.reading import read_chain
 from godwit.state.records import CommitRecord

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.lane.lane import LaneOperator, run_lane, shipments
-from godwit.lane.messages import EpochInstruction, LaneReport
-from godwit.lane.wire import ship, unpack_report
-from godwit.migration import Copies, EpochPlan
-from godwit.model.assignment import even_assignment
-from godwit.spark.executors import Executor
-from godwit.spark.instructions import (
+from godwit.epoch.executor import Executor
+from godwit.epoch.instructions import (
     mask_of,
     operator_instruction,
     places_of,
     state_instruction,
 )
+from godwit.lane.lane import LaneOperator, run_lane, shipments
+from godwit.lane.messages import EpochInstruction, LaneReport
+from godwit.lane.wire import ship, unpack_report
+from godwit.migration import Copies, EpochPlan
+from godwit.model.assignment import even_assignment
 from godwit.state.commit_log import CommitLog
 from godwit.state.entries import EntryLayout, WaitingLayout
 from godwit.state.reading import BatchCache, read_chain

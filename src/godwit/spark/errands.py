@@ -10,23 +10,28 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
 
-from godwit.migration import DropCopies, StartWarming, Warmed
+from godwit.epoch.warming import warm_states
+from godwit.migration import DropCopies, StartWarming
 from godwit.model.errors import MigrationError
 from godwit.spark.warming import Errand, drop_copies, warm_copies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from queue import SimpleQueue
 
+    import numpy.typing as npt
+    from numpy import int64
     from pyspark.sql import SparkSession
 
+    from godwit.epoch.instructor import Instructor
+    from godwit.lane.messages import StateInstruction
+    from godwit.migration import Warmed
     from godwit.spark.conducting import Conducting
     from godwit.spark.executor_watch import ExecutorWatch
-    from godwit.spark.instructor import Instructor
     from godwit.state.records import StateId
 
 __all__ = ["Errands"]
@@ -88,7 +93,7 @@ class Errands:
     def _warm(self, order: StartWarming) -> None:
         started = time.perf_counter()
         try:
-            tables, reach = self._warmed(order)
+            made = self._warmed(order)
         except Exception as error:  # noqa: BLE001  whatever it is, the conductor deals with it
             if not self._stopping.is_set():
                 with self._conducting.turn() as conductor:
@@ -96,34 +101,29 @@ class Errands:
             return
         spent_ms = (time.perf_counter() - started) * 1e3
         with self._conducting.turn() as conductor:
-            conductor.warmed(order, Warmed(tables=tables, reach=reach, duration_ms=spent_ms))
+            conductor.warmed(order, replace(made, duration_ms=spent_ms))
 
-    def _warmed(
-        self, order: StartWarming
-    ) -> tuple[Mapping[StateId, Mapping[int, int]], dict[int, int]]:
-        """Warm the copies; return what is there now, and how far it reaches in all its states."""
-        executor = self._watch.executors.get(order.executor)
-        if executor is None:
+    def _warmed(self, order: StartWarming) -> Warmed:
+        """Warm the copies; say what is there now, and how far it reaches in all its states."""
+        if order.executor not in self._watch.executors:
             raise MigrationError(f"Executor {order.executor} is gone.")
-        tables, reached = {}, []
-        for state in self._instructor.states_of(order.component):
+
+        def held(state: StateId) -> npt.NDArray[int64]:
             with self._conducting.turn() as conductor:
-                floor = conductor.copies.held(
-                    order.executor, state, self._instructor.num_key_groups
-                )
-            told, committed = self._instructor.catching_up(state, floor, order.key_groups)
-            versions = tables[state] = warm_copies(
-                self._errand(state, order.executor),
+                return conductor.copies.held(order.executor, state, self._instructor.num_key_groups)
+
+        def bring(told: StateInstruction, committed: int) -> dict[int, int]:
+            return warm_copies(
+                self._errand(told.state, order.executor),
                 order.key_groups,
                 told,
-                layout=self._instructor.layout_of(state),
+                layout=self._instructor.layout_of(told.state),
                 storage=self._instructor.storage,
                 committed=committed,
                 spark=self._spark.sparkContext,
             )
-            # A key group that has no state at all is as warm as can be: its copy misses nothing.
-            reached.append({g: max(versions.get(g, -1), committed) for g in order.key_groups})
-        return tables, {g: min(epochs[g] for epochs in reached) for g in order.key_groups}
+
+        return warm_states(order, self._instructor, held=held, bring=bring)
 
     def _drop(self, order: DropCopies) -> None:
         if order.executor not in self._watch.executors:

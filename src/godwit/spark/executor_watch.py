@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
+    from godwit.epoch.executor import Executor
     from godwit.spark.conducting import Conducting
-    from godwit.spark.executors import Executor
     from godwit.spark.lost_executors import LostExecutors
 
 __all__ = ["ExecutorWatch"]

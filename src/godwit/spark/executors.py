@@ -8,39 +8,19 @@ the same on a laptop: ``local-0``, ``local-1``, ...
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from godwit.epoch.executor import Executor
 from godwit.model.errors import EpochFailedError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 __all__ = [
-    "Executor",
     "insist_on_placement",
     "live_executors",
     "wait_for",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Executor:
-    """One executor.
-
-    Attributes
-    ----------
-    name
-        Spark's executor id, or ``local-<n>``.
-    lanes
-        Lanes it runs: its cores divided by ``spark.task.cpus``.
-    location
-        How a task's preferred location names it; ``None`` in local mode.
-    """
-
-    name: str
-    lanes: int
-    location: str | None
 
 
 def live_executors(spark: SparkContext) -> tuple[Executor, ...]:

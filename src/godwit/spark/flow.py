@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import type_name
+from godwit.epoch.settings import LaneSettings
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 from godwit.spark.options import Options
@@ -174,13 +175,15 @@ class Flow(LogicalFlow):
             executors=executors,
             executors_timeout_s=executors_timeout_s,
             assignments=dict(assignments or {}),
-            local_dir=None if local_dir is None else _path("local_dir", local_dir),
             policy=Policy() if policy is None else policy,
             retain_epochs=retain_epochs,
-            snapshot_budget_bytes=snapshot_budget_bytes,
-            snapshot_growth=snapshot_growth,
-            inline_bytes=inline_bytes,
-            compression=compression,
+            lanes=LaneSettings(
+                local_dir=None if local_dir is None else _path("local_dir", local_dir),
+                snapshot_budget_bytes=snapshot_budget_bytes,
+                snapshot_growth=snapshot_growth,
+                inline_bytes=inline_bytes,
+                compression=compression,
+            ),
             access=access,
             single_driver=single_driver,
             name=name,

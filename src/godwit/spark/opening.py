@@ -6,20 +6,18 @@ import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from godwit.epoch.instructor import Instructor
+from godwit.epoch.takeover import run_started, take_up
 from godwit.lane.lane import lane_flow
-from godwit.migration import Conductor, inputs
+from godwit.migration import Conductor
 from godwit.model import events
 from godwit.spark.conducting import Conducting, SparkPorts
 from godwit.spark.errands import Errands
 from godwit.spark.executor_watch import ExecutorWatch
 from godwit.spark.executors import insist_on_placement, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
-from godwit.spark.instructor import Instructor
 from godwit.spark.lost_executors import LostExecutors
 from godwit.spark.micro_batches import MicroBatches
-from godwit.spark.outcomes import state_bytes
 from godwit.spark.outputs import (
     close_sinks,
     deliver,
@@ -29,23 +27,17 @@ from godwit.spark.outputs import (
 from godwit.spark.progress_log import give_id
 from godwit.spark.run import Run
 from godwit.spark.stages import Program, ShippedProgram
-from godwit.spark.takeover import first_assignments, take_up
 from godwit.state.journal import JournalWriter
 from godwit.state.lease import acquire_lease
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.spark.dispatcher import EventDispatcher
-    from godwit.spark.executors import Executor
     from godwit.spark.gate import EpochGate
     from godwit.spark.options import Options
-    from godwit.spark.takeover import TakenUp
-    from godwit.state.commit_log import CommitLog
 
 __all__ = ["open_run"]
 
@@ -107,7 +99,7 @@ def open_run(
         ports = SparkPorts(dispatcher.emit)
         resumed = log.latest_epoch >= 0
         conductor = Conductor(
-            _started(flow, log, taken_up, options, found, run_id=run_id),
+            run_started(flow, log, taken_up, options.assignments, found, run_id=run_id),
             states={c.name: c.states for c in flow.components},
             policy=options.policy,
             ports=ports,
@@ -121,7 +113,14 @@ def open_run(
         conducting = Conducting(conductor)
         lost = LostExecutors(run_id, spark.sparkContext)
         watch = ExecutorWatch(found, conducting=conducting, lost=lost, spark=spark.sparkContext)
-        instructor = Instructor(flow, log, taken_up.layouts, options, run_id=run_id)
+        instructor = Instructor(
+            flow,
+            log,
+            taken_up.layouts,
+            options.lanes,
+            on_loss=options.policy.on_loss,
+            run_id=run_id,
+        )
         undo.pop_all()  # from here on nothing can fail, and the run closes it all
         return Run(
             flow,
@@ -145,31 +144,3 @@ def open_run(
             gate=gate,
             spark=spark,
         )
-
-
-def _started(
-    flow: CompiledFlow,
-    log: CommitLog,
-    taken_up: TakenUp,
-    options: Options,
-    found: Sequence[Executor],
-    *,
-    run_id: str,
-) -> inputs.RunStarted:
-    """Say what is durable, and which executors there are."""
-    recorded = {} if log.latest is None else log.latest.assignments
-    return inputs.RunStarted(
-        run_id=run_id,
-        executors={e.name: e.lanes for e in found},
-        assignments=first_assignments(flow, taken_up.renamed(recorded), options.assignments, found),
-        committed=log.latest_epoch,
-        waiting={
-            c.name: sorted({g for o in c.operators for g in log.chains.waiting_key_groups(o.name)})
-            for c in flow.components
-        },
-        state_bytes={
-            c.name: {g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()}
-            for c in flow.components
-            for sizes in [state_bytes(c.states, log.chains)]
-        },
-    )

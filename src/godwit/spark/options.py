@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from godwit.epoch.settings import LaneSettings
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 
@@ -36,23 +37,12 @@ class Options:
     assignments
         Component → assignment to begin a new checkpoint with; the others are dealt out evenly. A
         checkpoint that is resumed goes on with its own.
-    local_dir
-        Directory for local stores on every executor; by default the executor's own Spark
-        directory. What is in it may vanish at any time.
     policy
         What happens to key groups of an executor that dies, and more.
     retain_epochs
         Epochs whose state stays readable by ``read_state(epoch=...)``.
-    snapshot_budget_bytes
-        State rewritten as snapshots in one epoch, at most (one key group always may).
-    snapshot_growth
-        A snapshot is due when reading the changelog costs this many times what reading the
-        snapshot costs: larger writes less, smaller recovers and migrates faster.
-    inline_bytes
-        What one lane writes up to this size travels in the commit record and not as a file.
-    compression
-        Arrow IPC compression of changelog and staged output: ``None``, ``"lz4"`` or ``"zstd"``.
-        Worth it for object stores; local disks are faster without.
+    lanes
+        How lanes read and write state.
     name
         Name of the Spark query; by default the flow's.
     access
@@ -68,13 +58,9 @@ class Options:
     executors: int = 1
     executors_timeout_s: float = 60.0
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
-    local_dir: str | None = None
     policy: Policy = field(default_factory=Policy)
     retain_epochs: int = 10
-    snapshot_budget_bytes: int = 32 * 2**20
-    snapshot_growth: float = 4.0
-    inline_bytes: int = 16 * 2**10
-    compression: Literal["lz4", "zstd"] | None = None
+    lanes: LaneSettings = field(default_factory=LaneSettings)
     name: str | None = None
     access: Access = "owner"
     single_driver: bool = False
@@ -84,8 +70,6 @@ class Options:
             ("executors", 1),
             ("executors_timeout_s", 0),
             ("retain_epochs", 1),
-            ("snapshot_budget_bytes", 1),
-            ("inline_bytes", 0),
         ):
             value = getattr(self, name)
             if value < least:
@@ -101,9 +85,4 @@ class Options:
             raise InvalidFlowError(
                 f"The option access of start is {self.access!r}.",
                 remedy='Give "owner" or "umask".',
-            )
-        if self.compression not in (None, "lz4", "zstd"):
-            raise InvalidFlowError(
-                f"The option compression of start is {self.compression!r}.",
-                remedy='Give None, "lz4" or "zstd".',
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.dataflow.frames import user_call
+from godwit.epoch.outcomes import state_bytes
 from godwit.migration import Strategy, inputs
 from godwit.model import events
 from godwit.model.assignment import Assignment
@@ -18,7 +19,6 @@ from godwit.planning.carrying_out import CarryingOut, carry_out
 from godwit.spark.balancing import AnyStrategy, Balancing
 from godwit.spark.ending import Ending
 from godwit.spark.migrations import Migration
-from godwit.spark.outcomes import state_bytes
 from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
 from godwit.spark.quiet_epochs import QuietEpochs
 

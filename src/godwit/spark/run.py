@@ -21,8 +21,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from godwit.epoch.outcomes import outcome_of, record_of
 from godwit.model import events
-from godwit.spark.outcomes import outcome_of, record_of
 from godwit.spark.outputs import close_sinks, deliver
 from godwit.spark.progress import Stopwatch, progress_of
 from godwit.spark.source_rows import arrow_batches
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.compiled import CompiledFlow
+    from godwit.epoch.instructor import Instructor
     from godwit.lane.messages import EpochInstruction, LaneReport
     from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
     from godwit.spark.conducting import Conducting
     from godwit.spark.errands import Errands
     from godwit.spark.executor_watch import ExecutorWatch
     from godwit.spark.gate import EpochGate
-    from godwit.spark.instructor import Instructor
     from godwit.spark.lost_executors import LostExecutors
     from godwit.spark.micro_batches import MicroBatches
     from godwit.spark.stages import ShippedProgram

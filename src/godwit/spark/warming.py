@@ -1,7 +1,6 @@
 """Background work on executors: warming copies of key groups, and dropping copies.
 
-Warming jobs run beside the epochs, in a scheduler pool of their own.  What a job brings forward is
-a cache of what is committed, so it may be late, repeated or lost without any harm.
+Warming jobs run beside the epochs, in a scheduler pool of their own.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from godwit.lane import copies
 from godwit.lane.executor import current_executor, local_store_root
 from godwit.lane.lane import local_store
 from godwit.model.errors import GodwitError, MigrationError
 from godwit.spark import by_value
 from godwit.spark.exchange import on_executors
-from godwit.state.hydration import Hydration, recover_chains
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,29 +81,15 @@ def warm_copies(
     def warm(_index: int) -> Iterator[Any]:
         executor = current_executor(errand.executor)
         try:
-            store = local_store(local_store_root(errand.local_dir, errand.run_id, executor))
-            num_key_groups = len(told.floor)
-            layout = pickle.loads(shipped)  # noqa: S301 - our own driver's
-            local = store.state(str(errand.state), layout.schema, num_key_groups)
-            hydration = Hydration(
-                local=local,
-                layout=layout,
-                # Any lane of the executor may have them later: they are dealt out evenly.
-                homes=np.arange(num_key_groups, dtype=np.int32) % errand.lanes,
+            versions = copies.warm_copies(
+                local_store(local_store_root(errand.local_dir, errand.run_id, executor)),
+                key_groups,
+                told,
+                layout=pickle.loads(shipped),  # noqa: S301 - our own driver's
                 storage=storage,
-                segments=told.segments,
-                snapshots=told.snapshots,
-                floor=told.floor,
-                load=np.ones(len(told.floor), np.bool_),
-                recover=lambda missing: recover_chains(
-                    storage, told.recorded_as, committed, missing
-                ),
+                committed=committed,
+                lanes=errand.lanes,
             )
-            warmed = np.array(sorted(key_groups), np.int64)
-            needed = np.zeros(num_key_groups, np.bool_)
-            needed[warmed] = True
-            hydration.bring_forward(needed)
-            versions = dict(zip(warmed.tolist(), local.versions[warmed].tolist(), strict=True))
         except GodwitError as error:
             yield pickle.dumps((executor, error))
         else:
@@ -132,9 +115,13 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
     def drop(_index: int) -> Iterator[Any]:
         executor = current_executor(errand.executor)
         if executor == errand.executor:
-            store = local_store(local_store_root(errand.local_dir, errand.run_id, executor))
-            local = store.state(str(errand.state), errand.schema, errand.num_key_groups)
-            local.drop(np.array(sorted(key_groups), np.int64))
+            copies.drop_copies(
+                local_store(local_store_root(errand.local_dir, errand.run_id, executor)),
+                key_groups,
+                state=errand.state,
+                schema=errand.schema,
+                num_key_groups=errand.num_key_groups,
+            )
         yield pickle.dumps((executor, None))
 
     _run(errand, drop, spark)

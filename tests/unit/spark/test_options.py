@@ -14,7 +14,6 @@ from godwit.spark.options import Options
         ({"checkpoint": ""}, "without a checkpoint"),
         ({"executors": 0}, "executors of start is 0. Give at least 1"),
         ({"retain_epochs": 0}, "retain_epochs of start is 0"),
-        ({"compression": "gzip"}, "compression of start is 'gzip'"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(wrong: dict[str, object], text: str) -> None:

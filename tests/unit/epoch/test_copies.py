@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from godwit.epoch.outcomes import reach_of
 from godwit.migration import Copies
-from godwit.spark.outcomes import reach_of
 from godwit.state.chains import Chains
 from godwit.state.evolution import FlowVersion
 from godwit.state.records import BlockRef, CommitRecord, SegmentRef, StateId

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from godwit.epoch.instructions import mask_of, operator_instruction, places_of, state_instruction
 from godwit.lane.messages import EpochInstruction
 from godwit.migration import LossPolicy
-from godwit.spark.instructions import mask_of, operator_instruction, places_of, state_instruction
 from godwit.state.snapshots import choose_snapshots
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.lineage import Layouts
+    from godwit.epoch.executor import Executor
+    from godwit.epoch.settings import LaneSettings
     from godwit.lane.messages import StateInstruction
     from godwit.migration import Copies, EpochPlan, ProtocolView
-    from godwit.spark.executors import Executor
-    from godwit.spark.options import Options
     from godwit.state.commit_log import CommitLog
     from godwit.state.entries import EntryLayout
     from godwit.state.records import StateId
@@ -40,8 +40,10 @@ class Instructor:
         The checkpoint's commits; its chains are read under its lock.
     layouts
         Operator → how its state is read.
-    options
+    settings
         As the user gave them.
+    on_loss
+        What becomes of key groups whose state is nowhere near.
     run_id
         The run; local stores belong to it.
     """
@@ -51,11 +53,13 @@ class Instructor:
         flow: CompiledFlow,
         log: CommitLog,
         layouts: Layouts,
-        options: Options,
+        settings: LaneSettings,
         *,
+        on_loss: LossPolicy,
         run_id: str,
     ) -> None:
-        self._flow, self._log, self._layouts, self._options = flow, log, layouts, options
+        self._flow, self._log, self._layouts, self._settings = flow, log, layouts, settings
+        self._loads = on_loss is LossPolicy.LOAD
         self.run_id = run_id
         self.num_key_groups = flow.num_key_groups
 
@@ -67,7 +71,7 @@ class Instructor:
     @property
     def local_dir(self) -> str | None:
         """Where local stores lie, if the user said so."""
-        return self._options.local_dir
+        return self._settings.local_dir
 
     def states_of(self, component: str) -> tuple[StateId, ...]:
         """States of a component's operators."""
@@ -88,7 +92,6 @@ class Instructor:
     ) -> EpochInstruction:
         """Tell the lanes of an epoch what they need; the caller holds the conductor."""
         places = places_of(plans, executors)
-        loads = self._options.policy.on_loss is LossPolicy.LOAD
         told = []
         with self._log.lock:
             for component in self._flow.components:
@@ -107,7 +110,7 @@ class Instructor:
                             places=places,
                             chains=self._log.chains,
                             states=states,
-                            always_load=component.level < self._flow.levels or loads,
+                            always_load=component.level < self._flow.levels or self._loads,
                         )
                     )
         return EpochInstruction(
@@ -117,9 +120,9 @@ class Instructor:
             places=places,
             operators=tuple(told),
             storage=self._log.storage,
-            local_dir=self._options.local_dir,
-            inline_bytes=self._options.inline_bytes,
-            compression=self._options.compression,
+            local_dir=self._settings.local_dir,
+            inline_bytes=self._settings.inline_bytes,
+            compression=self._settings.compression,
         )
 
     def catching_up(
@@ -147,8 +150,8 @@ class Instructor:
                 self._log.chains,
                 state,
                 settled,
-                budget_bytes=self._options.snapshot_budget_bytes,
-                growth=self._options.snapshot_growth,
+                budget_bytes=self._settings.snapshot_budget_bytes,
+                growth=self._settings.snapshot_growth,
             ),
         )
 

@@ -16,8 +16,8 @@ from godwit.lane.messages import OperatorInstruction, Place, StateInstruction
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from godwit.epoch.executor import Executor
     from godwit.migration import EpochPlan
-    from godwit.spark.executors import Executor
     from godwit.state.chains import Chains
     from godwit.state.records import SegmentRef, StateId
 

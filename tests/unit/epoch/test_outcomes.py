@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from godwit.epoch.outcomes import traffic_to
 from godwit.lane.messages import LaneReport, SentLoad
-from godwit.spark.outcomes import traffic_to
 
 if TYPE_CHECKING:
     from godwit.dataflow.compiled import CompiledFlow

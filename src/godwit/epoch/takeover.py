@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from godwit.dataflow.lineage import flow_version, layouts_of
+from godwit.epoch.outcomes import state_bytes
+from godwit.migration import inputs
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
 from godwit.state.commit_log import CommitLog
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.lineage import Layouts
-    from godwit.spark.executors import Executor
+    from godwit.epoch.executor import Executor
     from godwit.state.storage import CheckpointStorage
 
 _T = TypeVar("_T")
 
-__all__ = ["TakenUp", "first_assignments", "take_up", "transplanted"]
+__all__ = ["TakenUp", "first_assignments", "run_started", "take_up", "transplanted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,46 @@ def take_up(
         retain_epochs=retain_epochs,
     )
     return log, TakenUp(layouts=layouts, changes=changes)
+
+
+def run_started(
+    flow: CompiledFlow,
+    log: CommitLog,
+    taken_up: TakenUp,
+    given: Mapping[str, Assignment],
+    executors: Sequence[Executor],
+    *,
+    run_id: str,
+) -> inputs.RunStarted:
+    """Say what is durable, and which executors there are.
+
+    Parameters
+    ----------
+    flow, log, taken_up
+        The flow, its checkpoint, and how the one takes up the other.
+    given
+        See `first_assignments`.
+    executors
+        The executors.
+    run_id
+        The run.
+    """
+    recorded = {} if log.latest is None else log.latest.assignments
+    return inputs.RunStarted(
+        run_id=run_id,
+        executors={e.name: e.lanes for e in executors},
+        assignments=first_assignments(flow, taken_up.renamed(recorded), given, executors),
+        committed=log.latest_epoch,
+        waiting={
+            c.name: sorted({g for o in c.operators for g in log.chains.waiting_key_groups(o.name)})
+            for c in flow.components
+        },
+        state_bytes={
+            c.name: {g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()}
+            for c in flow.components
+            for sizes in [state_bytes(c.states, log.chains)]
+        },
+    )
 
 
 def first_assignments(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.oracles.evolving import Program, compiled
 
+from godwit.epoch.takeover import take_up
 from godwit.model.errors import CheckpointMismatchError
-from godwit.spark.takeover import take_up
 from godwit.state.records import CommitRecord
 from godwit.state.storage import CheckpointStorage
 

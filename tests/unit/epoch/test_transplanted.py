@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from godwit.epoch.takeover import transplanted
 from godwit.model.assignment import Assignment, even_assignment
-from godwit.spark.takeover import transplanted
 
 
 def counts(assignment: Assignment) -> list[int]:
