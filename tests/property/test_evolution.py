@@ -45,13 +45,12 @@ class Operator:
                 of.setdefault(result, []).append(value)
             self.sums[key] = self.sums.get(key, 0) * 3 + value
 
-    def let_go(self, results: list[str]) -> None:
-        """Go on with other results."""
-        self.results = results
+    def let_go(self) -> None:
+        """Forget the values of results that are not there any more."""
         for of in self.values.values():
-            for result in set(of) - set(results):
+            for result in set(of) - set(self.results):
                 del of[result]
-        self.waiting = [(row, live & set(results)) for row, live in self.waiting]
+        self.waiting = [(row, live & set(self.results)) for row, live in self.waiting]
 
     def outcome(self) -> dict[str, Any]:
         if not self.results:
@@ -125,7 +124,10 @@ class Evolution:
                 if how == "results":
                     results = self.some_results() or results
                 self.random.shuffle(results)
-                self.flow[name].let_go(results)
+                self.flow[name].results = results
+        # Only now: what leaves and comes back in one change never was away.
+        for operator in self.flow.values():
+            operator.let_go()
 
     def program(self) -> Program:
         names = list(self.flow)
