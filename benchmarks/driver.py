@@ -1,0 +1,222 @@
+"""What an epoch costs on the driver, without Spark: everything but planning rows and running tasks.
+
+The real conductor, instructor, commit log and journal, and reports that real lanes made.  Figures
+are CPU milliseconds of steady epochs (medians), so other programs on the machine disturb them
+little; those of the smallest setting are taken in the same run, and ratios are against it.
+
+    python -m benchmarks.driver [--settings 256x1x2 256x1x256 8192x10x2 32768x1x2] [--epochs 9]
+
+A setting is key groups x operators x lanes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import pickle
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.serializers import CloudPickleSerializer
+from tests.oracles.one_process import run_stages
+
+from godwit.dataflow import aggregates as gw
+from godwit.dataflow.compiled import CompiledFlow, Component
+from godwit.dataflow.compute import ComputeOperator
+from godwit.lane.lane import lane_flow
+from godwit.migration import Conductor, inputs
+from godwit.migration.strategy import Policy
+from godwit.model.assignment import even_assignment
+from godwit.spark.executors import Executor
+from godwit.spark.instructor import Instructor
+from godwit.spark.options import Options
+from godwit.spark.outcomes import outcome_of, record_of
+from godwit.spark.progress import Stopwatch, progress_of
+from godwit.state.commit_log import CommitLog
+from godwit.state.entries import EntryLayout, WaitingLayout
+from godwit.state.journal import JournalWriter
+from godwit.state.records import FlowIdentity
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from godwit.migration.commands import DropCopies, StartWarming
+    from godwit.model.events import Event
+
+RUN_ID = "abcdef012345-0123456789ab"
+
+
+class NoWorld:
+    """Ports of a world in which nothing is asked for."""
+
+    def warm(self, order: StartWarming) -> None:
+        raise AssertionError(order)
+
+    def drop(self, order: DropCopies) -> None:
+        raise AssertionError(order)
+
+    def announce(self, event: Event) -> None:
+        """Nobody listens."""
+
+    def now_s(self) -> float:
+        return 0.0
+
+
+def flow_of(num_key_groups: int, operators: int) -> CompiledFlow:
+    """Make a flow of operators side by side, each a component of its own."""
+    made = [
+        ComputeOperator(
+            name=f"operator {index}",
+            keys=pa.schema({"k": pa.string()}),
+            inputs=pa.schema({"v": pa.float64()}),
+            aggregates={"n": gw.count(), "total": gw.sum("v")},
+        )
+        for index in range(operators)
+    ]
+    return CompiledFlow(
+        name="driver",
+        num_key_groups=num_key_groups,
+        sources=("rows",),
+        components=tuple(Component(name=o.name, operators=(o,), level=1) for o in made),
+        inputs=(),
+        outputs=(),
+        actions={},
+    )
+
+
+class Driver:
+    """The driver of one run, as `godwit.spark.run` puts it together, around lanes in this process."""
+
+    def __init__(self, flow: CompiledFlow, root: Path, lanes: int) -> None:
+        self.flow, self.root, self.took_ms = flow, root, dict[str, float]()
+        layouts = {
+            o.name: (
+                EntryLayout(name=o.name, schema=o.schema),
+                WaitingLayout(operator=o.name, schema=o.waiting),
+            )
+            for o in flow.operators
+        }
+        self.lanes = lane_flow(flow, layouts, ())
+        storage = CheckpointStorage.open(str(root / "checkpoint"))
+        self.log = CommitLog.create_or_open(
+            storage, FlowIdentity(name=flow.name, num_key_groups=flow.num_key_groups), "run"
+        )
+        options = Options(checkpoint=str(root / "checkpoint"), local_dir=str(root / "local"))
+        self.instructor = Instructor(flow, self.log, layouts, options, run_id=RUN_ID)
+        self.executors = {"e": Executor(name="e", location="executor_127.0.0.1_0", lanes=lanes)}
+        assignment = even_assignment(flow.num_key_groups, ["e"], [lanes])
+        self.conductor = Conductor(
+            inputs.RunStarted(
+                run_id=RUN_ID,
+                executors={"e": lanes},
+                assignments={c.name: assignment for c in flow.components},
+            ),
+            states={c.name: c.states for c in flow.components},
+            policy=Policy(),
+            ports=NoWorld(),
+        )
+        self.journal = JournalWriter(storage, RUN_ID)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count the CPU time of a part of the driver's work."""
+        before = time.process_time()
+        try:
+            yield
+        finally:
+            self.took_ms[name] = self.took_ms.get(name, 0.0) + (time.process_time() - before) * 1e3
+
+    def epoch(self, batch: pa.RecordBatch) -> dict[str, float]:
+        """Run one epoch and return what it took the driver, part by part."""
+        self.took_ms = {}
+        watch, epoch = Stopwatch(), self.log.latest_epoch + 1
+        with self.part("begin"):
+            plans = self.conductor.begin(epoch)
+        assert plans is not None
+        with self.part("instruct"):
+            instruction = self.instructor.epoch(
+                epoch,
+                plans,
+                view=self.conductor.view,
+                copies=self.conductor.copies,
+                executors=self.executors,
+            )
+        with self.part("encode"):
+            sent = CloudPickleSerializer().dumps(instruction)
+        self.size_bytes = len(sent)
+        with self.part("one task decodes"):
+            received = pickle.loads(sent)
+        fed = {index: [batch] for index in range(len(self.flow.operators))}
+        reports = run_stages(self.lanes, received, fed)
+        answers = [pickle.dumps(report) for report in reports]
+        with self.part("decode"):
+            reports = [pickle.loads(answer) for answer in answers]
+        with self.part("record"):
+            record = record_of(
+                epoch, reports, plans, flow=self.flow, run_id=RUN_ID, batch=None, before=None
+            )
+        with self.part("commit"):
+            record = self.log.commit(record)
+        with self.part("outcome"):
+            outcome = outcome_of(
+                record,
+                reports,
+                flow=self.flow,
+                chains=self.log.chains,
+                copies=self.conductor.copies,
+                counting=frozenset({self.flow.operators[0].name}),
+            )
+        with self.part("conduct"):
+            self.conductor.commit(outcome)
+        with self.part("note"):
+            self.journal.add("outcome", outcome.to_dict())
+            progress_of(outcome, self.conductor.view, watch)
+        return self.took_ms
+
+
+def measure(setting: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """Run epochs under one setting and return the median of each part over the steady ones."""
+    num_key_groups, operators, lanes = map(int, setting.split("x"))
+    rng = np.random.default_rng(1)
+    with tempfile.TemporaryDirectory() as directory:
+        driver = Driver(flow_of(num_key_groups, operators), Path(directory), lanes)
+        took = []
+        for _ in range(arguments.epochs):
+            drawn = rng.integers(0, arguments.keys, arguments.rows)
+            names = pa.array([f"customer-{key:08d}" for key in drawn.tolist()])
+            batch = pa.record_batch({"k": names, "v": pa.array(rng.random(arguments.rows))})
+            took.append(driver.epoch(batch))
+            gc.collect()  # a search at a time of its own would count towards whatever runs then
+        steady = took[len(took) // 2 :]
+        medians = {name: float(np.median([one[name] for one in steady])) for name in steady[-1]}
+        return {**medians, "KiB": driver.size_bytes / 1024}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--settings",
+        nargs="+",
+        default=["256x1x2", "256x1x256", "8192x10x2", "32768x1x2", "8192x10x256"],
+    )
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--epochs", type=int, default=9)
+    arguments = parser.parse_args()
+    first = None
+    for setting in arguments.settings:
+        parts = measure(setting, arguments)
+        driver = sum(ms for name, ms in parts.items() if name not in ("KiB", "one task decodes"))
+        first = driver if first is None else first
+        print(f"{setting:>12}: driver {driver:7.1f} ms CPU ({driver / first:.1f}x) =", end="")
+        print("".join(f"  {name} {value:.1f}" for name, value in parts.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
