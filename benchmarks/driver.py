@@ -28,14 +28,14 @@ from tests.oracles.one_process import run_stages
 from godwit.dataflow import aggregates as gw
 from godwit.dataflow.compiled import CompiledFlow, Component
 from godwit.dataflow.compute import ComputeOperator
+from godwit.epoch.executor import Executor
+from godwit.epoch.instructor import Instructor
+from godwit.epoch.outcomes import outcome_of, record_of
+from godwit.epoch.settings import LaneSettings
 from godwit.lane.lane import lane_flow
 from godwit.migration import Conductor, inputs
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import even_assignment
-from godwit.spark.executors import Executor
-from godwit.spark.instructor import Instructor
-from godwit.spark.options import Options
-from godwit.spark.outcomes import outcome_of, record_of
 from godwit.spark.progress import Stopwatch, progress_of
 from godwit.state.commit_log import CommitLog
 from godwit.state.entries import EntryLayout, WaitingLayout
@@ -56,15 +56,18 @@ class NoWorld:
     """Ports of a world in which nothing is asked for."""
 
     def warm(self, order: StartWarming) -> None:
+        """Nothing moves here."""
         raise AssertionError(order)
 
     def drop(self, order: DropCopies) -> None:
+        """Nothing moves here."""
         raise AssertionError(order)
 
     def announce(self, event: Event) -> None:
         """Nobody listens."""
 
     def now_s(self) -> float:
+        """Time stands still."""
         return 0.0
 
 
@@ -91,7 +94,7 @@ def flow_of(num_key_groups: int, operators: int) -> CompiledFlow:
 
 
 class Driver:
-    """The driver of one run, as `godwit.spark.run` puts it together, around lanes in this process."""
+    """The driver of one run, as `godwit.spark.opening` makes it, around lanes in this process."""
 
     def __init__(self, flow: CompiledFlow, root: Path, lanes: int) -> None:
         self.flow, self.root, self.took_ms = flow, root, dict[str, float]()
@@ -107,8 +110,14 @@ class Driver:
         self.log = CommitLog.create_or_open(
             storage, FlowIdentity(name=flow.name, num_key_groups=flow.num_key_groups), "run"
         )
-        options = Options(checkpoint=str(root / "checkpoint"), local_dir=str(root / "local"))
-        self.instructor = Instructor(flow, self.log, layouts, options, run_id=RUN_ID)
+        self.instructor = Instructor(
+            flow,
+            self.log,
+            layouts,
+            LaneSettings(local_dir=str(root / "local")),
+            on_loss=Policy().on_loss,
+            run_id=RUN_ID,
+        )
         self.executors = {"e": Executor(name="e", location="executor_127.0.0.1_0", lanes=lanes)}
         assignment = even_assignment(flow.num_key_groups, ["e"], [lanes])
         self.conductor = Conductor(

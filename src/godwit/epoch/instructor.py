@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from godwit.epoch.instructions import mask_of, operator_instruction, places_of, state_instruction
 from godwit.lane.messages import EpochInstruction
 from godwit.migration import LossPolicy
 from godwit.state.snapshots import choose_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     import numpy.typing as npt
-    from numpy import bool_, int64
+    from numpy import bool_, int64, integer
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.lineage import Layouts
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["Instructor"]
+
+_NONE = np.empty(0, np.int64)
 
 
 class Instructor:
@@ -138,7 +142,7 @@ class Instructor:
         state: StateId,
         floor: npt.NDArray[int64],
         wanted: npt.NDArray[bool_],
-        settled: Sequence[int] = (),
+        settled: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
         return state_instruction(
             state=state,
@@ -155,11 +159,11 @@ class Instructor:
             ),
         )
 
-    def _settled(self, view: ProtocolView, component: str, plan: EpochPlan) -> list[int]:
+    def _settled(self, view: ProtocolView, component: str, plan: EpochPlan) -> npt.NDArray[integer]:
         """Key groups to take snapshots of: those that run here and are not on their way.
 
         A copy that is being warmed would have to start again from a newer snapshot.
         """
         transfers = view.components[component].transfers
         moving = {transfer.key_group for transfer in transfers} | plan.suspended
-        return [g for g in range(self.num_key_groups) if g not in moving]
+        return np.flatnonzero(~mask_of(moving, self.num_key_groups))

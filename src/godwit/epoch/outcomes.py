@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
+from godwit.model.per_key_group import PerKeyGroup
 from godwit.state.records import CommitRecord
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.dataflow.compiled import CompiledFlow, Component
-    from godwit.lane.messages import LaneReport
+    from godwit.lane.messages import LaneReport, OperatorReport
     from godwit.migration import Copies, EpochPlan
     from godwit.state.chains import Chains
     from godwit.state.records import BatchRef, StateId
@@ -90,7 +91,8 @@ def outcome_of(
     counting
         Operators whose rows are the source's: one for each feed.
     """
-    tables: dict[str, dict[StateId, dict[int, int]]] = {}
+    parts: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
+    done_for: dict[str, list[OperatorReport]] = {}
     waited: dict[str, list[int]] = {}
     lane_ms: dict[str, float] = {}
     sink_rows: dict[str, int] = {}
@@ -101,17 +103,23 @@ def outcome_of(
         for phase, spent in report.took_ms.items():
             lane_ms[phase] = lane_ms.get(phase, 0.0) + spent
         for done in report.operators:
-            waited.setdefault(of_operator[done.operator].name, []).extend(done.waited)
-            here = tables.setdefault(report.executor, {})
+            component = of_operator[done.operator].name
+            done_for.setdefault(component, []).append(done)
+            waited.setdefault(component, []).extend(done.waited)
+            here = parts.setdefault(report.executor, {})
             for state, versions in done.versions.items():
-                here.setdefault(state, {}).update(versions)
+                here.setdefault(state, []).append(versions)
+    tables = {
+        executor: {state: PerKeyGroup.joined(found) for state, found in states.items()}
+        for executor, states in parts.items()
+    }
     return EpochOutcome(
         epoch=record.epoch,
         batch=None if record.batch is None else record.batch.number,
         rows_in=sum(d.rows_in for r in reports for d in r.operators if d.operator in counting),
         rows_out=sum(r.rows_out for r in reports),
         sink_rows=sink_rows,
-        loads={c.name: _load(c, reports, flow.num_key_groups, chains) for c in flow.components},
+        loads={c.name: _load(c, done_for.get(c.name, ()), chains) for c in flow.components},
         traffic=traffic_to(flow, reports),
         waited={name: tuple(sorted(set(key_groups))) for name, key_groups in waited.items()},
         reach={c.name: reach_of(c.states, tables, chains, copies) for c in flow.components},
@@ -129,26 +137,20 @@ def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int
     return total
 
 
-def _load(
-    component: Component, reports: Sequence[LaneReport], num_key_groups: int, chains: Chains
-) -> ComponentLoad:
-    names = {operator.name for operator in component.operators}
-    sums = np.zeros((3, num_key_groups))
-    touched = np.zeros(num_key_groups, np.bool_)
-    for report in reports:
-        for done in report.operators:
-            if done.operator in names:
-                load = done.load
-                touched[load.key_groups] = True
-                sums[:, load.key_groups] += (load.rows, load.keys, load.cpu_ms)
+def _load(component: Component, reports: Iterable[OperatorReport], chains: Chains) -> ComponentLoad:
+    sums = np.zeros((3, chains.num_key_groups))
+    touched = np.zeros(chains.num_key_groups, np.bool_)
+    for load in (done.load for done in reports):
+        touched[load.key_groups] = True
+        sums[:, load.key_groups] += (load.rows, load.keys, load.cpu_ms)
     key_groups = np.flatnonzero(touched)
     rows, keys, cpu_ms = sums[:, key_groups]
     return ComponentLoad(
-        key_groups=tuple(key_groups.tolist()),
-        rows=tuple(rows.astype(np.int64).tolist()),
-        keys=tuple(keys.astype(np.int64).tolist()),
-        cpu_ms=tuple(cpu_ms.tolist()),
-        state_bytes=tuple(state_bytes(component.states, chains)[key_groups].tolist()),
+        key_groups=key_groups,
+        rows=rows.astype(np.int64),
+        keys=keys.astype(np.int64),
+        cpu_ms=cpu_ms,
+        state_bytes=state_bytes(component.states, chains)[key_groups],
     )
 
 
@@ -180,22 +182,24 @@ def reach_of(
     tables: Mapping[str, Mapping[StateId, Mapping[int, int]]],
     chains: Chains,
     copies: Copies,
-) -> dict[str, dict[int, int]]:
+) -> dict[str, PerKeyGroup]:
     """Executor → key group → epoch up to which the copy there misses nothing, in all states.
 
     A state whose table misses nothing does not hold the others back, however long ago it changed.
     """
     committed = np.stack([chains.versions(state) for state in states])
-    reach: dict[str, dict[int, int]] = {}
+    reach: dict[str, PerKeyGroup] = {}
     for executor, reported in tables.items():
-        mine = [reported.get(state, {}) for state in states]
-        key_groups = sorted({g for versions in mine for g in versions})
-        if not key_groups:
-            continue
+        named = np.zeros(committed.shape[1], np.bool_)
         held = np.stack([copies.held(executor, s, committed.shape[1]) for s in states])
-        for row, versions in zip(held, mine, strict=True):
-            row[list(versions)] = list(versions.values())
+        for row, state in zip(held, states, strict=True):
+            versions = PerKeyGroup.of(reported.get(state, {}))
+            named[versions.key_groups] = True
+            row[versions.key_groups] = versions.numbers
+        key_groups = np.flatnonzero(named)
+        if not len(key_groups):
+            continue
         misses = held < committed
         lowest = np.where(misses, held, held.max(axis=0)).min(axis=0)
-        reach[executor] = dict(zip(key_groups, lowest[key_groups].tolist(), strict=True))
+        reach[executor] = PerKeyGroup(key_groups, lowest[key_groups])
     return reach

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.model.errors import GodwitError
+    from godwit.model.per_key_group import PerKeyGroup
     from godwit.state.records import OutputRef, SegmentRef, SnapshotRef, StateId
     from godwit.state.storage import CheckpointStorage
 
@@ -135,25 +136,23 @@ class EpochInstruction:
     compression: Literal["lz4", "zstd"] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KeyGroupLoad:
     """What one key group cost in one epoch: columns, one entry per key group touched.
 
     Attributes
     ----------
-    key_groups, rows, keys, state_bytes
-        Key group; rows (or partial states) that came in; distinct keys among them; bytes of
-        state held.
+    key_groups, rows, keys
+        Key group; rows (or partial states) that came in; distinct keys among them.
     cpu_ms
         CPU time: what the operator measured for the key group, and its rows' share of what the
         lane did for all of them at once.
     """
 
-    key_groups: list[int]
-    rows: list[int]
-    keys: list[int]
-    state_bytes: list[int]
-    cpu_ms: list[float]
+    key_groups: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
+    cpu_ms: npt.NDArray[np.float64]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,7 +180,7 @@ class OperatorReport:
     load: KeyGroupLoad
     waited: list[int]
     consumed: list[int]
-    versions: dict[StateId, dict[int, int]]
+    versions: dict[StateId, PerKeyGroup]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from godwit.dataflow.operator import MergeableOperator, Step
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.waiting import set_aside, with_waiting
+from godwit.model.per_key_group import PerKeyGroup
 from godwit.state.entries import StateRows
 from godwit.state.hydration import Hydration, recover_chains
 
@@ -166,16 +167,13 @@ def _advance(
     changed = StateRows(hashes=groups.hashes, keys=keys, values=made.state, removed=made.removed)
     files.changes(state, changed, groups.key_groups)
     spent_ms = (time.process_time() - cpu) * 1e3
-    load = _load(groups, local, spent_ms, made.cpu_ms)
+    load = _load(groups, spent_ms, made.cpu_ms)
     clock.lap("changes")
     return _Advanced(groups=groups, keys=keys, state=made.state, output=made.output, load=load)
 
 
 def _load(
-    groups: Groups,
-    local: LocalState,
-    cpu_ms: float,
-    measured_ms: npt.NDArray[np.float64] | None,
+    groups: Groups, cpu_ms: float, measured_ms: npt.NDArray[np.float64] | None
 ) -> KeyGroupLoad:
     """Load per key group: the CPU time measured for it, and its rows' share of the rest."""
     rows_of_key = np.diff(groups.starts)
@@ -186,22 +184,22 @@ def _load(
     own_ms = np.zeros(len(found)) if measured_ms is None else measured_ms
     shared_ms = max(cpu_ms - own_ms.sum(), 0.0)
     return KeyGroupLoad(
-        key_groups=found.tolist(),
-        rows=rows.tolist(),
-        keys=keys.tolist(),
-        state_bytes=local.state_bytes(found.astype(np.int64)).tolist(),
-        cpu_ms=(own_ms + rows * (shared_ms / rows.sum())).tolist(),
+        key_groups=found.astype(np.int64),
+        rows=rows,
+        keys=keys,
+        cpu_ms=own_ms + rows * (shared_ms / rows.sum()),
     )
 
 
-_NO_LOAD = KeyGroupLoad(key_groups=[], rows=[], keys=[], state_bytes=[], cpu_ms=[])
+_NONE = np.empty(0, np.int64)
+_NO_LOAD = KeyGroupLoad(key_groups=_NONE, rows=_NONE, keys=_NONE, cpu_ms=np.empty(0))
 
 
-def _versions(local: LocalState, here: KeyGroups) -> dict[int, int]:
+def _versions(local: LocalState, here: KeyGroups) -> PerKeyGroup:
     """Version of every key group of this lane that the executor holds now."""
     versions = local.versions[here]
     held = versions >= 0
-    return dict(zip(here[held].tolist(), versions[held].tolist(), strict=True))
+    return PerKeyGroup(here[held], versions[held])
 
 
 def _write_snapshots(

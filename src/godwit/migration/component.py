@@ -43,9 +43,13 @@ from godwit.migration.schedule import admit
 from godwit.migration.strategy import UNBOUNDED, Bounds, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, Transfer
 from godwit.model.assignment import Assignment, Move
+from godwit.model.per_key_group import PerKeyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    import numpy as np
+    import numpy.typing as npt
 
     from godwit.migration.inputs import EpochSucceeded, MigrationRequested
     from godwit.migration.situation import RunningEpoch, Situation
@@ -109,7 +113,7 @@ class TrackedComponent:
         Executor → key groups that left it and whose copies go at the next commit; until then they
         are the way back if the new place dies.
     state_bytes
-        Key group → bytes of state, as last reported.
+        Shape ``(num_key_groups,)``: bytes of state, as last reported.
     orphaned
         Whether there has been no executor at all: then every key group is lost, even if one comes
         back under the same name.
@@ -118,8 +122,8 @@ class TrackedComponent:
     name: str
     assignment: Assignment
     lanes: dict[str, int]
+    state_bytes: npt.NDArray[np.int64]
     waiting: set[int] = field(default_factory=set)
-    state_bytes: dict[int, int] = field(default_factory=dict)
     suspended: dict[int, int] = field(default_factory=dict)
     load: set[int] = field(default_factory=set)
     transfers: dict[int, Transfer] = field(default_factory=dict)
@@ -180,7 +184,7 @@ class TrackedComponent:
         for executor, versions in fact.held.get(self.name, {}).items():
             if executor in run.executors and executor not in running.lost:
                 run.copies.reached(self.name, executor, versions)
-        self.state_bytes.update(fact.state_bytes.get(self.name, {}))
+        self.note_bytes(fact.state_bytes.get(self.name, {}))
         for g in self.suspended.keys() - plan.suspended - waited:
             self.suspended[g] = fact.epoch  # its executor died during the epoch, and yet it ran
         strays = waited - plan.suspended - self.suspended.keys()
@@ -211,6 +215,11 @@ class TrackedComponent:
                 run.order(ResumeKeyGroups, self.name, [g])
                 run.order(LoadKeyGroups, self.name, [g])
 
+    def note_bytes(self, state_bytes: Mapping[int, int]) -> None:
+        """Take note of how much state key groups have."""
+        known = PerKeyGroup.of(state_bytes)
+        self.state_bytes[known.key_groups] = known.numbers
+
     # Transfers and switches.
 
     def start_transfers(self, run: Situation) -> bool:
@@ -224,7 +233,7 @@ class TrackedComponent:
         cold.sort(key=lambda g: (g not in self.waiting, g))
         recoveries = []
         for g in cold:
-            here, size = self.assignment.executor(g), self.state_bytes.get(g, 0)
+            here, size = self.assignment.executor(g), int(self.state_bytes[g])
             recoveries.append(Move(key_group=g, source=here, destination=here, state_bytes=size))
         self._admit(run, recoveries, run.policy.recovery, planned=False)
         migration = self.migration

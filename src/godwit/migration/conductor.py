@@ -106,7 +106,9 @@ class Conductor:
     def recent_cpu_ms(self, component: str) -> tuple[Mapping[int, float], ...]:
         """Key group → CPU time, for each of the last epochs with input, oldest first."""
         loads = [o.loads[component] for o in self._recent if component in o.loads]
-        return tuple(dict(zip(load.key_groups, load.cpu_ms, strict=True)) for load in loads)
+        return tuple(
+            dict(zip(load.key_groups.tolist(), load.cpu_ms.tolist(), strict=True)) for load in loads
+        )
 
     def mean_cpu_ms(self, component: str) -> dict[int, float]:
         """Key group → CPU time an epoch with input cost, the mean over the last ones."""

@@ -8,10 +8,12 @@ so neither can remember a copy that the other has forgotten.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from godwit.model.per_key_group import PerKeyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -21,6 +23,33 @@ if TYPE_CHECKING:
 __all__ = ["Copies"]
 
 IntArray = npt.NDArray[np.int64]
+
+_ABSENT: Final = -2
+"""Below -1, which is the version of a copy that was never changed."""
+
+
+class _Column:
+    """A number for each key group, or `_ABSENT`; as long as the highest one that was noted."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self) -> None:
+        self.numbers: IntArray = np.empty(0, np.int64)
+
+    def note(self, numbers: Mapping[int, int]) -> None:
+        given = PerKeyGroup.of(numbers)
+        if len(given):
+            missing = int(given.key_groups[-1]) + 1 - len(self.numbers)
+            if missing > 0:
+                self.numbers = np.append(self.numbers, np.full(missing, _ABSENT, np.int64))
+            self.numbers[given.key_groups] = given.numbers
+
+    def get(self, key_group: int) -> int:
+        return int(self.numbers[key_group]) if key_group < len(self.numbers) else _ABSENT
+
+    def forget(self, key_groups: Iterable[int]) -> None:
+        gone = np.fromiter(key_groups, np.int64)
+        self.numbers[gone[gone < len(self.numbers)]] = _ABSENT
 
 
 class Copies:
@@ -34,8 +63,8 @@ class Copies:
 
     def __init__(self, states: Mapping[str, Sequence[Hashable]] | None = None) -> None:
         self._states = dict(states or {})
-        self._reach: dict[tuple[str, str], dict[int, int]] = {}
-        self._tables: dict[tuple[str, Hashable], dict[int, int]] = {}
+        self._reach: dict[tuple[str, str], _Column] = {}
+        self._tables: dict[tuple[str, Hashable], _Column] = {}
 
     # How fresh.
 
@@ -45,27 +74,29 @@ class Copies:
         No copy is the copy of an empty table, at -1: while a stream is young, every executor is
         nearly up to date.
         """
-        return self._reach.get((component, executor), {}).get(key_group, -1)
+        found = self._reach.get((component, executor))
+        return -1 if found is None else max(found.get(key_group), -1)
 
     def holders(self, component: str, key_group: int) -> list[str]:
         """Executors that hold a copy."""
         return [
             executor
             for (name, executor), held in self._reach.items()
-            if name == component and key_group in held
+            if name == component and held.get(key_group) != _ABSENT
         ]
 
     def reached(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
         """Note how far copies are: key group → epoch."""
-        self._reach.setdefault((component, executor), {}).update(epochs)
+        self._reach.setdefault((component, executor), _Column()).note(epochs)
 
     # What lies there.
 
     def held(self, executor: str, state: Hashable, num_key_groups: int) -> IntArray:
         """Shape ``(num_key_groups,)``: versions of a state's tables on an executor; -1: none."""
         versions = np.full(num_key_groups, -1, np.int64)
-        found = self._tables.get((executor, state), {})
-        versions[list(found)] = list(found.values())
+        found = self._tables.get((executor, state))
+        if found is not None:
+            versions[: len(found.numbers)] = np.maximum(found.numbers, -1)
         return versions
 
     def held_by(self, assignment: Assignment, state: Hashable) -> IntArray:
@@ -76,19 +107,18 @@ class Copies:
 
     def saw(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
         """Note tables that an executor reported: key group → version."""
-        self._tables.setdefault((executor, state), {}).update(versions)
+        self._tables.setdefault((executor, state), _Column()).note(versions)
 
     # What is gone.
 
     def dropped(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
         """Note that copies are gone, or are to go."""
-        held = [self._reach.get((component, executor), {})]
-        held.extend(
-            self._tables.get((executor, state), {}) for state in self._states.get(component, ())
-        )
-        for key_group in key_groups:
-            for entries in held:
-                entries.pop(key_group, None)
+        gone = list(key_groups)
+        held = [self._reach.get((component, executor))]
+        held += [self._tables.get((executor, s)) for s in self._states.get(component, ())]
+        for column in held:
+            if column is not None:
+                column.forget(gone)
 
     def lost(self, executor: str) -> None:
         """Note that an executor is gone with everything it held."""

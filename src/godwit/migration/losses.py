@@ -64,7 +64,7 @@ def _refuges(component: TrackedComponent, run: Situation, lost: Iterable[int]) -
         homeless,
         candidates=run.executors.keys() - run.draining or run.executors.keys(),
         assignment=component.assignment,
-        state_bytes=component.state_bytes,
+        state_bytes=dict(enumerate(component.state_bytes.tolist())),
     )
 
 

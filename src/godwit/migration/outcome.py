@@ -9,17 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from godwit.migration.inputs import EpochSucceeded
+from godwit.model.per_key_group import PerKeyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy.typing as npt
+
 __all__ = ["ComponentLoad", "ComponentTraffic", "EpochOutcome"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentLoad:
     """What the key groups of one component cost in one epoch: columns, one entry per key group.
+
+    Shape ``(n,)`` each.
 
     Attributes
     ----------
@@ -38,12 +45,12 @@ class ComponentLoad:
         checkpoint, its snapshot and the changelog after it.
     """
 
-    key_groups: tuple[int, ...]
-    rows: tuple[int, ...]
-    keys: tuple[int, ...]
-    cpu_ms: tuple[float, ...]
-    state_bytes: tuple[int, ...]
-    busy_ms: tuple[float, ...] = ()
+    key_groups: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
+    cpu_ms: npt.NDArray[np.float64]
+    state_bytes: npt.NDArray[np.int64]
+    busy_ms: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +124,7 @@ class EpochOutcome:
             waited=self.waited,
             held=self.reach,
             state_bytes={
-                name: dict(zip(load.key_groups, load.state_bytes, strict=True))
+                name: PerKeyGroup(load.key_groups, load.state_bytes)
                 for name, load in self.loads.items()
             },
         )
@@ -134,9 +141,9 @@ class EpochOutcome:
             "loads": {
                 name: {
                     "key_groups": len(load.key_groups),
-                    "rows": sum(load.rows),
-                    "keys": sum(load.keys),
-                    "cpu_ms": round(sum(load.cpu_ms), 3),
+                    "rows": int(load.rows.sum()),
+                    "keys": int(load.keys.sum()),
+                    "cpu_ms": round(float(load.cpu_ms.sum()), 3),
                 }
                 for name, load in self.loads.items()
             },

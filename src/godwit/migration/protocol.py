@@ -13,6 +13,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from godwit.migration import inputs
 from godwit.migration.commands import Command, HoldEpochs, MigrationOutcome, ReleaseEpochs
 from godwit.migration.component import OngoingMigration, TrackedComponent
@@ -86,11 +88,12 @@ class MigrationProtocol:
                 assignment=assignment,
                 lanes=dict(zip(assignment.executors, assignment.lanes, strict=True)),
                 waiting=set(started.waiting.get(name, ())),
-                state_bytes=dict(started.state_bytes.get(name, {})),
+                state_bytes=np.zeros(assignment.num_key_groups, np.int64),
             )
             for name, assignment in sorted(started.assignments.items())
         }
         for component in self._components.values():
+            component.note_bytes(started.state_bytes.get(component.name, {}))
             relocate(component, self._run)
             if self._run.executors:
                 everything = set(range(component.assignment.num_key_groups))
@@ -254,10 +257,10 @@ class MigrationProtocol:
             )
         executors, draining = self._run.executors, self._run.draining
         check_target(c.name, c.assignment, fact.target, executors=executors, draining=draining)
-        c.state_bytes.update(fact.state_bytes)
+        c.note_bytes(fact.state_bytes)
         moves = order_moves(
             (
-                replace(move, state_bytes=c.state_bytes.get(move.key_group, 0))
+                replace(move, state_bytes=int(c.state_bytes[move.key_group]))
                 for move in c.assignment.moves_to(fact.target)
             ),
             c.assignment,

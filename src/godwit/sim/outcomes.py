@@ -41,11 +41,11 @@ def outcome_of(
         assignment = part.plan.assignment
         touched = np.flatnonzero(part.processed)
         loads[name] = ComponentLoad(
-            key_groups=tuple(touched.tolist()),
-            rows=tuple(part.processed[touched].tolist()),
-            keys=tuple(np.maximum(1, np.rint(part.keys[touched])).astype(np.int64).tolist()),
-            cpu_ms=tuple(part.cpu_ms[touched].tolist()),
-            state_bytes=tuple(holdings[name].state_bytes[touched].astype(np.int64).tolist()),
+            key_groups=touched,
+            rows=part.processed[touched],
+            keys=np.maximum(1, np.rint(part.keys[touched])).astype(np.int64),
+            cpu_ms=part.cpu_ms[touched],
+            state_bytes=holdings[name].state_bytes[touched].astype(np.int64),
         )
         waits = np.flatnonzero(~part.runs & (part.new > 0))
         if len(waits):

@@ -73,8 +73,8 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         "laneMs": {phase: round(ms, 1) for phase, ms in outcome.lane_ms.items()},
         "changelogBytes": outcome.changelog_bytes,
         "snapshotBytes": outcome.snapshot_bytes,
-        "stateBytes": sum(sum(load.state_bytes) for load in outcome.loads.values()),
-        "numKeys": sum(sum(load.keys) for load in outcome.loads.values()),
+        "stateBytes": sum(int(load.state_bytes.sum()) for load in outcome.loads.values()),
+        "numKeys": sum(int(load.keys.sum()) for load in outcome.loads.values()),
         "waitingKeyGroups": sum(len(c.waiting) for c in view.components.values()),
         "inFlightKeyGroups": sum(len(c.transfers) for c in view.components.values()),
         "keyGroups": {

@@ -38,7 +38,7 @@ def chains() -> Chains:
 
 def reach(copies: Copies, reported: dict[StateId, dict[int, int]]) -> dict[int, int]:
     """How far the copies at ``a`` reach, after a report of it."""
-    return reach_of([ONE, TWO], {"a": reported}, chains(), copies).get("a", {})
+    return dict(reach_of([ONE, TWO], {"a": reported}, chains(), copies).get("a", {}))
 
 
 def test_what_is_held_of_one_operator_is_not_held_of_another() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from tests.oracles.noting_ports import NotingPorts
 
@@ -63,11 +64,11 @@ class Story:
                 batch=batch,
                 loads={
                     "totals": ComponentLoad(
-                        key_groups=(0, 1, 2, 3),
-                        rows=(1, 1, 1, 1),
-                        keys=(1, 1, 1, 1),
-                        cpu_ms=(cpu_ms,) * 4,
-                        state_bytes=(10, 20, 30, 40),
+                        key_groups=np.arange(4),
+                        rows=np.ones(4, np.int64),
+                        keys=np.ones(4, np.int64),
+                        cpu_ms=np.full(4, cpu_ms),
+                        state_bytes=np.array([10, 20, 30, 40]),
                     )
                 },
                 waited={"totals": tuple(sorted(plan.suspended))},
