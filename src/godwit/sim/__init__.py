@@ -14,6 +14,7 @@ What is modelled, one file each, in the order to read them:
 `scenario`                everything a run is given, as one value
 `arrivals`                when rows come: a rate with surges and noise, as a cumulative curve
 `keys`                    Zipf frequencies over keys, dealt out over key groups, that shift
+`source`                  the rows of a scenario, batch by batch
 `components`, `routing`   keyed components in levels, rows between their key groups
 `cluster`                 cores, speeds, slowdowns, deaths, late executors, the pool of more
 `costs`                   what an epoch costs, fitted to real runs
@@ -28,8 +29,7 @@ What is modelled, one file each, in the order to read them:
 
 What is not: rows have no contents (they are counted and numbered per key group); within an epoch
 time stands still (a slowdown takes effect at the next one); distinct keys are expectations; Spark's
-scheduler, garbage collection, disks and the network's core cost nothing; a driver that dies and
-starts again is left to the real runtime's tests.
+scheduler, garbage collection, disks and the network's core cost nothing.
 
 Equal scenarios and seeds give equal histories, whatever the machine.
 

@@ -31,6 +31,8 @@ class Batch:
         Frequencies that they were drawn with.
     arrived
         When, as `godwit.sim.arrivals.Arrivals.pieces` says.
+    rows_of
+        Component that the source feeds → rows for each of its key groups; left out: none.
     """
 
     number: int | None
@@ -38,6 +40,7 @@ class Batch:
     last: int
     phase: int
     arrived: FloatArray
+    rows_of: Mapping[str, np.ndarray]
 
     @property
     def rows(self) -> int:
@@ -53,9 +56,9 @@ class ComponentWork:
     ----------
     plan
         How it runs.
-    runs, consumes, loads
-        Key groups that are not suspended; those of them that process what waits; those that their
-        lanes load first.
+    runs, consumes, loads, waits
+        Key groups that run; those of them that process what waits; those that their lanes load
+        first; those whose rows go to the wait buffer, or stay there.
     new, processed, keys
         Rows that come in, rows that are processed (those that waited among them), distinct keys.
     cpu_ms
@@ -70,6 +73,7 @@ class ComponentWork:
     runs: BoolArray
     consumes: BoolArray
     loads: BoolArray
+    waits: BoolArray
     new: np.ndarray
     processed: np.ndarray
     keys: FloatArray

@@ -20,15 +20,16 @@ from godwit.sim.routing import deal_out, route
 from godwit.sim.wait_buffers import WaitBuffers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from godwit.migration import EpochOutcome, EpochPlan
+    from godwit.migration import Copies, EpochOutcome, EpochPlan
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import BoolArray, FloatArray
     from godwit.sim.components import Component
     from godwit.sim.costs import CostModel
     from godwit.sim.epoch_work import Batch
     from godwit.sim.keys import Keys, Phase
+    from godwit.sim.routing import Routed
 
 __all__ = ["SimulatedFlow"]
 
@@ -47,8 +48,16 @@ class SimulatedFlow:
     seed
         Of hashes and shuffles.
     rng
-        Draws rows.
+        Draws which rows go where between components.
+
+    Attributes
+    ----------
+    deal
+        Called with a component, what feeds it, its assignment, its keys and a generator: which rows
+        go where. Whoever carries real rows puts something else in its place.
     """
+
+    deal: Callable[..., Routed] = staticmethod(deal_out)
 
     def __init__(
         self,
@@ -74,7 +83,11 @@ class SimulatedFlow:
             name: WaitBuffers(component=name, key_groups=c.key_groups)
             for name, c in self.components.items()
         }
-        self._drawn: tuple[int, Mapping[str, np.ndarray]] = (-1, {})
+
+    @property
+    def spreads(self) -> Mapping[str, KeySpread]:
+        """Component → where its keys are."""
+        return self._spread
 
     def have_run(self, assignments: Mapping[str, Assignment]) -> None:
         """Let every key have state, and executors copies of the key groups that they own."""
@@ -91,6 +104,8 @@ class SimulatedFlow:
         epoch: int,
         batch: Batch,
         plans: Mapping[str, EpochPlan],
+        *,
+        copies: Copies,
         speeds: Mapping[str, float],
         cores: Mapping[str, int],
     ) -> EpochWork:
@@ -100,18 +115,19 @@ class SimulatedFlow:
         ----------
         epoch, batch, plans
             What runs, and how.
+        copies
+            Where lanes expect state to be.
         speeds, cores
             Executor → speed of each of its cores, and how many it has.
         """
         costs, done = self._costs, dict[str, ComponentWork]()
-        source = self._source_rows(batch)
         usable = sum(cores[name] * speeds[name] for name in cores)
         took_ms = costs.fixed_ms + costs.source_row_ms * batch.rows / max(usable, 1e-9)
         lane_ms = 0.0
         for level in self.levels:
             for component in level:
                 done[component.name] = self._component(
-                    component, batch, source, done, plans=plans, speeds=speeds
+                    component, batch, done, plans[component.name], copies=copies, speeds=speeds
                 )
             slowest, total = slowest_lane_ms([done[c.name] for c in level], cores)
             took_ms += slowest
@@ -138,47 +154,31 @@ class SimulatedFlow:
             cost[name] = self._lane_ms(component, mean, spread.keys_among(mean), touched)
         return cost
 
-    def _source_rows(self, batch: Batch) -> Mapping[str, np.ndarray]:
-        """Rows per key group of what the source feeds: the same at every attempt at a batch."""
-        if batch.number is None:
-            return {}
-        if self._drawn[0] != batch.number:
-            self._drawn = (
-                batch.number,
-                {
-                    name: self._rng.multinomial(batch.rows, self._share(name, batch.phase))
-                    for name, component in self.components.items()
-                    if not component.feeds
-                },
-            )
-        return self._drawn[1]
-
-    def _share(self, name: str, phase: int) -> FloatArray:
-        return self._spread[name].phase(phase).share
-
     def _component(
         self,
         component: Component,
         batch: Batch,
-        source: Mapping[str, np.ndarray],
         done: Mapping[str, ComponentWork],
+        plan: EpochPlan,
         *,
-        plans: Mapping[str, EpochPlan],
+        copies: Copies,
         speeds: Mapping[str, float],
     ) -> ComponentWork:
-        name, m, plan = component.name, component.key_groups, plans[component.name]
+        name, m = component.name, component.key_groups
         phase, routed = self._phase(name, batch.phase), None
         if component.feeds:
-            routed = deal_out(
+            routed = self.deal(
+                name,
                 [(feed, done[feed.upstream]) for feed in component.feeds],
                 plan.assignment,
                 phase.share,
                 self._rng,
             )
-        new = routed.rows if routed else source.get(name, np.zeros(m, np.int64))
+        new = routed.rows if routed else batch.rows_of.get(name, np.zeros(m, np.int64))
         consume, load = _mask(m, plan.consume), _mask(m, plan.load)
-        runs = _mask(m, plan.suspended, inverted=True)
         waiting = self.buffers[name].waiting
+        runs = _mask(m, plan.suspended, inverted=True)
+        runs &= ~self._astray(name, plan, (new > 0) | (consume & (waiting > 0)), copies)
         processed = np.where(runs, new, 0) + np.where(runs & consume, waiting, 0)
         keys = phase.keys_among(processed)
         moved = np.where((processed > 0) | load, self._missing_bytes(name, plan), 0.0)
@@ -193,6 +193,7 @@ class SimulatedFlow:
             runs=runs,
             consumes=consume,
             loads=load,
+            waits=~runs & ((new > 0) | (consume & (waiting > 0))),
             new=new,
             processed=processed,
             keys=keys,
@@ -215,6 +216,18 @@ class SimulatedFlow:
         per_row, per_key = costs.row_ms + component.row_ms, costs.key_ms + component.key_ms
         ms: FloatArray = rows * per_row + keys * per_key + touched * costs.key_group_ms
         return ms
+
+    def _astray(self, name: str, plan: EpochPlan, touched: BoolArray, copies: Copies) -> BoolArray:
+        """Key groups whose lane expects state and finds none: their rows wait."""
+        assignment, held = plan.assignment, self.holdings[name]
+        astray = np.zeros(assignment.num_key_groups, np.bool_)
+        for at, executor in enumerate(assignment.executors):
+            gone = touched & (assignment.executor_of == at) & (held.state_bytes > 0)
+            gone &= ~held.copy(executor).there
+            for g in np.flatnonzero(gone).tolist():
+                expected = copies.reach(name, executor, g) >= 0
+                astray[g] = expected and g not in plan.load and g not in plan.suspended
+        return astray
 
     def _missing_bytes(self, name: str, plan: EpochPlan) -> FloatArray:
         assignment, held = plan.assignment, self.holdings[name]

@@ -47,7 +47,7 @@ def outcome_of(
             cpu_ms=part.cpu_ms[touched],
             state_bytes=holdings[name].state_bytes[touched].astype(np.int64),
         )
-        waits = np.flatnonzero(~part.runs & (part.new > 0))
+        waits = np.flatnonzero(part.waits)
         if len(waits):
             waited[name] = tuple(waits.tolist())
         used = np.flatnonzero(part.used)

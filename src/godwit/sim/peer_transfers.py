@@ -9,12 +9,15 @@ in the given order, and senders that meet at a receiver share its downlink.  *Ph
 of `godwit.planning.transfer_phases`, in which nobody sends two or receives two at once; every
 executor goes on to its next phase as soon as both ends are free.
 
-No schedule is shorter than the busiest link alone: `shortest_s`.
+No schedule is shorter than the busiest link alone (`shortest_s`), and phases of equal transfers are
+as short as that.  Where sizes differ, a phase waits for its largest; cut into pieces of one size
+they are as short again, up to a piece (preemptive open shop: Gonzalez and Sahni, JACM 1976).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from godwit.planning.transfer_phases import transfer_phases
@@ -38,7 +41,11 @@ def shortest_s(moves: Sequence[Move], bytes_per_s: float) -> float:
 
 
 def transfer_s(
-    moves: Sequence[Move], bytes_per_s: float, *, schedule: Literal["phases", "unscheduled"]
+    moves: Sequence[Move],
+    bytes_per_s: float,
+    *,
+    schedule: Literal["phases", "unscheduled"],
+    piece_bytes: int | None = None,
 ) -> float:
     """Seconds until the last transfer has ended.
 
@@ -50,7 +57,11 @@ def transfer_s(
         Bandwidth of every uplink and of every downlink.
     schedule
         How they are sent.
+    piece_bytes
+        Into pieces of which size transfers are cut; by default each is sent whole.
     """
+    if piece_bytes is not None:
+        moves = [piece for move in moves for piece in _pieces(move, piece_bytes)]
     places = sorted({end for move in moves for end in (move.source, move.destination)})
     links: Links[Move] = Links()
     for place in places:
@@ -78,3 +89,8 @@ def transfer_s(
         for move in links.advance(float("inf")):
             sending.discard(move.source)
             due[move.destination].remove(move)
+
+
+def _pieces(move: Move, piece_bytes: int) -> list[Move]:
+    whole, rest = divmod(move.state_bytes, piece_bytes)
+    return [replace(move, state_bytes=size) for size in [piece_bytes] * whole + [rest] * (rest > 0)]

@@ -63,6 +63,7 @@ def route(sent: FloatArray, feed: Feed, share: FloatArray) -> _Mean:
 
 
 def deal_out(
+    _component: str,
     feeds: Sequence[tuple[Feed, Processed]],
     assignment: Assignment,
     share: FloatArray,
@@ -72,6 +73,8 @@ def deal_out(
 
     Parameters
     ----------
+    _component
+        The receiver.
     feeds
         Each with what the component upstream did.
     assignment

@@ -15,12 +15,11 @@ from godwit.control.ports import EpochObserved, Topology
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
 from godwit.model import events
 from godwit.model.assignment import even_assignment
-from godwit.sim.arrivals import Arrivals
 from godwit.sim.cluster import Executors
 from godwit.sim.delays import Delays
-from godwit.sim.epoch_work import Batch
 from godwit.sim.flow import SimulatedFlow
 from godwit.sim.history import EpochRecord, History
+from godwit.sim.source import DrawnRows
 from godwit.sim.warming import Warming
 
 if TYPE_CHECKING:
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
-    from godwit.sim.epoch_work import EpochWork
+    from godwit.sim.epoch_work import Batch, EpochWork
     from godwit.sim.scenario import Scenario
+    from godwit.sim.source import Source
 
 __all__ = ["Simulation"]
 
@@ -50,16 +50,24 @@ class Simulation:
     control
         Makes the controller, given this simulation: its `conductor`, `executors` (the pool),
         `topology` and clock (`now_s`). None: nobody decides anything.
+    source
+        Where rows come from, if not as the scenario says.
 
     Attributes
     ----------
     conductor, executors, topology
         See above.
+    at_step
+        Called with the name of each step of an epoch as it is done, and the epoch: ``"planned"``,
+        ``"staged"`` (the lanes have done their work), ``"committed"``. Does nothing; whoever
+        studies crashes puts something else in its place.
     flow
         The flow with its state.
     history
         What has happened so far.
     """
+
+    at_step: Callable[[str, int], None] = staticmethod(lambda _step, _epoch: None)
 
     def __init__(
         self,
@@ -67,6 +75,7 @@ class Simulation:
         *,
         seed: int = 0,
         control: Callable[[Simulation], Driven] | None = None,
+        source: Source | None = None,
     ) -> None:
         draws = [np.random.default_rng([seed, at]) for at in range(3)]
         self.scenario, self.history = scenario, History()
@@ -82,36 +91,58 @@ class Simulation:
             stages=tuple(tuple(c.name for c in level) for level in self.flow.levels),
             downstream=tuple((f.upstream, c.name) for c in scenario.components for f in c.feeds),
         )
-        self._arrivals = Arrivals(scenario.rate, scenario.duration_s, draws[2])
+        fed = {c.name for c in scenario.components if not c.feeds}
+        spreads = {name: self.flow.spreads[name] for name in sorted(fed)}
+        self._source = source or DrawnRows(scenario, spreads, draws[2])
+        self._durable = self._first_assignments()
+        self._places = dict(self._durable)
+        if scenario.held:
+            self.flow.have_run(self._durable)
+        self._now_s, self._next_trigger_s = 0.0, 0.0
+        self._taken, self._batches, self._committed, self._runs = 0, 0, -1, 0
+        self._offered: Batch | None = None
+        self._read_bytes = 0.0
+        self._make_controller = control
+        self._start_run()
+
+    def _start_run(self) -> None:
+        """Start a run on what is durable."""
+        self._runs += 1
         self._warming = Warming(
             holdings=self.flow.holdings,
-            fixed_s=scenario.costs.warm_fixed_ms / 1000,
-            checkpoint_bytes_per_s=scenario.cluster.checkpoint_bytes_per_s,
+            fixed_s=self.scenario.costs.warm_fixed_ms / 1000,
+            checkpoint_bytes_per_s=self.scenario.cluster.checkpoint_bytes_per_s,
+            now_s=self._now_s,
         )
         for name, machine in self.executors.alive.items():
             self._warming.join(name, machine)
-        self._places = self._first_assignments()
-        if scenario.held:
-            self.flow.have_run(self._places)
-        self._now_s, self._next_trigger_s = 0.0, 0.0
-        self._taken, self._batches, self._committed = 0, 0, -1
-        self._offered: Batch | None = None
-        self._read_bytes = 0.0
         self.conductor = Conductor(
             inputs.RunStarted(
-                run_id="simulated",
+                run_id=f"run-{self._runs}",
                 executors=self._cores(),
-                assignments=self._places,
+                assignments=self._durable,
+                committed=self._committed,
+                waiting={
+                    name: np.flatnonzero(buffer.waiting).tolist()
+                    for name, buffer in self.flow.buffers.items()
+                },
                 state_bytes={
                     name: dict(enumerate(held.state_bytes.astype(np.int64).tolist()))
                     for name, held in self.flow.holdings.items()
                 },
             ),
             states={name: [(name, "state")] for name in self.flow.components},
-            policy=scenario.policy,
+            policy=self.scenario.policy,
             ports=self,
         )
-        self._controller = None if control is None else control(self)
+        self._controller = None if self._make_controller is None else self._make_controller(self)
+
+    def restart(self) -> None:
+        """Let the driver die and a new one start on what is durable: every local store is empty."""
+        for held in self.flow.holdings.values():
+            held.copies.clear()
+        self._read_bytes = 0.0
+        self._start_run()
 
     # -- the conductor's ports --------------------------------------------------------------------
 
@@ -160,28 +191,14 @@ class Simulation:
         A batch that was offered to an attempt that failed is offered again, as it was.
         """
         if self._offered is None:
-            arrived = self._arrivals.until(self._now_s)
+            arrived = self._source.until(self._now_s)
             most = self.scenario.max_rows
             last = arrived if most is None else min(arrived, self._taken + most)
             if last > self._taken and self._now_s >= self._next_trigger_s:
-                phase = self.scenario.keys.phase_at(self._arrivals.time_of(self._taken))
-                self._offered = Batch(
-                    number=self._batches,
-                    first=self._taken,
-                    last=last,
-                    phase=phase,
-                    arrived=self._arrivals.pieces(self._taken, last),
-                )
+                self._offered = self._source.batch(self._batches, self._taken, last)
                 self._next_trigger_s = self._now_s + self.scenario.trigger_s
             elif self.conductor.view.due:
-                phase = self.scenario.keys.phase_at(self._now_s)
-                return Batch(
-                    number=None,
-                    first=self._taken,
-                    last=self._taken,
-                    phase=phase,
-                    arrived=np.empty((0, 3)),
-                )
+                return self._source.quiet(self._now_s, self._taken)
         return self._offered
 
     def _wait(self) -> None:
@@ -202,6 +219,8 @@ class Simulation:
         if batch.number is not None:
             self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
         outcome, left = self.flow.commit(work)
+        self._durable = {name: part.plan.assignment for name, part in work.components.items()}
+        self.at_step("committed", epoch)
         self.conductor.commit(outcome)
         record = self._record(work, began_s, left)
         self.history.epochs.append(record)
@@ -221,14 +240,22 @@ class Simulation:
         if plans is None:
             return None
         speeds = {name: self.executors.speed(name) for name in self.executors.alive}
-        work = self.flow.work(epoch, batch, plans, speeds, self._cores())
+        work = self.flow.work(
+            epoch, batch, plans, copies=self.conductor.copies, speeds=speeds, cores=self._cores()
+        )
         end_s = self._now_s + work.took_s
-        while self._now_s < end_s:
-            self._let_pass(min(end_s, max(self.executors.next_s(), self._now_s)))
-            lost = work.used - self.executors.alive.keys()
-            if lost:
-                self.conductor.abort(epoch, f"executor {min(lost)} was lost")
-                return None
+        try:
+            self.at_step("planned", epoch)
+            while self._now_s < end_s and work.used <= self.executors.alive.keys():
+                self._let_pass(min(end_s, max(self.executors.next_s(), self._now_s)))
+            self.at_step("staged", epoch)
+        except BaseException as error:
+            self.conductor.abort(epoch, str(error) or repr(error))
+            raise
+        lost = work.used - self.executors.alive.keys()
+        if lost:
+            self.conductor.abort(epoch, f"executor {min(lost)} was lost")
+            return None
         return work
 
     def _observe(self, outcome: EpochOutcome, work: EpochWork, record: EpochRecord) -> None:
@@ -295,7 +322,7 @@ class Simulation:
             began_s=began_s,
             took_s=self._now_s - began_s,
             rows=work.batch.rows,
-            lag_rows=self._arrivals.until(self._now_s) - self._taken,
+            lag_rows=self._source.until(self._now_s) - self._taken,
             waiting_rows=int(sum(b.waiting.sum() for b in self.flow.buffers.values())),
             executors=len(self.executors.alive),
             load_distance=self.load_distance(max(work.batch.rows, 1), work.batch.phase),

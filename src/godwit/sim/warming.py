@@ -8,7 +8,7 @@ uplink, which all share; the copies then are at the version that was committed w
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +47,10 @@ class Warming:
         Component → its state and copies.
     fixed_s
         What an order takes besides the transfer.
+    checkpoint_bytes_per_s
+        How fast all executors together can read the checkpoint.
+    now_s
+        The time to begin with.
     read_bytes
         Bytes that have been read so far.
     """
@@ -54,12 +58,14 @@ class Warming:
     holdings: Mapping[str, Holdings]
     fixed_s: float
     checkpoint_bytes_per_s: float
+    now_s: InitVar[float] = 0.0
     read_bytes: float = 0.0
-    _links: Links[str] = field(init=False, default_factory=Links)
+    _links: Links[str] = field(init=False)
     _orders: dict[str, deque[StartWarming | DropCopies]] = field(init=False, default_factory=dict)
     _jobs: dict[str, _Job] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, now_s: float) -> None:
+        self._links = Links(now_s=now_s)
         rate = self.checkpoint_bytes_per_s
         self._links.connect(_CHECKPOINT, up_bytes_per_s=rate, down_bytes_per_s=rate)
 

@@ -86,6 +86,14 @@ def test_moves_of_different_sizes_gain_too_but_miss_the_bound(seed: int) -> None
     assert phased > shortest_s(moves, 1e8)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_moves_of_different_sizes_meet_the_bound_when_cut_into_pieces(seed: int) -> None:
+    moves = growing(seed, even=False)
+    phased = transfer_s(moves, 1e8, schedule="phases", piece_bytes=10**6)
+    assert phased <= 1.05 * shortest_s(moves, 1e8)
+    assert transfer_s(moves, 1e8, schedule="unscheduled") >= 1.5 * phased
+
+
 def test_nothing_to_move_takes_no_time() -> None:
     assert transfer_s([], 1e8, schedule="phases") == 0
     assert shortest_s([], 1e8) == 0

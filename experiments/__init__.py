@@ -1,0 +1,1 @@
+"""What two cores cannot show: simulated runs, and how far the simulator is from real ones."""

@@ -1,0 +1,30 @@
+"""``python -m experiments.calibration measure|fit``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from experiments import calibration
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=calibration.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", choices=["measure", "fit"])
+    parser.add_argument("--real", type=Path, default=Path("artifacts/calibration.json"))
+    parser.add_argument("--figure", type=Path, default=Path("artifacts/calibration.png"))
+    given = parser.parse_args()
+    if given.step == "measure":
+        from experiments.calibration.measure import measure
+
+        measure(given.real)
+    else:
+        from experiments.calibration.fit import fit
+
+        print(fit(given.real, drawing=given.figure))
+
+
+if __name__ == "__main__":
+    main()
