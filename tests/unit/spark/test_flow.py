@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import godwit as gw
+from godwit.epoch.settings import LaneSettings
 from godwit.model.errors import InvalidFlowError
 from godwit.spark.options import Options
 
@@ -21,13 +22,15 @@ def test_start_takes_every_option_with_its_default() -> None:
         if name != "self"
     }
     made = Options(checkpoint="ck")
+    given: list[tuple[Any, object]] = [(f, made) for f in fields(Options) if f.name != "lanes"]
+    given += [(f, made.lanes) for f in fields(LaneSettings)]
     defaults = {
         field.name: inspect.Parameter.empty
         if field.default is MISSING and field.default_factory is MISSING
         else None
         if field.default_factory is not MISSING
-        else getattr(made, field.name)
-        for field in fields(Options)
+        else getattr(value, field.name)
+        for field, value in given
     }
     assert taken == defaults
 

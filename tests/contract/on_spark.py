@@ -1,0 +1,217 @@
+"""A realization on Spark: a query of a local session, in which each core counts as an executor."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pyspark import SparkContext
+from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, build
+from tests.spark.streams import Inbox, rows_of
+
+import godwit as gw
+from godwit.model.errors import MigrationError
+from godwit.spark.errands import Errands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import pytest
+    from pyspark.sql import SparkSession
+    from tests.contract.scenario import Misfortune, Policy, Warming
+
+    from godwit.migration import Bounds, EndMigration, ProtocolView, Strategy
+    from godwit.model.assignment import Assignment
+    from godwit.model.events import Event
+
+__all__ = ["OnSpark"]
+
+_PATIENCE_S = 120.0
+
+
+class _DiedError(Exception):
+    """The driver is as good as dead."""
+
+
+class OnSpark:
+    """See `tests.contract.realization.Realization`.
+
+    Executors are ``local-0``, ``local-1``, ...: those that come or go are the last ones, and each
+    has one lane.  An epoch can die, but not be aborted by nothing.
+
+    Parameters
+    ----------
+    spark
+        A session in local mode.
+    directory
+        For input, checkpoint and local stores.
+    patch
+        Undone when the scenario is over.
+    deep, policy
+        As in the scenario.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: Path,
+        patch: pytest.MonkeyPatch,
+        *,
+        deep: bool,
+        policy: Policy,
+    ) -> None:
+        self._directory, self._deep, self._policy = directory, deep, policy
+        self._inbox = Inbox(spark=spark, directory=directory / "in", columns=COLUMNS)
+        self._sinks = {
+            name: gw.sinks.memory() for name in ("order", "totals", *(["shards"] if deep else []))
+        }
+        self._before: list[Event] = []
+        self._query: gw.Query
+        self._put = self._cores = 0
+        self._goes, self._allowed = "works", threading.Event()
+        warm = Errands._warm
+
+        def as_it_goes(errands: Errands, order: Any) -> None:
+            if self._goes == "held":
+                assert self._allowed.wait(_PATIENCE_S)
+            if self._goes == "fails":
+                with errands._conducting.turn() as conductor:
+                    conductor.warming_failed(order, "no room")
+            elif self._goes != "lost":
+                warm(errands, order)
+
+        patch.setattr(Errands, "_warm", as_it_goes)
+        patch.setattr(SparkContext, "defaultParallelism", property(lambda _: self._cores))
+
+    def start(self, executors: Mapping[str, int]) -> None:
+        """See `Realization.start`."""
+        self._cores = _cores(executors)
+        flow = gw.Flow("contract", num_key_groups=NUM_KEY_GROUPS)
+        build(flow, self._inbox.stream(), deep=self._deep, sink=self._sinks.__getitem__)
+        self._query = flow.start(
+            checkpoint=self._directory / "ck",
+            local_dir=self._directory / "local",
+            policy=self._policy,
+            name=f"{self._directory.name} {len(self._before)}",
+        )
+
+    def stop(self) -> None:
+        """See `Realization.stop`."""
+        self._allowed.set()
+        self._query.stop()
+        self._before.extend(self._query.events)
+
+    def epoch(
+        self,
+        rows: Sequence[tuple[int, int]],
+        misfortune: Misfortune | None = None,
+        loses: str | None = None,
+    ) -> None:
+        """See `Realization.epoch`."""
+        assert loses is None
+
+        def at_step(step: str, _epoch: int) -> None:
+            if step == misfortune:
+                raise _DiedError
+
+        setattr(self._query._run, "at_step", at_step)  # noqa: B010  a method of the class
+        self._inbox.put(rows)
+        self._put += 1
+        if misfortune is None:
+            self._until(lambda: self._covered() >= self._put, f"epoch {self._put}")
+            return
+        self._until(lambda: self._query.exception() is not None, "the driver to die")
+
+    def _covered(self) -> int:
+        """Micro-batches that are committed."""
+        failure = self._query.exception()
+        if failure is not None:
+            raise failure
+        latest = self._query._run.log.latest
+        last = None if latest is None else latest.last_batch
+        return 0 if last is None else last.number + 1
+
+    def quiet(self) -> None:
+        """See `Realization.quiet`: it happens by itself."""
+
+    def settle(self) -> None:
+        """See `Realization.settle`."""
+        self._query.processAllAvailable()
+        self._until(lambda: not self._going(), "everything to be over")
+        self._query.processAllAvailable()
+
+    def _going(self) -> bool:
+        view = self.view
+        moving = any(c.migration or c.transfers for c in view.components.values())
+        return moving or view.due or view.waiting
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, what
+            time.sleep(0.02)
+
+    def see(self, executors: Mapping[str, int]) -> None:
+        """See `Realization.see`."""
+        self._cores = _cores(executors)
+        self._until(lambda: self.view.executors.keys() == executors.keys(), f"{executors}")
+
+    def forget_store(self, executor: str) -> None:
+        """See `Realization.forget_store`."""
+        for store in (self._directory / "local").glob(f"*/*/{executor}"):
+            shutil.rmtree(store, ignore_errors=True)
+
+    def warming(self, goes: Warming) -> None:
+        """See `Realization.warming`."""
+        self._goes = goes.goes
+        if goes.goes == "held":
+            self._allowed.clear()
+        else:
+            self._allowed.set()
+
+    def migrate(
+        self, component: str, target: Assignment, strategy: Strategy, bounds: Bounds
+    ) -> str:
+        """See `Realization.migrate`."""
+        return self._query.migrate(target, component=component, strategy=strategy, bounds=bounds).id
+
+    def drain(self, executor: str) -> None:
+        """See `Realization.drain`."""
+        self._query._start_draining(executor)
+
+    def cancel(self, migration: str) -> None:
+        """See `Realization.cancel`."""
+        conducting = self._query._run.conducting
+        with suppress(MigrationError), conducting.turn() as conductor:  # it may not be under way
+            conductor.cancel(migration, "second thoughts")
+
+    def ended(self, migration: str) -> EndMigration | None:
+        """See `Realization.ended`."""
+        return self._query._run.conducting.ended(migration, 0)
+
+    @property
+    def view(self) -> ProtocolView:
+        """See `Realization.view`."""
+        return self._query._run.view
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """See `Realization.events`."""
+        return [*self._before, *self._query.events]
+
+    @property
+    def rows_out(self) -> Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]:
+        """See `Realization.rows_out`."""
+        return {
+            name: {epoch: rows_of(table) for epoch, table in sink.epochs.items()}
+            for name, sink in self._sinks.items()
+        }
+
+
+def _cores(executors: Mapping[str, int]) -> int:
+    assert dict(executors) == {f"local-{i}": 1 for i in range(len(executors))}
+    return len(executors)

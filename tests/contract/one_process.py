@@ -1,0 +1,437 @@
+"""A realization in one process: the real conductor, instructor, lanes, stores and checkpoint.
+
+What is fake are the ports (orders wait in a list until somebody looks), the shuffle (a list), and
+the executors (a directory each).
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+from tests.contract.flow import NUM_KEY_GROUPS, build
+from tests.oracles.one_process import run_stages
+
+from godwit.dataflow.flow import LogicalFlow
+from godwit.dataflow.staging import StagedSink
+from godwit.epoch.executor import Executor
+from godwit.epoch.instructor import Instructor
+from godwit.epoch.outcomes import outcome_of, record_of
+from godwit.epoch.settings import LaneSettings
+from godwit.epoch.takeover import run_started, take_up
+from godwit.epoch.warming import warm_states
+from godwit.lane.copies import drop_copies, warm_copies
+from godwit.lane.executor import local_store_root
+from godwit.lane.lane import lane_flow, local_store
+from godwit.migration import Conductor, DropCopies, MigrationRequested, StartWarming, Strategy
+from godwit.model import events
+from godwit.model.errors import MigrationError
+from godwit.state.blocks import read_batch
+from godwit.state.records import BatchRef
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from tests.contract.scenario import Misfortune, Policy, Warming
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.lane.messages import LaneReport, StateInstruction
+    from godwit.migration import Bounds, EndMigration, EpochPlan, ProtocolView
+    from godwit.model.assignment import Assignment
+    from godwit.model.events import Event
+    from godwit.state.records import CommitRecord
+
+__all__ = ["OneProcess"]
+
+_ROWS = pa.schema({"k": pa.int32(), "number": pa.int64()})
+_PATIENCE = 500
+
+
+class _Rows:
+    """As much of a streaming DataFrame as a flow looks at before it is resolved."""
+
+    isStreaming = True  # noqa: N815 - PySpark's own spelling
+
+
+class _Sink:
+    def open(self, context: object) -> None: ...
+    def deliver(self, output: object) -> None: ...
+
+
+class _DiedError(Exception):
+    """The driver is dead."""
+
+
+def compiled(*, deep: bool) -> CompiledFlow:
+    """Compile the flow without Spark."""
+    flow = LogicalFlow("contract", num_key_groups=NUM_KEY_GROUPS)
+    build(flow, _Rows(), deep=deep, sink=lambda _: _Sink())
+    return flow.compile(lambda *_: _ROWS)
+
+
+class OneProcess:
+    """See `tests.contract.realization.Realization`.
+
+    Parameters
+    ----------
+    directory
+        For the checkpoint and the local stores.
+    deep, policy
+        As in the scenario.
+    settings
+        How lanes write; small snapshots and files by default, so that there are some.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        deep: bool,
+        policy: Policy,
+        settings: LaneSettings | None = None,
+    ) -> None:
+        self.flow, self._policy = compiled(deep=deep), policy
+        self._settings = replace(
+            settings or LaneSettings(inline_bytes=512, snapshot_growth=0.01),
+            local_dir=str(directory / "local"),
+        )
+        self.storage = CheckpointStorage.open(str(directory / "checkpoint"))
+        self._source: list[pa.RecordBatch] = []
+        self._orders: list[StartWarming | DropCopies] = []
+        self._told: list[Event] = []
+        self._goes = "works"
+        self._rows: dict[str, dict[int, list[tuple[int, ...]]]] = {
+            output.name: {} for output in self.flow.outputs
+        }
+        self._migrations = 0
+
+    # -- a run ------------------------------------------------------------------------------------
+
+    def start(self, executors: Mapping[str, int]) -> None:
+        """See `Realization.start`."""
+        run = uuid4().hex[:12]
+        self.log, taken_up = take_up(self.flow, self.storage, run, retain_epochs=4)
+        self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
+        self._there = _executors(executors)
+        self._orders.clear()
+        self._seconds = 0.0
+        self.conductor = Conductor(
+            run_started(
+                self.flow, self.log, taken_up, {}, [*self._there.values()], run_id=self.run_id
+            ),
+            states={c.name: c.states for c in self.flow.components},
+            policy=self._policy,
+            ports=self,
+        )
+        self._instructor = Instructor(
+            self.flow,
+            self.log,
+            taken_up.layouts,
+            self._settings,
+            on_loss=self._policy.on_loss,
+            run_id=self.run_id,
+        )
+        self._lanes = lane_flow(self.flow, taken_up.layouts, self._staged_sinks())
+        self._counting = frozenset({self.flow.operators[0].name})
+        if self.log.latest is not None:
+            self._deliver(self.log.latest)
+
+    def stop(self) -> None:
+        """See `Realization.stop`."""
+
+    def _staged_sinks(self) -> list[StagedSink]:
+        return [
+            StagedSink(
+                name=output.name,
+                maps=output.maps,
+                keys=output.keys,
+                check=None,
+                rejects=None,
+                writer=None,
+            )
+            for output in self.flow.outputs
+        ]
+
+    # -- ports ------------------------------------------------------------------------------------
+
+    def warm(self, order: StartWarming) -> None:
+        """See `Ports.warm`."""
+        self._orders.append(order)
+
+    def drop(self, order: DropCopies) -> None:
+        """See `Ports.drop`."""
+        self._orders.append(order)
+
+    def announce(self, event: Event) -> None:
+        """See `Ports.announce`."""
+        self._told.append(event)
+
+    def now_s(self) -> float:
+        """See `Ports.now_s`."""
+        self._seconds += 1
+        return self._seconds
+
+    def _run_errands(self) -> None:
+        if self._goes == "held":
+            return
+        orders, self._orders = self._orders, []
+        for order in orders:
+            if order.executor not in self._there:
+                continue
+            if isinstance(order, DropCopies):
+                self._drop(order)
+            elif self._goes == "fails":
+                self.conductor.warming_failed(order, "no room")
+            else:
+                self._warm(order)
+
+    def _warm(self, order: StartWarming) -> None:
+        def bring(told: StateInstruction, committed: int) -> dict[int, int]:
+            return warm_copies(
+                self._store(order.executor),
+                order.key_groups,
+                pickle.loads(pickle.dumps(told)),
+                layout=self._instructor.layout_of(told.state),
+                storage=self.storage,
+                committed=committed,
+                lanes=self._there[order.executor].lanes,
+            )
+
+        made = warm_states(
+            order,
+            self._instructor,
+            held=lambda state: self.conductor.copies.held(order.executor, state, NUM_KEY_GROUPS),
+            bring=bring,
+        )
+        if self._goes != "lost":
+            self.conductor.warmed(order, made)
+
+    def _drop(self, order: DropCopies) -> None:
+        for state in self._instructor.states_of(order.component):
+            drop_copies(
+                self._store(order.executor),
+                order.key_groups,
+                state=state,
+                schema=self._instructor.layout_of(state).schema,
+                num_key_groups=NUM_KEY_GROUPS,
+            )
+
+    def _store(self, executor: str) -> Any:
+        return local_store(local_store_root(self._settings.local_dir, self.run_id, executor))
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def epoch(
+        self,
+        rows: Sequence[tuple[int, int]],
+        misfortune: Misfortune | None = None,
+        loses: str | None = None,
+    ) -> None:
+        """See `Realization.epoch`."""
+        self._catch_up()
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, _ROWS, strict=True)]
+        self._source.append(pa.RecordBatch.from_arrays(arrays, schema=_ROWS))
+        try:
+            self._epoch(len(self._source) - 1, misfortune, loses)
+        except _DiedError:
+            self._orders.clear()
+
+    def _catch_up(self) -> None:
+        """Carry out what was taken in and not committed."""
+        for number in range(self._covered(), len(self._source)):
+            self._epoch(number)
+
+    def _covered(self) -> int:
+        latest = self.log.latest
+        last = None if latest is None else latest.last_batch
+        return 0 if last is None else last.number + 1
+
+    def quiet(self) -> None:
+        """See `Realization.quiet`."""
+        self._catch_up()
+        self._run_errands()
+        if self.view.due:
+            self._epoch(None)
+        elif self.view.awaits:
+            self.conductor.let_time_pass()
+
+    def settle(self) -> None:
+        """See `Realization.settle`."""
+        for _ in range(_PATIENCE):
+            self.quiet()
+            going = any(c.migration or c.transfers for c in self.view.components.values())
+            if not (self.view.due or self.view.awaits or self.view.waiting or going):
+                return
+        raise AssertionError(f"It does not settle: {self.view}")
+
+    def _epoch(
+        self, number: int | None, misfortune: str | None = None, loses: str | None = None
+    ) -> None:
+        epoch, batch = self.log.latest_epoch + 1, None
+        before = None if self.log.latest is None else self.log.latest.last_batch
+        if number is not None:
+            batch = BatchRef(number=number, digest=str(number))
+        while (done := self._attempt(epoch, batch, before, misfortune, loses)) is None:
+            misfortune = loses = None
+        record, reports = done
+        if misfortune == "committed":
+            raise _DiedError
+        outcome = outcome_of(
+            record,
+            reports,
+            flow=self.flow,
+            chains=self.log.chains,
+            copies=self.conductor.copies,
+            counting=self._counting,
+        )
+        self.conductor.commit(outcome)
+        self._deliver(record)
+        self.conductor.announce(
+            events.EpochCommitted,
+            epoch=epoch,
+            rows_in=outcome.rows_in,
+            rows_out=outcome.rows_out,
+            duration_ms=0.0,
+            waiting_key_groups=0,
+        )
+        self._run_errands()
+
+    def _attempt(
+        self,
+        epoch: int,
+        batch: BatchRef | None,
+        before: BatchRef | None,
+        misfortune: str | None,
+        loses: str | None,
+    ) -> tuple[CommitRecord, list[LaneReport]] | None:
+        plans = self._begin(epoch)
+        instruction = self._instructor.epoch(
+            epoch,
+            plans,
+            view=self.view,
+            copies=self.conductor.copies,
+            executors=self._there,
+        )
+        if misfortune == "planned":
+            raise _DiedError
+        rows = {}
+        if batch is not None:
+            half = self._source[batch.number].num_rows // 2
+            arrived = self._source[batch.number]
+            parts = [arrived.slice(0, half), arrived.slice(half)]
+            rows = {
+                index: [part.select(list(given.columns)) for part in parts]
+                for index, given in enumerate(self.flow.inputs)
+                if hasattr(given, "source")
+            }
+        reports = run_stages(self._lanes, pickle.loads(pickle.dumps(instruction)), rows)
+        for report in reports:
+            if report.error is not None:
+                raise report.error
+        if misfortune == "staged":
+            raise _DiedError
+        if misfortune == "aborted" or loses is not None:
+            if loses is not None:
+                self.see({n: e.lanes for n, e in self._there.items() if n != loses})
+            self.conductor.abort(epoch, "it was to come to nothing")
+            return None
+        record = record_of(
+            epoch,
+            reports,
+            plans,
+            flow=self.flow,
+            run_id=self.run_id,
+            batch=batch,
+            before=before,
+        )
+        return self.log.commit(record), reports
+
+    def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
+        for _ in range(_PATIENCE):
+            plans = self.conductor.begin(epoch)
+            if plans is not None:
+                return plans
+            self._run_errands()
+        raise AssertionError(f"Epochs are held for ever: {self.view.holds}")
+
+    def _deliver(self, record: CommitRecord) -> None:
+        """Give out what the record names; again, it must be the same."""
+        for name, epochs in self._rows.items():
+            rows = [
+                tuple(row.values())
+                for ref in record.outputs
+                if ref.sink == name
+                for row in read_batch(self.storage, ref.block).to_pylist()
+            ]
+            assert epochs.setdefault(record.epoch, rows) == rows
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def see(self, executors: Mapping[str, int]) -> None:
+        """See `Realization.see`."""
+        for name in self._there.keys() - executors.keys():
+            self.forget_store(name)
+        self._there = _executors(executors)
+        self.conductor.see(executors)
+
+    def forget_store(self, executor: str) -> None:
+        """See `Realization.forget_store`."""
+        root = local_store_root(self._settings.local_dir, self.run_id, executor)
+        shutil.rmtree(root, ignore_errors=True)
+
+    def warming(self, goes: Warming) -> None:
+        """See `Realization.warming`."""
+        self._goes = goes.goes
+
+    def migrate(
+        self, component: str, target: Assignment, strategy: Strategy, bounds: Bounds
+    ) -> str:
+        """See `Realization.migrate`."""
+        self._migrations += 1
+        name = f"m{self._migrations}"
+        self.conductor.migrate(
+            MigrationRequested(
+                id=name, component=component, target=target, strategy=strategy, bounds=bounds
+            )
+        )
+        return name
+
+    def drain(self, executor: str) -> None:
+        """See `Realization.drain`."""
+        self.conductor.drain(executor)
+
+    def cancel(self, migration: str) -> None:
+        """See `Realization.cancel`."""
+        with suppress(MigrationError):  # it is not under way
+            self.conductor.cancel(migration, "second thoughts")
+
+    def ended(self, migration: str) -> EndMigration | None:
+        """See `Realization.ended`."""
+        return self.conductor.ended(migration)
+
+    @property
+    def view(self) -> ProtocolView:
+        """See `Realization.view`."""
+        return self.conductor.view
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """See `Realization.events`."""
+        return self._told
+
+    @property
+    def rows_out(self) -> Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]:
+        """See `Realization.rows_out`."""
+        return self._rows
+
+
+def _executors(there: Mapping[str, int]) -> dict[str, Executor]:
+    return {name: Executor(name=name, location=None, lanes=n) for name, n in there.items()}

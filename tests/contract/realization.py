@@ -1,0 +1,93 @@
+"""What a realization of Godwit must be able to do, so that every scenario can be played on it.
+
+The contract: whatever is done through these few methods, in whatever order, the rows that came out
+are what `tests.contract.verdict` says.  To join, a realization gives
+
+- a **view** and **events**, which are the conductor's own values if it drives the conductor;
+- the **rows out** of every sink by epoch; a realization that has no rows, as a simulator of their
+  numbers, gives ``None`` and is judged by its view and events alone.
+
+A realization runs one flow, `tests.contract.flow.build`, in one directory.  It carries out nothing
+by itself between the calls, or what it carries out may happen at any time: scenarios must not
+depend on which.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.contract.scenario import Misfortune, Warming
+
+    from godwit.migration import Bounds, EndMigration, ProtocolView, Strategy
+    from godwit.model.assignment import Assignment
+    from godwit.model.events import Event
+
+__all__ = ["Realization", "RowsOut"]
+
+RowsOut = "Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]"
+"""Sink → epoch → rows as delivered."""
+
+
+class Realization(Protocol):
+    """One flow, and what may happen to it."""
+
+    def start(self, executors: Mapping[str, int]) -> None:
+        """Start on executors (name → lanes), from the checkpoint if there is one."""
+
+    def epoch(
+        self,
+        rows: Sequence[tuple[int, int]],
+        misfortune: Misfortune | None = None,
+        loses: str | None = None,
+    ) -> None:
+        """Take in rows (key, number), and carry out their epoch until it is committed.
+
+        If the driver dies in it, the rows are still there for the next start, and come first.
+        """
+
+    def quiet(self) -> None:
+        """Let whatever is due without rows happen once."""
+
+    def settle(self) -> None:
+        """Go on without rows until none waits and no migration is under way."""
+
+    def see(self, executors: Mapping[str, int]) -> None:
+        """Let there be these executors: name → lanes."""
+
+    def forget_store(self, executor: str) -> None:
+        """Remove what an executor holds, without telling anybody."""
+
+    def warming(self, goes: Warming) -> None:
+        """Let warming be held up, fail, lose its reports, or work again."""
+
+    def migrate(
+        self, component: str, target: Assignment, strategy: Strategy, bounds: Bounds
+    ) -> str:
+        """Ask for a migration; returns its name."""
+
+    def drain(self, executor: str) -> None:
+        """Let nothing move onto an executor any more."""
+
+    def cancel(self, migration: str) -> None:
+        """Cancel a migration, if it is under way."""
+
+    def ended(self, migration: str) -> EndMigration | None:
+        """How a migration ended, once it has."""
+
+    def stop(self) -> None:
+        """End, as it stands; may be called where nothing runs."""
+
+    @property
+    def view(self) -> ProtocolView:
+        """Where the protocol stands."""
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What has been announced, over all starts."""
+
+    @property
+    def rows_out(self) -> Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]] | None:
+        """Sink → epoch → rows as delivered, over all starts; ``None`` where there are no rows."""

@@ -1,0 +1,517 @@
+"""All scenarios: those that somebody thought of, and those that are drawn."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.contract.scenario import (
+    THREE,
+    TWO,
+    Cancel,
+    Deal,
+    Drain,
+    Executors,
+    ForgetStore,
+    Migrate,
+    Quiet,
+    Restart,
+    Rows,
+    Scenario,
+    Settle,
+    Warming,
+)
+
+from godwit.migration import Bounds, LossPolicy, Policy, Strategy
+
+if TYPE_CHECKING:
+    from tests.contract.scenario import Step
+
+__all__ = ["SCENARIOS", "drawn", "scenario"]
+
+LOAD = Policy(on_loss=LossPolicy.LOAD)
+ONE = {"local-0": 1}
+STRATEGIES = tuple(Strategy)
+
+
+def _rows(epochs: int) -> tuple[Step, ...]:
+    return (Rows(),) * epochs
+
+
+def _exchange(strategy: Strategy = Strategy.LIVE, bounds: Bounds | None = None) -> tuple[Step, ...]:
+    """All key groups of both components change their executor."""
+    limits = Bounds() if bounds is None else bounds
+    return tuple(
+        Migrate(component=component, strategy=strategy, bounds=limits)
+        for component in ("order", "totals")
+    )
+
+
+_ENDED = (("finished", 0), ("finished", 0))
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(name="nothing happens", steps=_rows(6), same_epochs=True, never=("EpochAborted",)),
+    Scenario(name="nothing happens on two levels", steps=_rows(6), deep=True, same_epochs=True),
+    *(
+        Scenario(
+            name=f"a {strategy.value} migration",
+            steps=(*_rows(3), *_exchange(strategy), *_rows(5)),
+            same_epochs=True,
+            told=("MigrationStarted", "AssignmentSwitched", "MigrationFinished"),
+            ends=_ENDED,
+        )
+        for strategy in STRATEGIES
+    ),
+    *(
+        Scenario(
+            name=f"a {strategy.value} migration on two levels",
+            steps=(
+                *_rows(3),
+                *_exchange(strategy),
+                Migrate(component="shards", to="local-0", strategy=strategy),
+                *_rows(5),
+            ),
+            deep=True,
+            same_epochs=True,
+            ends=(*_ENDED, ("finished", 0)),
+        )
+        for strategy in STRATEGIES
+    ),
+    *(
+        Scenario(
+            name=f"a {strategy.value} migration while no row arrives",
+            steps=(*_rows(2), *_exchange(strategy), Settle(), *_rows(2)),
+            same_epochs=True,
+            ends=_ENDED,
+        )
+        for strategy in STRATEGIES
+    ),
+    Scenario(
+        name="a migration one key group at a time, each fresh",
+        steps=(*_rows(2), *_exchange(bounds=Bounds(max_moves=1, max_lag=0)), *_rows(20)),
+        same_epochs=True,
+        ends=_ENDED,
+    ),
+    Scenario(
+        name="a migration of key groups each larger than the bound",
+        steps=(*_rows(3), *_exchange(bounds=Bounds(max_bytes=1)), *_rows(5)),
+        same_epochs=True,
+        ends=_ENDED,
+    ),
+    Scenario(
+        name="a migration before the first row",
+        steps=(*_exchange(), *_rows(3)),
+        same_epochs=True,
+        ends=_ENDED,
+    ),
+    Scenario(
+        name="migrations there and back",
+        steps=(*_rows(3), *_exchange(), Settle(), *_rows(2), *_exchange(), *_rows(3)),
+        same_epochs=True,
+        ends=_ENDED * 2,
+    ),
+    Scenario(
+        name="a migration that is cancelled keeps what has switched",
+        steps=(
+            *_rows(3),
+            Migrate(component="order", bounds=Bounds(max_moves=2)),
+            Rows(),
+            Warming(goes="held"),
+            Rows(),
+            Cancel(),
+            Warming(goes="works"),
+            *_rows(3),
+        ),
+        same_epochs=True,
+        told=("MigrationCancelled",),
+    ),
+    Scenario(
+        name="an executor joins and is given key groups",
+        steps=(
+            *_rows(3),
+            Executors(there=THREE),
+            Migrate(component="order", to="local-2"),
+            *_rows(5),
+        ),
+        same_epochs=True,
+        told=("ExecutorAdded", "MigrationFinished"),
+    ),
+    Scenario(
+        name="an executor is drained and leaves",
+        steps=(
+            *_rows(3),
+            Drain(executor="local-1"),
+            *_rows(2),
+            Settle(),
+            Executors(there=ONE),
+            *_rows(3),
+        ),
+        same_epochs=True,
+        told=("MigrationFinished", "ExecutorLost"),
+    ),
+    Scenario(
+        name="the rows of a lost executor wait and the others go on",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            Executors(there=ONE),
+            *_rows(3),
+            Warming(goes="works"),
+            *_rows(2),
+        ),
+        told=("ExecutorLost", "KeyGroupsSuspended", "KeyGroupsResumed"),
+    ),
+    Scenario(
+        name="rows that wait are drained while no row arrives",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            Executors(there=ONE),
+            *_rows(3),
+            Warming(goes="works"),
+        ),
+        told=("KeyGroupsSuspended", "KeyGroupsResumed"),
+    ),
+    Scenario(
+        name="rows that wait at the first level feed the second when they are drained",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            Executors(there=ONE),
+            *_rows(2),
+            Warming(goes="works"),
+            Quiet(),
+            *_rows(2),
+        ),
+        deep=True,
+        told=("KeyGroupsSuspended", "KeyGroupsResumed"),
+    ),
+    Scenario(
+        name="a lost executor's state is loaded at once",
+        steps=(*_rows(3), Executors(there=ONE), *_rows(3)),
+        policy=LOAD,
+        same_epochs=True,
+        told=("ExecutorLost", "KeyGroupsLoaded"),
+    ),
+    Scenario(
+        name="a lost executor's state is loaded at once on two levels",
+        steps=(*_rows(3), Executors(there=ONE), *_rows(3)),
+        deep=True,
+        policy=LOAD,
+        same_epochs=True,
+    ),
+    Scenario(
+        name="an executor is lost, and the one that holds its waiting rows' copies too",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            Executors(there={"local-1": 1, "local-2": 1}),
+            *_rows(2),
+            Warming(goes="works"),
+            Quiet(),
+            Warming(goes="held"),
+            Executors(there={"local-2": 1, "local-3": 1}),
+            *_rows(2),
+            Warming(goes="works"),
+            *_rows(2),
+        ),
+        executors=THREE,
+        told=("KeyGroupsSuspended", "KeyGroupsResumed"),
+    ),
+    Scenario(
+        name="all executors are lost and another one comes",
+        steps=(*_rows(3), Executors(there={"local-7": 2}), *_rows(3)),
+        told=("ExecutorLost", "ExecutorAdded"),
+    ),
+    Scenario(
+        name="the destination of a migration is lost",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            Migrate(component="order", to="local-2"),
+            Rows(),
+            Executors(there=TWO),
+            Warming(goes="works"),
+            *_rows(3),
+        ),
+        executors=THREE,
+        told=("ExecutorLost",),
+    ),
+    Scenario(
+        name="the source of a migration is lost",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            Migrate(component="order", to="local-2"),
+            Rows(),
+            Executors(there={"local-1": 1, "local-2": 1}),
+            Warming(goes="works"),
+            *_rows(3),
+        ),
+        executors=THREE,
+        told=("ExecutorLost", "KeyGroupsSuspended", "KeyGroupsResumed"),
+    ),
+    Scenario(
+        name="an executor is lost while its lanes run",
+        steps=(*_rows(3), Rows(loses="local-1"), *_rows(3)),
+        told=("ExecutorLost", "EpochAborted"),
+    ),
+    Scenario(
+        name="an executor is lost while its lanes run, and its state loaded",
+        steps=(*_rows(3), Rows(loses="local-1"), *_rows(3)),
+        deep=True,
+        policy=LOAD,
+        same_epochs=True,
+        told=("ExecutorLost", "EpochAborted"),
+    ),
+    Scenario(
+        name="an epoch comes to nothing and is carried out again",
+        steps=(
+            *_rows(2),
+            Rows(misfortune="aborted"),
+            *_exchange(),
+            Rows(misfortune="aborted"),
+            *_rows(3),
+        ),
+        same_epochs=True,
+        told=("EpochAborted",),
+        ends=_ENDED,
+    ),
+    Scenario(
+        name="warming fails and is tried again",
+        steps=(
+            *_rows(3),
+            Warming(goes="fails"),
+            *_exchange(),
+            *_rows(2),
+            Warming(goes="works"),
+            *_rows(6),
+        ),
+        same_epochs=True,
+        told=("MigrationFinished",),
+        ends=_ENDED,
+    ),
+    Scenario(
+        name="warming always fails and what was planned is withdrawn",
+        steps=(
+            *_rows(3),
+            Warming(goes="fails"),
+            *_exchange(),
+            *_rows(12),
+            Settle(),
+            Warming(goes="works"),
+            Rows(),
+        ),
+        same_epochs=True,
+        told=("MigrationCancelled",),
+        ends=(("cancelled", 16), ("cancelled", 16)),
+    ),
+    Scenario(
+        name="the reports of warming are lost and it is ordered again",
+        steps=(
+            *_rows(3),
+            Warming(goes="lost"),
+            *_exchange(),
+            *_rows(10),
+            Warming(goes="works"),
+            *_rows(10),
+        ),
+        same_epochs=True,
+        ends=_ENDED,
+    ),
+    Scenario(
+        name="warming of suspended key groups fails until their lanes load them",
+        steps=(
+            *_rows(3),
+            Warming(goes="fails"),
+            Executors(there=ONE),
+            *_rows(10),
+            Settle(),
+            Warming(goes="works"),
+            Rows(),
+        ),
+        told=("KeyGroupsSuspended", "KeyGroupsResumed"),
+    ),
+    Scenario(
+        name="a component is dealt out over more lanes, and over fewer",
+        steps=(
+            *_rows(2),
+            Deal(component="order", lanes={"local-0": 1, "local-1": 3}),
+            *_rows(3),
+            Deal(component="totals", lanes={"local-0": 4, "local-1": 1}),
+            *_rows(3),
+            Deal(component="order", lanes={"local-0": 2, "local-1": 1}),
+            *_rows(3),
+        ),
+        executors={"local-0": 4, "local-1": 3},
+        same_epochs=True,
+    ),
+    Scenario(
+        name="a local store vanishes and nobody knows",
+        steps=(*_rows(3), ForgetStore(executor="local-1"), *_rows(3)),
+    ),
+    Scenario(
+        name="local stores vanish again and again on two levels",
+        steps=(
+            *_rows(3),
+            ForgetStore(executor="local-1"),
+            Rows(),
+            ForgetStore(executor="local-0"),
+            *_rows(2),
+        ),
+        deep=True,
+    ),
+    Scenario(
+        name="what waits is kept if the copy vanishes again before it runs",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            Executors(there=ONE),
+            *_rows(2),
+            Warming(goes="works"),
+            Quiet(),
+            ForgetStore(executor="local-0"),
+            Rows(count=1),
+            *_rows(1),
+        ),
+        told=("KeyGroupsSuspended", "KeyGroupsResumed"),
+    ),
+    Scenario(
+        name="a query is started again on as many executors, on more, and on fewer",
+        steps=(
+            *_rows(2),
+            Restart(there=TWO),
+            *_rows(2),
+            Restart(there=THREE),
+            *_rows(2),
+            Restart(there={"local-0": 3}),
+            *_rows(2),
+        ),
+        deep=True,
+        same_epochs=True,
+    ),
+    Scenario(
+        name="a query is started again while rows wait",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            Executors(there=ONE),
+            *_rows(2),
+            Restart(there=TWO),
+            Warming(goes="works"),
+            *_rows(2),
+        ),
+        told=("KeyGroupsSuspended",),
+    ),
+    Scenario(
+        name="a query is started again while key groups move",
+        steps=(
+            *_rows(3),
+            *_exchange(bounds=Bounds(max_moves=2, max_lag=0)),
+            *_rows(2),
+            Restart(there=TWO),
+            *_rows(3),
+        ),
+        same_epochs=True,
+    ),
+    *(
+        Scenario(
+            name=f"the driver dies when an epoch is {step}",
+            steps=(
+                *_rows(2),
+                Rows(misfortune=step),
+                Restart(there=TWO),
+                *_rows(2),
+                *_exchange(),
+                Rows(misfortune=step),
+                Restart(there=THREE),
+                *_rows(2),
+            ),
+            deep=True,
+            same_epochs=True,
+        )
+        for step in ("planned", "staged", "committed")
+    ),
+)
+
+
+def scenario(name: str) -> Scenario:
+    """Return the scenario of that name."""
+    return next(s for s in SCENARIOS if s.name == name)
+
+
+def drawn(seed: int) -> Scenario:
+    """Draw a scenario: anything may happen at any time, but not everybody dies at once."""
+    rng = random.Random(seed)
+    names = ["local-0", "local-1", "local-2"]
+    steps: list[Step] = []
+    there, newest, deep = dict.fromkeys(names, 1), 2, rng.random() < 0.5
+    components = ["order", "totals", *(["shards"] if deep else [])]
+    for _ in range(rng.randint(15, 40)):
+        match rng.choice(
+            (
+                "rows",
+                "rows",
+                "rows",
+                "migrate",
+                "migrate",
+                "lose",
+                "join",
+                "forget",
+                "warming",
+                "quiet",
+                "abort",
+                "mid-epoch",
+                "die",
+                "deal",
+                "cancel",
+            )
+        ):
+            case "rows":
+                steps.append(Rows(count=rng.choice((1, 10, 60))))
+            case "migrate":
+                steps.append(
+                    Migrate(
+                        component=rng.choice(components),
+                        to=rng.choice(sorted(there)),
+                        key_groups=tuple(sorted(rng.sample(range(16), rng.randint(1, 16)))),
+                        strategy=rng.choice(STRATEGIES[:2]),
+                        bounds=Bounds(max_moves=rng.choice((1, 4, 32)), max_lag=rng.randrange(3)),
+                    )
+                )
+            case "lose" | "mid-epoch" as how if len(there) > 1:
+                lost = rng.choice(sorted(there))
+                del there[lost]
+                steps.append(Executors(there=dict(there)) if how == "lose" else Rows(loses=lost))
+            case "join":
+                newest += 1
+                there[f"local-{newest}"] = rng.randint(1, 3)
+                steps.append(Executors(there=dict(there)))
+            case "forget":
+                steps.append(ForgetStore(executor=rng.choice(sorted(there))))
+            case "warming":
+                steps.append(Warming(goes=rng.choice(("held", "fails", "lost", "works"))))
+            case "quiet":
+                steps.append(Quiet())
+            case "abort":
+                steps.append(Rows(misfortune="aborted"))
+            case "deal":
+                lanes = {name: rng.randint(1, n) for name, n in there.items()}
+                steps.append(Deal(component=rng.choice(components), lanes=lanes))
+            case "die":
+                step = rng.choice(("planned", "staged", "committed"))
+                steps.extend((Rows(misfortune=step), Restart(there=dict(there))))
+            case "cancel" if any(isinstance(step, Migrate) for step in steps):
+                steps.append(Cancel())
+            case _:
+                pass
+    policy = rng.choice((Policy(), LOAD, replace(Policy(), patience=2, max_attempts=2)))
+    return Scenario(
+        name=f"drawn from {seed}",
+        steps=(*steps, Warming(goes="works"), *_rows(2)),
+        executors=THREE,
+        deep=deep,
+        policy=policy,
+        seed=seed,
+    )

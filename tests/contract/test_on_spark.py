@@ -1,0 +1,39 @@
+"""Scenarios in which Spark takes part in what is proven; the others are played in one process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.contract.on_spark import OnSpark
+from tests.contract.scenarios import scenario
+from tests.contract.verdict import play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a live migration on two levels",
+        "a stop_the_world migration while no row arrives",
+        "an executor joins and is given key groups",
+        "an executor is drained and leaves",
+        "the rows of a lost executor wait and the others go on",
+        "rows that wait at the first level feed the second when they are drained",
+        "a lost executor's state is loaded at once",
+        "local stores vanish again and again on two levels",
+        "the driver dies when an epoch is staged",
+        "the driver dies when an epoch is committed",
+    ],
+)
+def test_whatever_happens_each_row_is_processed_once_and_in_order(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    played = scenario(name)
+    play(played, OnSpark(spark, tmp_path, monkeypatch, deep=played.deep, policy=played.policy))

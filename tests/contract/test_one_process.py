@@ -1,0 +1,30 @@
+"""Every scenario in one process: the real conductor, lanes, stores and checkpoint, no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.contract.one_process import OneProcess
+from tests.contract.scenarios import SCENARIOS, drawn
+from tests.contract.verdict import play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.contract.scenario import Scenario
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_whatever_happens_each_row_is_processed_once_and_in_order(
+    tmp_path: Path, scenario: Scenario
+) -> None:
+    play(scenario, OneProcess(tmp_path, deep=scenario.deep, policy=scenario.policy))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
+    tmp_path: Path, seed: int
+) -> None:
+    scenario = drawn(seed)
+    play(scenario, OneProcess(tmp_path, deep=scenario.deep, policy=scenario.policy))
