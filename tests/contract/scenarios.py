@@ -26,7 +26,7 @@ from tests.contract.scenario import (
 from godwit.migration import Bounds, LossPolicy, Policy, Strategy
 
 if TYPE_CHECKING:
-    from tests.contract.scenario import Step
+    from tests.contract.scenario import Misfortune, Step
 
 __all__ = ["SCENARIOS", "drawn", "scenario"]
 
@@ -500,7 +500,7 @@ def drawn(seed: int) -> Scenario:
                 lanes = {name: rng.randint(1, n) for name, n in there.items()}
                 steps.append(Deal(component=rng.choice(components), lanes=lanes))
             case "die":
-                step = rng.choice(("planned", "staged", "committed"))
+                step: Misfortune = rng.choice(("planned", "staged", "committed"))
                 steps.extend((Rows(misfortune=step), Restart(there=dict(there))))
             case "cancel" if any(isinstance(step, Migrate) for step in steps):
                 steps.append(Cancel())

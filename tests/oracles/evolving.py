@@ -7,12 +7,12 @@ store, so all state is read from what earlier programs wrote.
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
+from tests.oracles.one_process import run_stages
 
 import godwit as gw
 from godwit.dataflow.flow import LogicalFlow
@@ -25,9 +25,8 @@ from godwit.epoch.instructions import (
     state_instruction,
 )
 from godwit.epoch.takeover import take_up
-from godwit.lane.lane import lane_flow, run_lane, shipments
-from godwit.lane.messages import EpochInstruction, LaneReport
-from godwit.lane.wire import Header, ship, unpack_report
+from godwit.lane.lane import lane_flow
+from godwit.lane.messages import EpochInstruction
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_groups_of
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.dataflow.compiled import CompiledFlow
+    from godwit.lane.messages import LaneReport
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["NUM_KEY_GROUPS", "Program", "Runtime", "compiled", "key_group_of"]
@@ -124,17 +124,12 @@ class Runtime:
         """Carry out one epoch, whose rows reach every operator."""
         told = self._instruction(suspended)
         lanes = lane_flow(self.flow, self.taken_up.layouts, ())
-        payloads: dict[int, list[bytes]] = {place: [] for place in range(len(told.places))}
         batch = pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], schema=COLUMNS)
-        for shipment in shipments(lanes, told):
-            given = batch.select(list(self.flow.input_of(shipment.operator.name).columns))
-            for place, payload in ship(shipment, given, (0, 0, 0)):
-                payloads[place].append(payload)
-        reports: list[LaneReport] = []
-        for place, arrived in payloads.items():
-            for _, payload in run_lane(lanes, told, 1, place, arrived):
-                assert Header.of(payload).is_report
-                reports.append(_unpickled(unpack_report(payload)))
+        given = {
+            member.index: [batch.select(list(self.flow.input_of(member.operator.name).columns))]
+            for member in lanes.operators
+        }
+        reports = run_stages(lanes, told, given)
         for report in reports:
             assert report.error is None, report.error
         self.log.commit(self._record(told.epoch, reports))
@@ -226,8 +221,3 @@ class Runtime:
                     of.update(zip(keys, states, strict=True))
             found[operator.name] = of
         return found
-
-
-def _unpickled(data: bytes) -> LaneReport:
-    report: LaneReport = pickle.loads(data)
-    return report

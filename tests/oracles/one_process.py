@@ -23,7 +23,7 @@ from godwit.epoch.instructions import (
 )
 from godwit.lane.lane import LaneOperator, run_lane, shipments
 from godwit.lane.messages import EpochInstruction, LaneReport
-from godwit.lane.wire import ship, unpack_report
+from godwit.lane.wire import due_at, ship
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.state.commit_log import CommitLog
@@ -34,7 +34,7 @@ from godwit.state.snapshots import choose_snapshots
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.operator import KeyedOperator
     from godwit.lane.lane import LaneFlow
     from godwit.lane.messages import StateInstruction
+    from godwit.lane.wire import Blob
     from godwit.state.records import StateId
 
 __all__ = ["OneProcess", "Took", "lane_operator", "run_stages"]
@@ -104,13 +105,21 @@ def run_stages(
                 boxes[lane].append(payload)
     took.source += (time.process_time() - cpu) * 1e3
     cpu = time.process_time()
+    reports: list[LaneReport] = []
+
+    def reporting(lane: Generator[Blob, None, LaneReport]) -> Iterator[Blob]:
+        report = yield from lane
+        reports.append(pickle.loads(report.dumps()))
+
     for level in range(1, flow.levels + 1):
         next_boxes: list[list[bytes]] = [[] for _ in instruction.places]
         for place, box in enumerate(boxes):
-            for lane, payload in run_lane(flow, instruction, level, place, box):
+            due, later = due_at(level, box)
+            next_boxes[place].extend(later)
+            for lane, payload in reporting(run_lane(flow, instruction, level, place, due)):
                 next_boxes[lane].append(payload)
         boxes = next_boxes
-    reports = [pickle.loads(unpack_report(payload)) for box in boxes for payload in box]
+    assert not any(boxes)
     took.lanes += (time.process_time() - cpu) * 1e3
     for report in reports:
         for phase, spent in report.took_ms.items():

@@ -8,7 +8,6 @@ leaves only files that no commit record names.
 
 from __future__ import annotations
 
-import pickle
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,12 +20,12 @@ from godwit.lane.files import LaneFiles
 from godwit.lane.messages import LaneReport, SentLoad
 from godwit.lane.operator_lane import run_operator
 from godwit.lane.outputs import stage_output
-from godwit.lane.wire import Header, Shipment, Tally, pack_report, ship
+from godwit.lane.wire import Header, Shipment, Tally, ship
 from godwit.model.errors import GodwitError
 from godwit.state.local_store import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
     from pathlib import Path
 
     from godwit.dataflow.compiled import CompiledFlow, UpstreamInput
@@ -118,8 +117,8 @@ def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, 
 
 
 def run_lane(
-    flow: LaneFlow, instruction: EpochInstruction, level: int, place: int, payloads: list[bytes]
-) -> Iterator[Blob]:
+    flow: LaneFlow, instruction: EpochInstruction, level: int, place: int, payloads: Iterable[bytes]
+) -> Generator[Blob, None, LaneReport]:
     """Carry out one lane task.
 
     Parameters
@@ -131,26 +130,28 @@ def run_lane(
     place
         Index of this lane task's place.
     payloads
-        What the exchange brought, in any order.
+        What the exchange brought for operators of this level, in any order.
 
     Yields
     ------
     Blob
-        Payloads for the lanes of later levels, and reports (its own, and those passed through).
+        Rows for the lanes of later levels.
+
+    Returns
+    -------
+    LaneReport
+        What the task did; only then is everything written.
     """
     by_operator: dict[int, list[tuple[Header, bytes]]] = {}
     for payload in payloads:
         header = Header.of(payload)
-        if header.is_report or header.level != level:
-            yield place, payload  # this lane only carries it to the next exchange
-        else:
-            by_operator.setdefault(header.operator, []).append((header, payload))
+        by_operator.setdefault(header.operator, []).append((header, payload))
     lane = _Lane(flow, instruction, level, place)
     try:
         yield from lane.run(by_operator)
     except GodwitError as error:
         lane.report.error = error
-    yield place, pack_report(level, place, lane.finish())
+    return lane.finish()
 
 
 class _Lane:
@@ -242,8 +243,8 @@ class _Lane:
             )
         )
 
-    def finish(self) -> bytes:
-        """Write what is to be written and return the report, pickled."""
+    def finish(self) -> LaneReport:
+        """Write what is to be written and return the report."""
         started = time.perf_counter()
         if self.report.error is None:
             try:
@@ -252,7 +253,7 @@ class _Lane:
                 self.report.error = error
         self._took("write", started)
         self._took("lane", self.started)
-        return dump_report(self.report)
+        return self.report
 
     def _took(self, phase: str, since: float) -> None:
         spent = (time.perf_counter() - since) * 1e3
@@ -272,14 +273,3 @@ def local_store(root: Path) -> LocalStore:
                 del _stores[known]
         store = _stores[root] = LocalStore(root)
     return store
-
-
-def dump_report(report: LaneReport) -> bytes:
-    """Pickle a report; an error's context may hold anything, so it is made plain if need be."""
-    try:
-        return pickle.dumps(report)
-    except Exception:  # noqa: BLE001  a user's exception may refuse pickling in any way
-        error = report.error
-        assert error is not None
-        report.error = type(error)(error.message, remedy=error.remedy)
-        return pickle.dumps(report)

@@ -7,6 +7,7 @@ what the last epochs changed and not with the state there is.
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -238,3 +239,13 @@ class LaneReport:
     sent: list[SentLoad] = field(default_factory=list)
     took_ms: dict[str, float] = field(default_factory=dict)
     error: GodwitError | None = None
+
+    def dumps(self) -> bytes:
+        """Pickle it; an error's context may hold anything, so it is made plain if need be."""
+        try:
+            return pickle.dumps(self)
+        except Exception:  # noqa: BLE001  a user's exception may refuse pickling in any way
+            error = self.error
+            assert error is not None
+            self.error = type(error)(error.message, remedy=error.remedy)
+            return pickle.dumps(self)

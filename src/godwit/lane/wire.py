@@ -1,8 +1,8 @@
-"""What crosses an exchange: rows of one operator for one lane, or a lane's report.
+"""What crosses an exchange: rows of one operator for one lane.
 
 A payload is a fixed header and one Arrow record batch (without its schema, which both ends know).
-Its *origin* orders payloads the same way however the shuffle fetched
-them, so a replayed epoch meets its rows in the same order: arrival order is (epoch, origin, row).
+Its *origin* orders payloads the same way however the shuffle fetched them, so a replayed epoch
+meets its rows in the same order: arrival order is (epoch, origin, row).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from godwit.dataflow.operator import MergeableOperator
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from godwit.dataflow.operator import KeyedOperator
 
@@ -30,7 +30,7 @@ __all__ = [
     "Header",
     "Shipment",
     "Tally",
-    "pack_report",
+    "due_at",
     "partial_schema",
     "raw_schema",
     "ship",
@@ -40,7 +40,8 @@ Blob = tuple[int, bytes]
 """Number of a place, and a payload for it."""
 
 _HEADER = struct.Struct("<BBHIIIIQ4x")  # 32 bytes: Arrow wants its buffers aligned
-_ROWS, _PARTIAL, _REPORT = 0, 1, 2
+_ROWS, _PARTIAL = 0, 1  # the first byte; 0xFF is left to whatever carries payloads
+_LEVEL = 1  # where the header has it
 _MAX_CHUNK_ROWS = 1_000_000
 _SAMPLE = 0xF  # one hash in sixteen
 
@@ -52,11 +53,11 @@ class Header:
     Attributes
     ----------
     kind
-        Raw rows, partial states, or a report.
+        Raw rows or partial states.
     level
         Level of the components it is for.
     operator
-        Index of the operator it is for (of the lane that reports, for a report).
+        Index of the operator it is for.
     origin
         Who sent it: at the source side (0, partition, chunk, number), in a lane (level, operator,
         place, number). Orders payloads.
@@ -77,11 +78,6 @@ class Header:
         return cls(kind, level, operator, (a, b, c, d), rows)
 
     @property
-    def is_report(self) -> bool:
-        """Whether the payload is a lane's report."""
-        return self.kind == _REPORT
-
-    @property
     def is_partial(self) -> bool:
         """Whether the rows are partial states."""
         return self.kind == _PARTIAL
@@ -99,14 +95,13 @@ def partial_schema(operator: KeyedOperator) -> pa.Schema:
     return pa.schema([*operator.schema.keys, *operator.schema.values])
 
 
-def pack_report(level: int, place: int, report: bytes) -> bytes:
-    """Make a payload of a lane's report."""
-    return _HEADER.pack(_REPORT, level, 0, 0, place, 0, 0, 0) + report
-
-
-def unpack_report(payload: bytes) -> bytes:
-    """Undo `pack_report`."""
-    return payload[_HEADER.size :]
+def due_at(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Part payloads into those for operators of `level`, and those for operators of later ones."""
+    due: list[bytes] = []
+    later: list[bytes] = []
+    for payload in payloads:
+        (due if payload[_LEVEL] == level else later).append(payload)
+    return due, later
 
 
 def unpack_rows(payload: bytes, schema: pa.Schema) -> pa.RecordBatch:

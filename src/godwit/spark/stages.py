@@ -16,14 +16,15 @@ from pyspark import TaskContext
 from pyspark.traceback_utils import SCCallSiteSync
 
 from godwit.lane.lane import LaneFlow, run_lane, shipments
-from godwit.lane.wire import Header, ship, unpack_report
+from godwit.lane.wire import due_at, ship
 from godwit.spark import by_value
 from godwit.spark.exchange import exchange, on_executors, placed
 from godwit.spark.feeds import FeedInput, read_feeds
+from godwit.spark.parcels import parted, report_parcel
 from godwit.spark.worker_memory import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from pyspark import RDD, Broadcast, SparkContext
 
@@ -141,19 +142,35 @@ def _forward(blobs: Iterator[Any]) -> Iterable[Blob]:
 
 
 def _run_level(program: ShippedProgram, instruction: EpochInstruction, level: int) -> Any:
-    def run(place: int, payloads: list[bytes]) -> Iterator[Blob]:
-        return run_lane(program.get().lanes, instruction, level, place, payloads)
+    def run(place: int, parcels: list[bytes]) -> Iterator[Blob]:
+        rows, reports = parted(parcels)
+        due, later = due_at(level, rows)
+        # The next exchange brings on what is for nobody of this level.
+        yield from ((place, payload) for payload in later)
+        yield from ((place, report_parcel(report)) for report in reports)
+        report = yield from run_lane(program.get().lanes, instruction, level, place, due)
+        yield place, report_parcel(report.dumps())
 
     return run
 
 
 def _run_last_level(program: ShippedProgram, instruction: EpochInstruction, level: int) -> Any:
-    def run(place: int, payloads: list[bytes]) -> Iterator[bytes]:
-        for _, payload in run_lane(program.get().lanes, instruction, level, place, payloads):
-            assert Header.of(payload).is_report, "the last level has nobody to send rows to"
-            yield unpack_report(payload)
+    def run(place: int, parcels: list[bytes]) -> Iterator[bytes]:
+        rows, reports = parted(parcels)
+        yield from reports
+        yield _ended(run_lane(program.get().lanes, instruction, level, place, rows)).dumps()
 
     return run
+
+
+def _ended(lane: Generator[Blob, None, LaneReport]) -> LaneReport:
+    """Run a lane that has nobody to send rows to."""
+    try:
+        next(lane)
+    except StopIteration as end:
+        report: LaneReport = end.value
+        return report
+    raise AssertionError("the last level has nobody to send rows to")
 
 
 def ship_source(
