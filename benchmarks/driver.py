@@ -167,9 +167,7 @@ class Driver:
         with self.part("decode"):
             reports = [pickle.loads(answer) for answer in answers]
         with self.part("record"):
-            record = record_of(
-                epoch, reports, plans, flow=self.flow, run_id=RUN_ID, batch=None, before=None
-            )
+            record = record_of(epoch, reports, plans, run_id=RUN_ID, batch=None, before=None)
         with self.part("commit"):
             record = self.log.commit(record)
         with self.part("outcome"):

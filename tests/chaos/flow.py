@@ -54,9 +54,6 @@ def act(name: str, directory: str) -> None:
     kind, _, detail = name.partition(" ")
     if kind == "die":  # only this Python process
         os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "executor":  # the executor that this row is processed on
-        os.kill(_executor_jvm(os.getpid()), signal.SIGKILL)
-        signal.pause()
     if kind == "signal":  # another process, the pid of which stands in a file
         os.kill(int(Path(directory, detail).read_text()), signal.SIGKILL)
     if kind == "wait":  # for the death of a process, which may be the one this belongs to
@@ -69,12 +66,6 @@ def _is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def _executor_jvm(pid: int) -> int:
-    while b"--executor-id" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return pid
 
 
 def chaos_flow(

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from godwit.migration import Bounds, EndMigration, EpochPlan, ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
+    from godwit.state.physical_plan import PhysicalPlan
     from godwit.state.records import CommitRecord
 
 __all__ = ["OneProcess"]
@@ -85,6 +86,8 @@ class OneProcess:
         For the checkpoint and the local stores.
     deep, policy
         As in the scenario.
+    plan
+        Physical plan of the first start; later ones find it in the checkpoint.
     settings
         How lanes write; small snapshots and files by default, so that there are some.
     """
@@ -95,9 +98,10 @@ class OneProcess:
         *,
         deep: bool,
         policy: Policy,
+        plan: PhysicalPlan | None = None,
         settings: LaneSettings | None = None,
     ) -> None:
-        self.flow, self._policy = compiled(deep=deep), policy
+        self._deep, self._policy, self._plan = deep, policy, plan
         self._settings = replace(
             settings or LaneSettings(inline_bytes=512, snapshot_growth=0.01),
             local_dir=str(directory / "local"),
@@ -108,7 +112,7 @@ class OneProcess:
         self._told: list[Event] = []
         self._goes = "works"
         self._rows: dict[str, dict[int, list[tuple[int, ...]]]] = {
-            output.name: {} for output in self.flow.outputs
+            output.name: {} for output in compiled(deep=deep).outputs
         }
         self._migrations = 0
 
@@ -117,7 +121,11 @@ class OneProcess:
     def start(self, executors: Mapping[str, int]) -> None:
         """See `Realization.start`."""
         run = uuid4().hex[:12]
-        self.log, taken_up = take_up(self.flow, self.storage, run, retain_epochs=4)
+        flow = compiled(deep=self._deep)
+        if self._plan is not None:
+            flow, self._plan = flow.under(self._plan), None
+        self.log, taken_up = take_up(flow, self.storage, run, retain_epochs=4)
+        self.flow = taken_up.flow
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self._there = _executors(executors)
         self._orders.clear()
@@ -347,7 +355,6 @@ class OneProcess:
             epoch,
             reports,
             plans,
-            flow=self.flow,
             run_id=self.run_id,
             batch=batch,
             before=before,

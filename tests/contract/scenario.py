@@ -80,7 +80,7 @@ class Migrate:
     Attributes
     ----------
     component
-        Whose key groups.
+        Whose key groups: those of this operator, and of those that share its component.
     to
         The executor that gets them; ``None``: each goes to the next executor but one.
     key_groups

@@ -9,6 +9,8 @@ from tests.contract.one_process import OneProcess
 from tests.contract.scenarios import SCENARIOS, drawn
 from tests.contract.verdict import play
 
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,3 +30,27 @@ def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
 ) -> None:
     scenario = drawn(seed)
     play(scenario, OneProcess(tmp_path, deep=scenario.deep, policy=scenario.policy))
+
+
+SHARED = PhysicalPlan(
+    components=(
+        ComponentPlan(name="order", operators=("order", "totals")),
+        ComponentPlan(name="shards", operators=("shards",)),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *(s for s in SCENARIOS if s.deep),
+        *(s for s in map(drawn, range(100, 130)) if s.deep),
+    ],
+    ids=str,
+)
+def test_whatever_happens_to_operators_that_share_a_component_the_rows_are_the_same(
+    tmp_path: Path, scenario: Scenario
+) -> None:
+    run = OneProcess(tmp_path, deep=True, policy=scenario.policy, plan=SHARED)
+    play(scenario, run)
+    assert run.flow.physical_plan == run.log.physical_plan == SHARED

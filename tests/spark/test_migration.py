@@ -1,14 +1,12 @@
-"""Migrations while a stream flows: whatever moves and however, the results are the same."""
+"""Migrations as a user asks for them: what is refused, cancelled, and what a stop means."""
 
 from __future__ import annotations
 
 import time
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from pyspark import SparkContext
 from tests.spark.streams import Inbox, counted, rows_of
 from tests.spark.test_restart import Example, generated
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.spark.query import Migration
 
 pytestmark = pytest.mark.spark
 
@@ -37,115 +34,6 @@ def exchanged(query: gw.Query, component: str) -> dict[int, str]:
     assignment = query.assignment[component]
     other = {"local-0": "local-1", "local-1": "local-0"}
     return {g: other[assignment.executor(g)] for g in range(assignment.num_key_groups)}
-
-
-def is_over(migration: Migration, *, within_s: float = PATIENCE_S) -> bool:
-    deadline = time.monotonic() + within_s
-    while not migration.done and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return migration.done
-
-
-@pytest.mark.parametrize("strategy", ["live", "disruptive", "stop_the_world"])
-def test_a_migration_changes_places_and_no_result(
-    spark: SparkSession, tmp_path: Path, strategy: Any
-) -> None:
-    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
-    still = Inbox(spark=spark, directory=tmp_path / "still", columns="k int, number long")
-    epochs = generated(1)
-    still.put(*epochs)
-    undisturbed = Example(still)
-    query = undisturbed.flow.start(checkpoint=tmp_path / "ck-still", name=f"still {strategy}")
-    query.processAllAvailable()
-    query.stop()
-
-    example = Example(inbox)
-    inbox.put(epochs[0])
-    query = example.flow.start(checkpoint=tmp_path / "ck", name=f"moving {strategy}")
-    query.processAllAvailable()
-    migrations = [
-        query.migrate(exchanged(query, "totals"), component="totals", strategy=strategy),
-        query.migrate(
-            everything_to(query, "order", "local-1"), component="order", strategy=strategy
-        ),
-    ]
-    sizes = query.migrate(
-        exchanged(query, "sizes"),
-        component="sizes",
-        strategy=strategy,
-        bounds=gw.Bounds(max_moves=3, max_lag=0),
-    )
-    for rows in epochs[1:]:
-        inbox.put(rows)
-        query.processAllAvailable()
-    # The last key groups may be warm only now: they switch at the boundary before the next epoch.
-    extra = 0
-    while not all(is_over(m, within_s=2) for m in [*migrations, sizes]):
-        extra += 1
-        assert extra < 30, query.status
-        inbox.put([])
-        query.processAllAvailable()
-    for migration in [*migrations, sizes]:
-        ended = migration.wait(1)
-        assert (ended.outcome, ended.withdrawn) == ("finished", 0)
-    assert query.assignment["order"].key_groups("local-0").tolist() == []
-    moved = [e for e in query.events if isinstance(e, events.AssignmentSwitched)]
-    assert sum(len(e.key_groups) for e in moved if e.component == "totals") == 16
-    assert query.status["keyGroupsInFlight"] == 0
-    # Half of what arrives now is processed where it never was before.
-    last = dict(chain.from_iterable(epochs))
-    inbox.put([(k, n + 1) for k, n in sorted(last.items())])
-    query.processAllAvailable()
-    query.stop()
-
-    expected, found = undisturbed.results(), example.results()
-    for name, results in expected.items():
-        # Between those with rows there are epochs without, in which key groups switch.
-        with_rows = [rows for _, rows in sorted(found[name].items()) if rows]
-        assert with_rows[: len(epochs)] == [rows for _, rows in sorted(results.items()) if rows]
-    order = example.sinks["order"].epochs
-    assert counted(rows_of(order[max(e for e in order if order[e].num_rows)])) == counted(
-        (k, n + 1, n + 2) for k, n in last.items()
-    )
-
-
-def test_a_migration_of_a_stream_that_has_not_begun_needs_no_state(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
-    example = Example(inbox)
-    query = example.flow.start(checkpoint=tmp_path / "ck")
-    migration = query.migrate(everything_to(query, "totals", "local-0"), component="totals")
-    inbox.put(*generated(1)[:2])
-    query.processAllAvailable()
-    ended = migration.wait(PATIENCE_S)
-    assert (ended.outcome, ended.moved) == ("finished", 8)
-    assert query.assignment["totals"].key_groups("local-1").tolist() == []
-    query.stop()
-
-
-def test_an_executor_that_joins_later_can_be_given_key_groups_by_name(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
-    epochs = generated(1)
-    inbox.put(*epochs[:2])
-    example = Example(inbox)
-    query = example.flow.start(checkpoint=tmp_path / "ck")
-    query.processAllAvailable()
-    monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: 3))
-    deadline = time.monotonic() + PATIENCE_S
-    while "local-2" not in query.executors and time.monotonic() < deadline:
-        time.sleep(0.05)
-    migration = query.migrate(everything_to(query, "order", "local-2"), component="order")
-    inbox.put(*epochs[2:])
-    query.processAllAvailable()
-    assert is_over(migration)
-    assert query.assignment["order"].key_groups("local-2").tolist() == list(range(16))
-    assert [p["numInputRows"] for p in query.recentProgress] == [100] * len(epochs)
-    query.stop()
-    found = [counted(rows_of(table)) for table in example.sinks["order"].epochs.values()]
-    assert found == [counted((k, n, n + 1) for k, n in rows) for rows in epochs]
 
 
 def test_plans_that_make_no_sense_are_refused_and_change_nothing(
@@ -192,20 +80,6 @@ def test_plans_that_make_no_sense_are_refused_and_change_nothing(
     query.stop()
     with pytest.raises(MigrationError, match="Query 'example' has stopped"):
         query.migrate({1: "local-1"}, component="totals")
-
-
-def test_a_migration_is_announced_before_what_follows_from_it(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
-    inbox.put(generated(1)[0])
-    query = Example(inbox).flow.start(checkpoint=tmp_path / "ck")
-    query.processAllAvailable()
-    plan = everything_to(query, "order", "local-0")
-    query.migrate(plan, component="order", strategy="disruptive")
-    told = [type(e) for e in query.events]
-    assert told.index(events.MigrationStarted) < told.index(events.AssignmentSwitched)
-    query.stop()
 
 
 def test_a_component_has_one_migration_at_a_time_and_it_can_be_cancelled(

@@ -19,23 +19,19 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    import godwit as gw
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("strategy", ["live", "disruptive", "stop_the_world"])
-def test_a_migration_ends_although_no_row_arrives(
-    spark: SparkSession, tmp_path: Path, strategy: Any
-) -> None:
+def test_a_migration_ends_although_no_row_arrives(spark: SparkSession, tmp_path: Path) -> None:
     inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
     epochs = generated(1)
     inbox.put(*epochs[:2])
     example = Example(inbox)
-    query = example.flow.start(checkpoint=tmp_path / "ck", name=f"quiet {strategy}")
+    query = example.flow.start(checkpoint=tmp_path / "ck")
     query.processAllAvailable()
     plan = dict.fromkeys(range(16), "local-1")
-    ended = query.migrate(plan, component="order", strategy=strategy).wait(PATIENCE_S)
+    ended = query.migrate(plan, component="order").wait(PATIENCE_S)
     assert (ended.outcome, ended.withdrawn) == ("finished", 0)
     query.processAllAvailable()  # the epoch that it ended with is delivered, too
     last = query.recentProgress[-1]
@@ -48,7 +44,7 @@ def test_a_migration_ends_although_no_row_arrives(
     # Numbers of epochs and of micro-batches go their own ways, also over a restart.
     inbox.put(*epochs[3:])
     again = Example(inbox)
-    query = again.flow.start(checkpoint=tmp_path / "ck", name=f"quiet {strategy}")
+    query = again.flow.start(checkpoint=tmp_path / "ck")
     query.processAllAvailable()
     assert [(p["epoch"], p["batchId"]) for p in query.recentProgress] == [(4, 3), (5, 4), (6, 5)]
     query.stop()
@@ -103,21 +99,3 @@ def test_rows_that_wait_are_drained_before_a_query_ends_with_its_input(
     checked = Stream.__new__(Stream)
     checked.example = example
     checked.check(epochs)
-
-
-def test_rows_that_wait_at_the_first_level_feed_the_second_in_the_same_epoch(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
-    epochs = generated(1)
-    inbox.put(*epochs[:2])
-    example = Example(inbox)
-    query: gw.Query = example.flow.start(checkpoint=tmp_path / "ck")
-    query.processAllAvailable()
-    for component in query.assignment:
-        query.migrate(dict.fromkeys(range(16), "local-0"), component=component).wait(PATIENCE_S)
-    inbox.put(*epochs[2:])
-    query.processAllAvailable()
-    query.stop()
-    sizes = sum(row[1] for row in rows_of(example.sinks["sizes"].table()))
-    assert sizes > 0

@@ -100,6 +100,7 @@ def _inspect(args: argparse.Namespace) -> int:
             ("last run", summary.run_id or "none"),
             ("key groups", str(identity.num_key_groups)),
             ("retained epochs", epochs),
+            *([("physical plan", _plan(summary))] if summary.components else []),
             *(("with the next epoch", change) for change in summary.pending),
             ("files", f"{summary.files} ({human_bytes(summary.file_bytes)})"),
             (
@@ -116,6 +117,17 @@ def _inspect(args: argparse.Namespace) -> int:
         if told:
             console.print(Text(printable(told)), soft_wrap=True)
     return 0
+
+
+def _plan(summary: CheckpointSummary) -> str:
+    """Tell the number of the plan, and what its components are, as far as that is not plain."""
+    shared = [
+        f"{name} = {', '.join(operators)}"
+        for name, operators in summary.components.items()
+        if operators != (name,)
+    ]
+    told = "; ".join(shared) or "each operator is a component of its own"
+    return f"{summary.plan}: {told}"
 
 
 def _told(entry: dict[str, Any]) -> str:
@@ -168,6 +180,8 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
         "num_key_groups": identity.num_key_groups,
         "epochs": summary.epochs,
         "pending": summary.pending,
+        "plan": summary.plan,
+        "components": dict(summary.components),
         "states": [asdict(state) for state in summary.states],
         "files": summary.files,
         "file_bytes": summary.file_bytes,

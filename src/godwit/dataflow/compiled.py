@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from godwit.dataflow.naming import did_you_mean, listing
 from godwit.model.errors import InvalidFlowError
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -137,7 +138,7 @@ class Component:
     name
         Unique within the flow.
     operators
-        At least one.
+        At least one; none of them feeds another, and their keys have the same types.
     level
         1 if sources feed it, else 1 more than the highest level that feeds it.
     """
@@ -170,8 +171,6 @@ class CompiledFlow:
         Operator's name → name that it had before, as the user says.
     unnamed
         Operators whose names nobody chose: they follow from results, function and key.
-    plan
-        Version of the physical plan, which says what operators make a component.
     inputs
         One for each operator, in the order of `components`.
     outputs
@@ -189,7 +188,6 @@ class CompiledFlow:
     actions: Mapping[str, str]
     formerly: Mapping[str, str] = field(default_factory=dict)
     unnamed: frozenset[str] = frozenset()
-    plan: int = 0
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
@@ -224,6 +222,28 @@ class CompiledFlow:
         """Return the component that holds the operator of that name."""
         found = self.operator(operator)
         return next(c for c in self.components if found in c.operators)
+
+    @property
+    def physical_plan(self) -> PhysicalPlan:
+        """Which operators make a component."""
+        return PhysicalPlan(
+            components=tuple(
+                ComponentPlan(name=c.name, operators=tuple(o.name for o in c.operators))
+                for c in self.components
+            )
+        )
+
+    def under(self, plan: PhysicalPlan) -> CompiledFlow:
+        """Return the flow with the components of another plan; see `godwit.dataflow.grouping`.
+
+        Raises
+        ------
+        InvalidPlanError
+            If operators of one component could not run together, or the plan is of other operators.
+        """
+        from godwit.dataflow.grouping import grouped  # noqa: PLC0415 - it reads these values
+
+        return grouped(self, plan)
 
     def input_of(self, operator: str) -> Input:
         """Return what feeds the operator of that name."""

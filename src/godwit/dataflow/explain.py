@@ -49,6 +49,7 @@ def explain(flow: CompiledFlow) -> str:
             f"The keys of every operator fall into {_count(flow.num_key_groups, 'key group')}; "
             "an exchange sends each row to the lane that owns its key group.",
         ),
+        *_wrap(_physical(flow)),
     ]
     for level in range(1, flow.levels + 1):
         lines += ["", f"Level {level}: fed by {'sources' if level == 1 else 'operators'}"]
@@ -62,6 +63,19 @@ def explain(flow: CompiledFlow) -> str:
             *_wrap("An epoch runs all levels as one chain of stages and is committed once."),
         ]
     return "\n".join(lines)
+
+
+def _physical(flow: CompiledFlow) -> str:
+    """Say what operators share a component."""
+    shared = [
+        f"{', '.join(names)} share component {component.name!r}"
+        for component in flow.components
+        for names in [[operator.name for operator in component.operators]]
+        if len(names) > 1
+    ]
+    if not shared:
+        return "Every operator is a component of its own: its key groups move by themselves."
+    return f"Key groups of one component move together: {'; '.join(shared)}."
 
 
 def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str]:

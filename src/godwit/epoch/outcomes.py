@@ -29,7 +29,6 @@ def record_of(
     reports: Sequence[LaneReport],
     plans: Mapping[str, EpochPlan],
     *,
-    flow: CompiledFlow,
     run_id: str,
     batch: BatchRef | None,
     before: BatchRef | None,
@@ -40,7 +39,7 @@ def record_of(
     ----------
     epoch, reports, plans
         The epoch, what its lanes did, and the plans that they did it under.
-    flow, run_id
+    run_id
         Whose epoch.
     batch
         The micro-batch that it covers, if any.
@@ -56,7 +55,6 @@ def record_of(
     return CommitRecord(
         epoch=epoch,
         run_id=run_id,
-        plan=flow.plan,
         batch=batch,
         before=before if batch is None else None,
         segments=tuple(s for r in ordered for s in r.segments),

@@ -16,6 +16,7 @@ from godwit.model.errors import InvalidPlanError
 from godwit.state.commit_log import CommitLog
 from godwit.state.copying import forget_sparks_progress
 from godwit.state.flow_changes import FlowChanges, changes_to
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.state.records import IDENTITY, FlowIdentity
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-__all__ = ["TakenUp", "first_assignments", "run_started", "take_up", "transplanted"]
+__all__ = ["TakenUp", "carried_on", "first_assignments", "run_started", "take_up", "transplanted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +39,16 @@ class TakenUp:
 
     Attributes
     ----------
+    flow
+        The flow under the physical plan that the checkpoint holds, as far as its operators are
+        still there.
     layouts
         Operator → how its state, and the rows that wait for it, are read.
     changes
         What became of the operators since the last run.
     """
 
+    flow: CompiledFlow
     layouts: Layouts
     changes: FlowChanges
 
@@ -95,14 +100,48 @@ def take_up(
         if tried is not None and tried.sources != given.sources:
             # Offsets of a start that committed nothing, for sources that this flow does not have.
             forget_sparks_progress(storage)
+    held = None if stored is None else stored.physical_plan
+    flow = flow.under(carried_on(held, flow.physical_plan, changes.renamed))
     log = CommitLog.create_or_open(
         storage,
         identity,
         run_id,
         flow=changes.version,
+        plan=flow.physical_plan,
         retain_epochs=retain_epochs,
     )
-    return log, TakenUp(layouts=layouts, changes=changes)
+    return log, TakenUp(flow=flow, layouts=layouts, changes=changes)
+
+
+def carried_on(
+    held: PhysicalPlan | None, given: PhysicalPlan, renamed: Mapping[str, str]
+) -> PhysicalPlan:
+    """Carry a physical plan on to the operators that a flow has now.
+
+    Parameters
+    ----------
+    held
+        The plan of the checkpoint, by the operators' names of that time; ``None`` if there is none.
+    given
+        The plan of the flow by itself, which says where operators go that the other does not know.
+    renamed
+        Old name → new name of operators.
+    """
+    now = {name for component in given.components for name in component.operators}
+    carried: list[ComponentPlan] = []
+    for component in () if held is None else held.components:
+        names = (renamed.get(name, name) for name in component.operators)
+        operators = tuple(name for name in names if name in now)
+        if operators:
+            name = renamed.get(component.name, component.name)
+            carried.append(ComponentPlan(name=name, operators=operators))
+    known = {name for component in carried for name in component.operators}
+    new = [c for c in given.components if not known.intersection(c.operators)]
+    if {c.name for c in carried} & {c.name for c in new} or len({c.name for c in carried}) < len(
+        carried
+    ):
+        return given  # a name that meant one thing means another now
+    return PhysicalPlan(components=(*carried, *new))
 
 
 def run_started(

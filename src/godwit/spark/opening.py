@@ -76,6 +76,7 @@ def open_run(
         lease = acquire_lease(storage, run)
         undo.callback(lease.release)
         log, taken_up = take_up(flow, storage, run, retain_epochs=options.retain_epochs)
+        flow = taken_up.flow
         run_id = f"{log.identity.query_id[:12]}-{run}"
         query_id = log.identity.query_id
         give_id(storage, query_id)

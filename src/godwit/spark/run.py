@@ -235,7 +235,6 @@ class Run:
                 epoch,
                 reports,
                 plans,
-                flow=self.flow,
                 run_id=self.run_id,
                 batch=batch,
                 before=self._last_batch,

@@ -19,11 +19,13 @@ from godwit.state.records import (
     FLOWS,
     IDENTITY,
     MANIFESTS,
+    PLANS,
     commit_path,
     edit_path,
     flow_path,
     manifest_path,
     number_in,
+    plan_path,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ __all__ = ["collect", "needed_files", "unneeded_files"]
 def collect(log: CommitLog) -> list[str]:
     """Delete every file that no retained epoch needs.
 
-    Reads one manifest and the records after it, and lists six directories: call it every few
+    Reads one manifest and the records after it, and lists seven directories: call it every few
     epochs, not in each. It may run beside commits of the same log.
 
     Returns
@@ -60,6 +62,13 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
         for entry in log.storage.list(FLOWS)
         if (number := number_in(entry.path)) is not None
         and number < log.flow
+        and entry.path not in needed
+    ]
+    found += [
+        entry
+        for entry in log.storage.list(PLANS)
+        if (number := number_in(entry.path)) is not None
+        and number < log.plan
         and entry.path not in needed
     ]
     for directory in (BLOCKS, COMMITS, MANIFESTS):
@@ -91,7 +100,9 @@ def needed_files(log: CommitLog) -> set[str]:
     chains = log.replay(retained.start)
     needed.update(block.file for block in chains.blocks())
     for epoch in retained:
-        needed.update(block.file for block in log.load(epoch).blocks())
+        record = log.load(epoch)
+        needed.update(block.file for block in record.blocks())
+        needed.add(plan_path(record.plan))
     needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
     needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
     written_under = {chains.flow, *(segment.flow for segment in chains.segments())}

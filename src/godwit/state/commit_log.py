@@ -10,10 +10,9 @@ Invariants:
 - a run that no longer owns the checkpoint commits nothing: opening it for writing takes the next
   number of run, and a commit first looks whether that is still the highest.  Where the two cross,
   the exclusive creation of the record decides, and the loser says so;
-- a flow version counts from the first record that names it; one that none names is as if it had
-  never been;
-- opening reads one manifest and the records after it, never the whole history;
-- every epoch from ``retained_from`` of the latest record on can be read.
+- a flow version, and a physical plan, counts from the first record that names it; one that none
+  names is as if it had never been;
+- what `godwit.state.commit_history` says of reading.
 """
 
 from __future__ import annotations
@@ -27,35 +26,30 @@ from godwit.model.errors import (
     CheckpointError,
     CheckpointMismatchError,
     ConcurrentRunError,
-    CorruptCheckpointError,
 )
-from godwit.state.chains import Chains
+from godwit.state.commit_history import CommitHistory
 from godwit.state.evolution import FlowVersion
 from godwit.state.framing import encode_commit, encode_record
 from godwit.state.identity import differences
 from godwit.state.ownership import (
     create_identity,
+    create_numbered,
     load_record,
     numbers_in,
     overtaken,
     stored_identity,
     take_over,
 )
+from godwit.state.physical_plan import PhysicalPlan
 from godwit.state.records import (
-    COMMITS,
-    EDITS,
     FLOWS,
-    MANIFESTS,
+    PLANS,
     RUNS,
     CommitRecord,
-    EditRecord,
     FlowIdentity,
     Manifest,
     RunRecord,
-    StateId,
     commit_path,
-    edit_path,
-    flow_path,
     manifest_path,
     number_in,
     run_path,
@@ -70,24 +64,16 @@ DEFAULT_RETAIN_EPOCHS: Final = 10
 DEFAULT_MANIFEST_INTERVAL: Final = 50
 
 
-class CommitLog:
+class CommitLog(CommitHistory):
     """The committed epochs of one checkpoint; made by `create_or_open` or `open_read_only`.
+
+    `flow` and `plan` are what the next record is committed under.
 
     Attributes
     ----------
-    storage
-        The checkpoint's directory.
-    identity
-        Whose checkpoint it is.
-    latest
-        The latest commit record; ``None`` before the first.
-    chains
-        What brings each key group to its version as of `latest`, by the names of `flow`.
     lock
         Held while a commit changes `chains` and `latest`, and never while it reads or writes.
         Whoever reads several things that belong together beside commits holds it.
-    flow
-        The flow version that the next record is committed under; -1 if there is none.
     retain_epochs
         How many committed epochs stay readable.
     manifest_interval
@@ -103,26 +89,11 @@ class CommitLog:
         retain_epochs: int,
         manifest_interval: int,
     ) -> None:
-        self.storage = storage
-        self.identity = identity
+        super().__init__(storage, identity)
         self.retain_epochs = retain_epochs
         self.manifest_interval = manifest_interval
         self._run = run
-        self._records: dict[int, CommitRecord] = {}
-        self._versions: dict[int, FlowVersion] = {}
-        self.latest: CommitRecord | None = None
         self.lock = threading.RLock()
-        records = numbers_in(storage, COMMITS)
-        self._manifests = numbers_in(storage, MANIFESTS)
-        latest = max(records, default=-1)
-        if self._manifests and self._manifests[-1] > latest:
-            load_record(storage, commit_path(self._manifests[-1]), CommitRecord)
-        if latest >= 0:
-            self.latest = self.load(latest)
-            if self.latest.manifest >= 0 and self.latest.manifest not in self._manifests:
-                load_record(storage, manifest_path(self.latest.manifest), Manifest)
-        self.chains = self.replay(latest)
-        self.flow = self.chains.flow
 
     @classmethod
     def create_or_open(
@@ -132,6 +103,7 @@ class CommitLog:
         run_id: str,
         *,
         flow: FlowVersion | None = None,
+        plan: PhysicalPlan | None = None,
         retain_epochs: int = DEFAULT_RETAIN_EPOCHS,
         manifest_interval: int = DEFAULT_MANIFEST_INTERVAL,
     ) -> CommitLog:
@@ -147,6 +119,8 @@ class CommitLog:
             Unique for this run.
         flow
             What the flow is from the next epoch on; ``None`` if that is what it was.
+        plan
+            What makes a component from the next epoch on; ``None`` if that is what it was.
         retain_epochs, manifest_interval
             See the attributes; at least 1.
 
@@ -184,6 +158,7 @@ class CommitLog:
         )
         if flow is not None or log.latest is None:
             log._begin(flow or FlowVersion(), run)
+        log.use_plan(plan or log.physical_plan or PhysicalPlan())
         return log
 
     @classmethod
@@ -223,74 +198,16 @@ class CommitLog:
                 run_id=run.run_id,
             )
         # Versions of starts that failed before their first epoch keep their numbers.
-        number = max([self.flow, *numbers_in(self.storage, FLOWS)]) + 1
-        while True:
-            try:
-                self.storage.create_exclusive(flow_path(number), encode_record(version))
-                break
-            except FileExistsError:  # of another start at this moment
-                number += 1
+        number = create_numbered(self.storage, FLOWS, version, after=self.flow)
         self._versions[number] = version
         self.chains.become(number, version)
         self.flow = number
 
-    def version(self, number: int) -> FlowVersion:
-        """Give a flow version that a committed record or reference names.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If its file is missing or damaged.
-        """
-        found = self._versions.get(number)
-        if found is None:
-            found = load_record(self.storage, flow_path(number), FlowVersion)
-            self._versions[number] = found
-        return found
-
-    def tried_version(self) -> FlowVersion | None:
-        """Give the flow version of the last start, whether it committed an epoch or not."""
-        numbers = numbers_in(self.storage, FLOWS)
-        return self.version(numbers[-1]) if numbers else None
-
-    def versions_since(self, number: int) -> dict[int, FlowVersion]:
-        """Flow versions from the one that counts back to `number`, as far as they go."""
-        found: dict[int, FlowVersion] = {}
-        at = self.flow
-        while at >= max(number, 0):
-            found[at] = self.version(at)
-            at = found[at].previous
-        return found
-
-    def edits(self) -> tuple[EditRecord, ...]:
-        """Edits of the flow version that counts, which the next one is to take up, in order."""
-        found = (
-            load_record(self.storage, edit_path(number), EditRecord)
-            for number in self.edit_numbers()
-        )
-        return tuple(edit for edit in found if edit.flow == self.flow)
-
-    def edit_numbers(self) -> list[int]:
-        """Numbers of all edits that are there, ascending."""
-        return numbers_in(self.storage, EDITS)
-
-    def recorded_as(self, state: StateId) -> StateId:
-        """Give the names of a state as of the latest record: a renaming may be yet to commit."""
-        if self.latest is None or self.latest.flow == self.flow:
-            return state
-        before = self.version(self.flow).name_before(state.operator)
-        return state if before is None else StateId(before, state.state)
-
-    @property
-    def latest_epoch(self) -> int:
-        """The latest committed epoch; -1 before the first."""
-        return -1 if self.latest is None else self.latest.epoch
-
-    @property
-    def retained_epochs(self) -> range:
-        """The epochs whose state can be read."""
-        latest = self.latest  # read once: a collection may run beside commits
-        return range(0) if latest is None else range(latest.retained_from, latest.epoch + 1)
+    def use_plan(self, plan: PhysicalPlan) -> None:
+        """Commit the epochs from the next one on under a physical plan."""
+        if self.plan < 0 or plan != self.physical_plan:
+            self.plan = create_numbered(self.storage, PLANS, plan, after=self.plan)
+            self._plans[self.plan] = plan
 
     def commit(self, record: CommitRecord) -> CommitRecord:
         """Commit the next epoch. When this returns, it is durable; before, it may or may not be.
@@ -298,8 +215,8 @@ class CommitLog:
         Parameters
         ----------
         record
-            Of epoch ``latest_epoch + 1``; ``run_id``, ``flow``, ``retained_from`` and ``manifest``
-            are set here.
+            Of epoch ``latest_epoch + 1``; ``run_id``, ``flow``, ``plan``, ``retained_from`` and
+            ``manifest`` are set here.
 
         Returns
         -------
@@ -322,7 +239,7 @@ class CommitLog:
                 f"The checkpoint {self.storage.uri!r} is open to read only.",
                 remedy="Open it with CommitLog.create_or_open to commit.",
             )
-        record = msgspec.structs.replace(record, run_id=run.run_id, flow=self.flow)
+        record = msgspec.structs.replace(record, run_id=run.run_id, flow=self.flow, plan=self.plan)
         self.chains.check(record)
         self._check_files(record)
         self._check_ownership(run)
@@ -348,95 +265,6 @@ class CommitLog:
             if epoch < self.anchor:
                 self._records.pop(epoch, None)
         return settled
-
-    def record(self, epoch: int) -> CommitRecord:
-        """Commit record of a retained epoch.
-
-        Raises
-        ------
-        CheckpointError
-            If the epoch is not retained, or not committed yet.
-        CorruptCheckpointError
-            If its file is missing or damaged.
-        """
-        self._require_retained(epoch)
-        return self.load(epoch)
-
-    def chains_at(self, epoch: int) -> Chains:
-        """Chains as of a retained epoch.
-
-        Raises
-        ------
-        CheckpointError
-            If the epoch is not retained, or not committed yet.
-        CorruptCheckpointError
-            If a file that is needed is missing or damaged.
-        """
-        self._require_retained(epoch)
-        return self.replay(epoch)
-
-    @property
-    def anchor(self) -> int:
-        """Epoch of the manifest that the earliest retained epoch starts from; -1 for none."""
-        return self.manifest_before(self.retained_epochs.start)
-
-    def manifest_before(self, epoch: int) -> int:
-        """Epoch of the latest manifest of `epoch` or earlier; -1 for none."""
-        return max((m for m in self._manifests if m <= epoch), default=-1)
-
-    def forget_manifests(self, *, before: int) -> None:
-        """Take note that manifests of epochs earlier than `before` were deleted."""
-        for epoch in [epoch for epoch in self._manifests if epoch < before]:
-            self._manifests.remove(epoch)
-
-    def _require_retained(self, epoch: int) -> None:
-        if epoch not in self.retained_epochs:
-            retained = self.retained_epochs
-            there_are = (
-                f"epochs {retained[0]} to {retained[-1]} are retained"
-                if retained
-                else "no epoch is committed yet"
-            )
-            raise CheckpointError(
-                f"Epoch {epoch} cannot be read from the checkpoint {self.storage.uri!r}: "
-                f"{there_are}.",
-                remedy="Name one of the retained epochs; retain_epochs says how many are kept.",
-                epoch=epoch,
-                retained=(retained.start, retained.stop - 1),
-            )
-
-    def replay(self, epoch: int) -> Chains:
-        """Give the chains as of any epoch whose records are still there, retained or not."""
-        start = self.manifest_before(epoch)
-        if start >= 0:
-            path = manifest_path(start)
-            manifest = load_record(self.storage, path, Manifest)
-            if manifest.num_key_groups != self.identity.num_key_groups:
-                raise _contradiction(
-                    self.storage,
-                    path,
-                    f"it has {manifest.num_key_groups} key groups, not "
-                    f"{self.identity.num_key_groups}",
-                )
-            chains = Chains.restore(manifest)
-        else:
-            chains = Chains(self.identity.num_key_groups)
-        for later in range(start + 1, epoch + 1):
-            record = self.load(later)
-            if record.flow != chains.flow:
-                chains.become(record.flow, self.version(record.flow))
-            for problem in chains.problems(record):
-                raise _contradiction(self.storage, commit_path(later), problem)
-            chains.apply(record)
-        return chains
-
-    def load(self, epoch: int) -> CommitRecord:
-        """Give the commit record of any epoch whose record is still there, retained or not."""
-        found = self._records.get(epoch)
-        if found is None:
-            found = load_record(self.storage, commit_path(epoch), CommitRecord)
-            self._records[epoch] = found
-        return found
 
     def _write_manifest(self) -> None:
         path = manifest_path(self.latest_epoch)
@@ -477,14 +305,3 @@ class CommitLog:
             remedy="Start the query again: it goes on after what is committed.",
             epoch=epoch,
         )
-
-
-def _contradiction(storage: CheckpointStorage, path: str, problem: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"The file {path!r} of the checkpoint {storage.uri!r} contradicts the records before it: "
-        f"{problem}.",
-        remedy="Restore this file from a copy of the checkpoint; run a verification to see what "
-        "else is affected.",
-        file=path,
-        uri=storage.uri,
-    )

@@ -15,6 +15,7 @@ from godwit.state.records import (
     FLOWS,
     IDENTITY,
     MANIFESTS,
+    PLANS,
     RUNS,
     FlowIdentity,
     RunRecord,
@@ -23,7 +24,7 @@ from godwit.state.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from godwit.state.storage import CheckpointStorage
 
@@ -78,6 +79,8 @@ class CheckpointSummary:
         Retained epochs, first and last; ``None`` if none is committed.
     pending
         What the next epoch is to rename and drop, in words.
+    plan, components
+        Number of the physical plan, and component → its operators; -1 before the first epoch.
     states
         By operator and state.
     files, file_bytes
@@ -90,6 +93,8 @@ class CheckpointSummary:
     run_id: str
     epochs: tuple[int, int] | None
     pending: tuple[str, ...]
+    plan: int
+    components: Mapping[str, tuple[str, ...]]
     states: tuple[StateSummary, ...]
     files: int
     file_bytes: int
@@ -112,7 +117,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
     runs = [entry.path for entry in storage.list(RUNS) if number_in(entry.path) is not None]
     files = [
         entry
-        for directory in ("", RUNS, FLOWS, EDITS, COMMITS, MANIFESTS, BLOCKS)
+        for directory in ("", RUNS, FLOWS, PLANS, EDITS, COMMITS, MANIFESTS, BLOCKS)
         for entry in storage.list(directory)
         if entry.path == IDENTITY or number_in(entry.path, temporary=True) is not None
     ]
@@ -122,6 +127,13 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
         run_id=load_record(storage, runs[-1], RunRecord).run_id if runs else "",
         epochs=(retained[0], retained[-1]) if retained else None,
         pending=tuple(_pending(log)),
+        plan=log.plan,
+        components={
+            c.name: c.operators
+            for plan in [log.physical_plan]
+            if plan is not None
+            for c in plan.components
+        },
         states=tuple(_state_summary(log, state) for state in log.chains.states),
         files=len(files),
         file_bytes=sum(entry.size_bytes for entry in files),

@@ -20,6 +20,7 @@ from godwit.state.records import (
     FlowIdentity,
     RunRecord,
     number_in,
+    numbered_path,
     run_path,
 )
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "create_identity",
+    "create_numbered",
     "load_record",
     "numbers_in",
     "overtaken",
@@ -55,6 +57,20 @@ def numbers_in(storage: CheckpointStorage, directory: str) -> list[int]:
     """Numbers of the records in a directory, ascending."""
     numbers = (number_in(entry.path) for entry in storage.list(directory))
     return sorted(number for number in numbers if number is not None)
+
+
+def create_numbered(
+    storage: CheckpointStorage, directory: str, value: msgspec.Struct, *, after: int
+) -> int:
+    """Write a record under the next free number of a directory, later than `after`."""
+    number = max([after, *numbers_in(storage, directory)]) + 1
+    while True:
+        try:
+            storage.create_exclusive(numbered_path(directory, number), encode_record(value))
+        except FileExistsError:  # of another start at this moment
+            number += 1
+        else:
+            return number
 
 
 def stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
 from godwit.state.evolution import FlowVersion
+from godwit.state.physical_plan import PhysicalPlan
 from godwit.state.records import (
     ALIGNMENT,
     BLOCKS,
@@ -99,6 +100,18 @@ def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
         yield from _plain("the type of a state", description.type)
 
 
+def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
+    names = [component.name for component in plan.components]
+    operators = [name for component in plan.components for name in component.operators]
+    for what, found in (("a component", names), ("an operator", operators)):
+        if len(set(found)) < len(found):
+            yield f"it names {what} twice"
+    if not all(component.operators for component in plan.components):
+        yield "it has a component without operators"
+    if len(operators) > _MAX_STATES:
+        yield f"it has {len(operators)} operators"
+
+
 def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     if record.epoch != number:
         yield f"it is of epoch {record.epoch}"
@@ -173,6 +186,7 @@ _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
     JournalSegment: _journal,
     FlowVersion: _flow,
     EditRecord: _edit,
+    PhysicalPlan: _plan,
     CommitRecord: _commit,
     Manifest: _manifest,
 }

@@ -4,6 +4,7 @@ The checkpoint is a directory of files that are written once and never changed::
 
     identity.rec                            whose checkpoint this is
     flows/<number>.rec                      what the flow's operators were, from some epoch on
+    plans/<number>.rec                      which operators made a component, from some epoch on
     edits/<number>.rec                      what the next flow version is to rename and drop
     runs/<number>.rec                       who opened it to write; the last one owns it
     commits/<epoch>.rec                     the one record that makes an epoch's files count
@@ -41,6 +42,7 @@ __all__ = [
     "IDENTITY",
     "JOURNAL",
     "MANIFESTS",
+    "PLANS",
     "RUNS",
     "BatchRef",
     "BlockRef",
@@ -63,7 +65,9 @@ __all__ = [
     "journal_path",
     "manifest_path",
     "number_in",
+    "numbered_path",
     "padded",
+    "plan_path",
     "run_path",
 ]
 
@@ -72,6 +76,7 @@ FORMAT: Final = 2
 
 IDENTITY: Final = "identity.rec"
 FLOWS: Final = "flows"
+PLANS: Final = "plans"
 EDITS: Final = "edits"
 RUNS: Final = "runs"
 COMMITS: Final = "commits"
@@ -261,7 +266,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     flow
         The flow version it ran under. Set by the commit log.
     plan
-        Version of the physical plan it ran under: which operators make a component.
+        Number of the physical plan it ran under (`godwit.state.physical_plan`). Set by the commit
+        log.
     batch
         The micro-batch that it covers; ``None`` for an epoch without input.
     before
@@ -450,38 +456,49 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[WaitingManifest, ...]
 
 
+def numbered_path(directory: str, number: int) -> str:
+    """Path of the record of that number in a directory."""
+    return f"{directory}/{number:012d}.rec"
+
+
 def commit_path(epoch: int) -> str:
     """Path of the commit record of `epoch`."""
-    return f"{COMMITS}/{epoch:012d}.rec"
+    return numbered_path(COMMITS, epoch)
 
 
 def manifest_path(epoch: int) -> str:
     """Path of the manifest of `epoch`."""
-    return f"{MANIFESTS}/{epoch:012d}.rec"
+    return numbered_path(MANIFESTS, epoch)
 
 
 def edit_path(number: int) -> str:
     """Path of the record of edit `number`."""
-    return f"{EDITS}/{number:012d}.rec"
+    return numbered_path(EDITS, number)
 
 
 def flow_path(number: int) -> str:
     """Path of the record of flow version `number`."""
-    return f"{FLOWS}/{number:012d}.rec"
+    return numbered_path(FLOWS, number)
+
+
+def plan_path(number: int) -> str:
+    """Path of the record of physical plan `number`."""
+    return numbered_path(PLANS, number)
 
 
 def run_path(number: int) -> str:
     """Path of the record of run `number`."""
-    return f"{RUNS}/{number:012d}.rec"
+    return numbered_path(RUNS, number)
 
 
 def journal_path(number: int) -> str:
     """Path of the journal's segment `number`."""
-    return f"{JOURNAL}/{number:012d}.rec"
+    return numbered_path(JOURNAL, number)
 
 
 _NUMBERED = re.compile(
-    rf"(?:{RUNS}|{FLOWS}|{EDITS}|{COMMITS}|{MANIFESTS}|{JOURNAL})/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
+    rf"(?:{RUNS}|{FLOWS}|{PLANS}|{EDITS}|{COMMITS}|{MANIFESTS}|{JOURNAL})"
+    rf"/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
     rf"|{BLOCKS}/(\d{{12}})-[\w.+-]+\.blk"
 )
 

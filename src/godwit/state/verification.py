@@ -22,12 +22,14 @@ from godwit.state.chains import Chains
 from godwit.state.entries import is_entries_of
 from godwit.state.evolution import FlowVersion, columns_of
 from godwit.state.ownership import load_record
+from godwit.state.physical_plan import PhysicalPlan
 from godwit.state.records import (
     COMMITS,
     EDITS,
     FLOWS,
     IDENTITY,
     MANIFESTS,
+    PLANS,
     RUNS,
     BlockRef,
     CommitRecord,
@@ -42,6 +44,7 @@ from godwit.state.records import (
     flow_path,
     manifest_path,
     number_in,
+    plan_path,
 )
 from godwit.state.written_files import decode_files
 
@@ -120,6 +123,7 @@ class _Verification:
         self.records = self.checked_bytes = 0
         self.num_key_groups: int | None = None
         self.flows: dict[int, FlowVersion | None] = {}
+        self.plans: dict[int, PhysicalPlan | None] = {}
         self.checked: dict[BlockRef, pa.Schema | None] = {}
 
     def run(self) -> VerificationReport:
@@ -128,6 +132,7 @@ class _Verification:
         for _, path in self.numbered(RUNS):
             self.load(path, RunRecord)
         self.flows = {n: self.load(path, FlowVersion) for n, path in self.numbered(FLOWS)}
+        self.plans = {n: self.load(path, PhysicalPlan) for n, path in self.numbered(PLANS)}
         for _, path in self.numbered(EDITS):
             self.load(path, EditRecord)
         commits = {n: self.load(path, CommitRecord) for n, path in self.numbered(COMMITS)}
@@ -188,12 +193,18 @@ class _Verification:
                 self.check_segments(chains.segments())
                 self.check_snapshots(chains.snapshots())
             if epoch >= floor and record is not None:
+                self.check_plan(record)
                 self.check_segments(record.segments)
                 self.check_snapshots(record.snapshots)
                 self.check_outputs(record.outputs)
         if chains is not None:
             self.check_columns(chains)
         return floor, last
+
+    def check_plan(self, record: CommitRecord) -> None:
+        if record.plan not in self.plans:
+            problem = f"It is missing; epoch {record.epoch} ran under it."
+            self.find(plan_path(record.plan), problem, _RESTORE)
 
     def check_records_exist(self, first: int, commits: Collection[int], last: int) -> None:
         """Find the records that are missing from `first` on, a run of them at a time.

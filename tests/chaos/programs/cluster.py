@@ -8,7 +8,6 @@ each has a directory of its own, with ``in/``, ``out/``, ``ck/`` and, when it is
 from __future__ import annotations
 
 import json
-import random
 import sys
 import threading
 import time
@@ -21,7 +20,6 @@ from tests.chaos.flow import SHARDS, Row, chaos_flow, epochs_of
 from tests.chaos.results import put
 
 from godwit.dataflow.hashing import hash_keys
-from godwit.migration import Bounds, LossPolicy, Policy
 from godwit.model import events
 from godwit.model.key_groups import key_groups_of
 from godwit.spark.errands import Errands
@@ -68,7 +66,6 @@ class Scenario:
     cluster: LocalCluster
     spark: SparkSession
     directory: Path
-    policy: Policy = field(default_factory=Policy)
     epochs: list[list[Row]]
     query: gw.Query = field(init=False)
     put: int = 0
@@ -83,7 +80,6 @@ class Scenario:
         self.query = flow.start(
             checkpoint=self.directory / "ck",
             executors=3,
-            policy=self.policy,
             name=self.directory.name,
         )
 
@@ -123,14 +119,6 @@ class Scenario:
         """Wait until the flow knows that an executor is gone."""
         until(lambda: executor not in self.query.executors, f"the loss of {executor}")
 
-    def losses(self) -> int:
-        """Count the executors that the flow has lost."""
-        return sum(isinstance(event, events.ExecutorLost) for event in self.query.events)
-
-    def wait_for_losses(self, number: int) -> None:
-        """Wait until the flow has lost that many executors."""
-        until(lambda: self.losses() >= number, f"loss {number}")
-
     def settle(self) -> None:
         """Go on until every key group runs and no row waits."""
         for _ in range(6):
@@ -166,19 +154,6 @@ def suspended(scenario: Scenario) -> None:
     scenario.finish()
 
 
-def loaded(scenario: Scenario) -> None:
-    """Key groups are loaded at once, whenever an executor dies: also in the middle of an epoch."""
-    scenario.process(3)
-    scenario.kill(scenario.owners("totals")[0])
-    scenario.process()
-    plan = dict.fromkeys(range(4), scenario.query.executors[-1])
-    migration = scenario.query.migrate(plan, component="totals", strategy="disruptive")
-    scenario.process(acts={7: "1 executor mid-epoch"})
-    scenario.process(2)  # a migration ends with the first epoch that begins after its last switch
-    migration.wait(PATIENCE_S)
-    scenario.finish()
-
-
 def fetched(scenario: Scenario) -> None:
     """An executor dies after some lanes of the next level have fetched what it sent."""
     scenario.process(3)
@@ -197,46 +172,12 @@ def fetched(scenario: Scenario) -> None:
     scenario.finish()
 
 
-def at_random(scenario: Scenario, rng: random.Random) -> None:
-    """Migrations, and deaths of their sources, their destinations and of whoever works."""
-    scenario.process(3)
-    for number, deed in enumerate(["source", "", "mid-epoch", "destination", "mid-epoch"]):
-        component = rng.choice(["order", "totals", "shards"])
-        query = scenario.query
-        until(lambda: len(scenario.query.executors) >= 2, "two executors")
-        source = scenario.owners(component)[0]
-        destination = rng.choice([name for name in query.executors if name != source])
-        moving = query.assignment[component].key_groups(source).tolist()
-        if query._run.view.components[component].migration is None:
-            query.migrate(
-                dict.fromkeys(moving, destination), component=component, bounds=Bounds(max_moves=2)
-            )
-        scenario.told.setdefault("deeds", []).append([deed, component, len(moving)])
-        if deed == "source":
-            scenario.kill(source)
-        elif deed == "destination":
-            scenario.kill(destination)
-        elif deed == "mid-epoch":
-            losses = scenario.losses()
-            scenario.process(acts={rng.randrange(40): f"1 executor {number}"})
-            scenario.wait_for_losses(losses + 1)
-        scenario.process()
-    scenario.finish()
-
-
 def main(path: str) -> None:
     """Run all scenarios."""
     config = json.loads(Path(path).read_text())
     directory = Path(config["directory"])
-    rng = random.Random(config["seed"])
     patient_warming()
-    load = Policy(on_loss=LossPolicy.LOAD)
-    scenarios: list[tuple[str, Policy, Callable[[Scenario], None]]] = [
-        ("suspended", Policy(), suspended),
-        ("loaded", load, loaded),
-        ("fetched", Policy(), fetched),
-        ("at_random", Policy(), lambda s: at_random(s, rng)),
-    ]
+    scenarios = {"suspended": suspended, "fetched": fetched}
     with LocalCluster(workers=3, memory="512m", work_dir=directory / "cluster") as cluster:
         settings = {
             "spark.driver.memory": "512m",
@@ -247,19 +188,16 @@ def main(path: str) -> None:
         }
         spark = cluster.session("chaos", settings)
         spark.sparkContext.setLogLevel("OFF")
-        for name, policy, run in scenarios:
-            if name not in config["scenarios"]:
-                continue
+        for name in config["scenarios"]:
             print(time.strftime("%H:%M:%S"), name, flush=True)  # noqa: T201  the log of this program
             scenario = Scenario(
                 cluster=cluster,
                 spark=spark,
                 directory=directory / name,
-                policy=policy,
                 epochs=epochs_of(config["seed"], 24),
             )
             scenario.start()
-            run(scenario)
+            scenarios[name](scenario)
 
 
 if __name__ == "__main__":

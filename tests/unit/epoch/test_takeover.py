@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.oracles.evolving import Program, compiled
 
-from godwit.epoch.takeover import take_up
+from godwit.epoch.takeover import carried_on, take_up
 from godwit.model.errors import CheckpointMismatchError
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.state.records import CommitRecord
 from godwit.state.storage import CheckpointStorage
 
@@ -68,3 +69,40 @@ def test_a_start_that_does_not_fit_takes_nothing_over(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMismatchError, match="operator 'a': kind was 'compute'"):
         start(tmp_path, compiled(Program(operators={"a": ()})))
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+
+
+def plan(**components: tuple[str, ...]) -> PhysicalPlan:
+    return PhysicalPlan(
+        components=tuple(ComponentPlan(name=n, operators=o) for n, o in components.items())
+    )
+
+
+def test_a_physical_plan_is_carried_on_to_the_operators_that_there_are_now() -> None:
+    held = plan(a=("a", "b"), c=("c",), d=("d",))
+    given = plan(x=("x",), b=("b",), d=("d",), new=("new",))
+    carried = carried_on(held, given, {"a": "x"})
+    assert carried == plan(x=("x", "b"), d=("d",), new=("new",))
+    assert carried_on(None, given, {}) == given
+
+
+def test_a_plan_in_which_a_name_would_mean_two_things_is_not_carried_on() -> None:
+    given = plan(a=("a",), b=("b",))
+    assert carried_on(plan(b=("a",)), given, {}) == given
+    assert carried_on(plan(b=("a",), a=("c",)), plan(a=("a",), c=("c",)), {"b": "a"}) == plan(
+        a=("a",), c=("c",)
+    )
+
+
+def test_a_start_goes_on_under_the_plan_of_the_last_epoch(tmp_path: Path) -> None:
+    two = compiled(Program(operators={"a": ("total",), "b": ("rows",)}))
+    storage = CheckpointStorage.open(tmp_path)
+    shared = two.under(plan(both=("a", "b")))
+    log, taken_up = take_up(shared, storage, "run", retain_epochs=3)
+    assert log.commit(CommitRecord(epoch=0, run_id="")).plan == 0
+    log, taken_up = take_up(two, storage, "run", retain_epochs=3)
+    assert taken_up.flow.physical_plan == shared.physical_plan
+    assert log.commit(CommitRecord(epoch=1, run_id="")).plan == 0
+    # Without the other one, the component goes on with one operator, and that is another plan.
+    log, taken_up = take_up(FLOW, storage, "run", retain_epochs=3)
+    assert taken_up.flow.physical_plan == plan(both=("a",))
+    assert log.commit(CommitRecord(epoch=2, run_id="")).plan == 1

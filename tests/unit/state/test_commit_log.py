@@ -92,7 +92,6 @@ def test_what_was_committed_is_there_after_opening_again(storage: CheckpointStor
             watermarks={"source": 17},
             expired={"op/state": 16},
             batch=BatchRef(number=7, digest="abc"),
-            plan=3,
         )
     )
     again = open_log(storage, "second")
@@ -102,7 +101,7 @@ def test_what_was_committed_is_there_after_opening_again(storage: CheckpointStor
     assert again.latest.watermarks == {"source": 17}
     assert again.latest.assignments == settled.assignments
     assert again.latest.expired == {"op/state": 16}
-    assert (again.latest.batch, again.latest.plan) == (BatchRef(number=7, digest="abc"), 3)
+    assert again.latest.batch == BatchRef(number=7, digest="abc")
     assert again.latest.consumed == {"op": [3]}
     assert again.chains.versions(STATE).tolist() == [-1, 0, -1, -1, -1, -1, -1, -1]
 
