@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 __all__ = ["postgres", "postgres_server", "spark"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what starts Spark in one process, where tests are dealt out to several.
+
+    One session serves many tests, and two at once only take each other's cores.  First, since the
+    plugin that deals tests out reads the marks in the same hook.
+    """
+    for item in items:
+        if {"spark", "chaos"} & {mark.name for mark in item.iter_markers()}:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Yield a Spark session with two cores, loopback only, as plain as can be."""
