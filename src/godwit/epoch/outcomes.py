@@ -93,6 +93,7 @@ def outcome_of(
     done_for: dict[str, list[OperatorReport]] = {}
     waited: dict[str, list[int]] = {}
     lane_ms: dict[str, float] = {}
+    executor_cpu_ms: dict[str, float] = {}
     sink_rows: dict[str, int] = {}
     for ref in record.outputs:
         sink_rows[ref.sink] = sink_rows.get(ref.sink, 0) + ref.rows
@@ -104,6 +105,8 @@ def outcome_of(
             component = of_operator[done.operator].name
             done_for.setdefault(component, []).append(done)
             waited.setdefault(component, []).extend(done.waited)
+            spent = executor_cpu_ms.get(report.executor, 0.0)
+            executor_cpu_ms[report.executor] = spent + float(np.sum(done.load.cpu_ms))
             here = parts.setdefault(report.executor, {})
             for state, versions in done.versions.items():
                 here.setdefault(state, []).append(versions)
@@ -119,6 +122,7 @@ def outcome_of(
         sink_rows=sink_rows,
         loads={c.name: _load(c, done_for.get(c.name, ()), chains) for c in flow.components},
         traffic=traffic_to(flow, reports),
+        executor_cpu_ms=executor_cpu_ms,
         waited={name: tuple(sorted(set(key_groups))) for name, key_groups in waited.items()},
         reach={c.name: reach_of(c.states, tables, chains, copies) for c in flow.components},
         tables=tables,

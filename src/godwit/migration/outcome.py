@@ -91,6 +91,8 @@ class EpochOutcome:
         Component → what its key groups cost.
     traffic
         Component → what operators upstream sent to it; sources are not counted.
+    executor_cpu_ms
+        Executor → CPU milliseconds that its lanes spent on key groups, all components together.
     waited
         Component → key groups whose rows went to the wait buffer.
     reach
@@ -110,6 +112,7 @@ class EpochOutcome:
     sink_rows: Mapping[str, int] = field(default_factory=dict)
     loads: Mapping[str, ComponentLoad] = field(default_factory=dict)
     traffic: Mapping[str, ComponentTraffic] = field(default_factory=dict)
+    executor_cpu_ms: Mapping[str, float] = field(default_factory=dict)
     waited: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reach: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     tables: Mapping[str, Mapping[Any, Mapping[int, int]]] = field(default_factory=dict)
@@ -137,6 +140,7 @@ class EpochOutcome:
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
             "sink_rows": dict(self.sink_rows),
+            "executor_cpu_ms": {name: round(ms, 3) for name, ms in self.executor_cpu_ms.items()},
             "waiting": {name: len(waited) for name, waited in self.waited.items()},
             "loads": {
                 name: {

@@ -14,18 +14,19 @@ import logging
 import threading
 import time
 from collections import deque
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from godwit.dataflow.naming import error_line, function_name
 from godwit.model.events import ListenerFailed
+from godwit.state.journal import JournalWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
-    from godwit.migration import EpochOutcome
     from godwit.model.events import Event
-    from godwit.state.journal import JournalWriter
 
     Listener = Callable[[Event], None]
 
@@ -35,6 +36,25 @@ _MAX_EVENTS = 10_000
 _FLUSH_S = 1.0
 _MAX_FAILURES = 100
 _logger = logging.getLogger("godwit")
+
+
+class _Sample:
+    """Values that are asked for now and then."""
+
+    def __init__(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
+        self.kind, self._ask = kind, ask
+        self._latest: Mapping[str, Any] | None = None
+
+    def changed(self) -> Mapping[str, Any] | None:
+        """Give the values if they are others than the last time."""
+        try:
+            values = self._ask()
+        except Exception:  # noqa: BLE001  figures are not worth the thread that tells events
+            return None
+        if values is None or values == self._latest:
+            return None
+        self._latest = values
+        return values
 
 
 class EventDispatcher:
@@ -54,6 +74,7 @@ class EventDispatcher:
         self._listeners: list[Listener] = []
         self._reported: set[tuple[int, str]] = set()
         self._journal: JournalWriter | None = None
+        self._samples: list[_Sample] = []
         self._flushed_s = time.monotonic()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=f"godwit-events-{name}")
@@ -92,15 +113,41 @@ class EventDispatcher:
         with self._order:
             self._queue.put(keep)
 
-    def note(self, outcome: EpochOutcome) -> None:
-        """Write an outcome into the journal, after the events so far."""
+    def note(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> None:
+        """Write an entry into the journal, after the events so far.
+
+        Parameters
+        ----------
+        kind
+            Of the entry.
+        values
+            Gives its plain values, on the thread that writes.
+        """
 
         def note() -> bool:
-            self._write(lambda journal: journal.add("outcome", outcome.to_dict()))
+            self._write(lambda journal: journal.add(kind, values()))
             return True
 
         with self._order:
             self._queue.put(note)
+
+    def sample(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
+        """Ask for values about once a second, and write them into the journal when they change.
+
+        Parameters
+        ----------
+        kind
+            Of the entries.
+        ask
+            Gives plain values, or ``None`` if there are none now. If it raises, there are none.
+        """
+
+        def sample() -> bool:
+            self._samples.append(_Sample(kind, ask))
+            return True
+
+        with self._order:
+            self._queue.put(sample)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until listeners have heard of everything so far, and the journal holds it.
@@ -145,8 +192,11 @@ class EventDispatcher:
         self._flush_journal()
 
     def _flush_journal(self) -> None:
+        for sample in self._samples:
+            if (values := sample.changed()) is not None:
+                self._write(partial(JournalWriter.add, kind=sample.kind, values=values))
+        self._write(JournalWriter.flush)
         self._flushed_s = time.monotonic()
-        self._write(lambda journal: journal.flush())
 
     def _write(self, work: Callable[[JournalWriter], None]) -> None:
         if self._journal is None:

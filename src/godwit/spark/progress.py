@@ -56,8 +56,10 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``),
         ``laneMs`` (per phase of the lanes, the sum over lanes), ``changelogBytes``,
         ``snapshotBytes``, ``stateBytes`` (of the key groups touched), ``numKeys`` (distinct keys
-        touched), ``waitingKeyGroups``, ``inFlightKeyGroups``, ``keyGroups`` (component → executor →
-        number).
+        touched), ``waitingKeyGroups``, ``suspendedKeyGroups``, ``inFlightKeyGroups``,
+        ``plannedMoves`` (key groups that are to move and are not in flight yet), ``keyGroups``
+        (component → executor → number), ``executors`` (executor → ``lanes``, ``draining``,
+        ``cpuMs``: what its lanes spent on key groups in this epoch).
     """
     took = watch.took_ms()
     return {
@@ -76,9 +78,19 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         "stateBytes": sum(int(load.state_bytes.sum()) for load in outcome.loads.values()),
         "numKeys": sum(int(load.keys.sum()) for load in outcome.loads.values()),
         "waitingKeyGroups": sum(len(c.waiting) for c in view.components.values()),
+        "suspendedKeyGroups": sum(len(c.suspended) for c in view.components.values()),
+        "plannedMoves": sum(len(c.moves) for c in view.components.values()),
         "inFlightKeyGroups": sum(len(c.transfers) for c in view.components.values()),
         "keyGroups": {
             name: {e: len(c.assignment.key_groups(e)) for e in c.assignment.executors}
             for name, c in view.components.items()
+        },
+        "executors": {
+            name: {
+                "lanes": lanes,
+                "draining": name in view.draining,
+                "cpuMs": round(outcome.executor_cpu_ms.get(name, 0.0), 3),
+            }
+            for name, lanes in view.executors.items()
         },
     }

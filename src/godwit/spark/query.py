@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from godwit.spark.balancing import AnyStrategy, Balancing
 from godwit.spark.ending import Ending
 from godwit.spark.migrations import Migration
 from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
+from godwit.spark.progress_sources import sources_of
 from godwit.spark.quiet_epochs import QuietEpochs
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ class Query(Balancing):
             cancel=run.cancel_jobs,
             close=self._close_run,
         )
+        dispatcher.sample("sources", partial(sources_of, spark))
         _open.add(self)
         self._quiet = QuietEpochs(run=run, driver=driver, spark_query=spark, ending=self._ending)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.epoch.instructor import Instructor
     from godwit.lane.messages import EpochInstruction, LaneReport
-    from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
+    from godwit.migration import EpochPlan, ProtocolView
     from godwit.spark.conducting import Conducting
     from godwit.spark.errands import Errands
     from godwit.spark.executor_watch import ExecutorWatch
@@ -74,7 +74,7 @@ class Run:
     batches
         Spark's log of micro-batches.
     note
-        Takes every outcome, for the journal.
+        Takes kind and values of entries for the journal.
     program
         What executors need of the flow.
     counting
@@ -106,7 +106,7 @@ class Run:
         watch: ExecutorWatch,
         lost: LostExecutors,
         batches: MicroBatches,
-        note: Callable[[EpochOutcome], None],
+        note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
         program: ShippedProgram,
         counting: frozenset[str],
         gate: EpochGate,
@@ -192,7 +192,7 @@ class Run:
                 counting=self._counting,
             )
             conductor.commit(outcome)
-        self._note(outcome)
+        self._note("outcome", outcome.to_dict)
         with watch.phase("deliver"):
             deliver(self.flow, record, self.log.storage, self._spark)
         self.at_step("delivered", epoch)
@@ -201,6 +201,7 @@ class Run:
         made = progress_of(outcome, self.view, watch)
         with self._noting:
             self._progress.append(made)
+        self._note("progress", lambda: made)
         with self.conducting.turn() as conductor:
             conductor.announce(
                 events.EpochCommitted,

@@ -168,3 +168,26 @@ def test_an_error_that_cannot_be_told_and_a_listener_that_exits_end_nothing() ->
     assert [f.error for f in failures(dispatcher)] == ["Unspeakable", "SystemExit"]
     assert heard[:2] == [0, 1]
     dispatcher.close()
+
+
+def test_samples_are_written_when_they_change_and_may_fail(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    dispatcher = EventDispatcher("q")
+    dispatcher.keep(JournalWriter(storage, "r"))
+    answers: list[Any] = [None, {"behind": 4}, {"behind": 4}, RuntimeError(), {"behind": 2}]
+
+    def ask() -> Any:
+        answer = answers.pop(0) if answers else {"behind": 2}
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    dispatcher.sample("sources", ask)
+    while answers:
+        assert dispatcher.flush(PATIENCE_S)
+    assert dispatcher.flush(PATIENCE_S)
+    assert read_tail(storage, 10) == [{"sources": {"behind": 4}}, {"sources": {"behind": 2}}]
+    dispatcher.note("outcome", lambda: {"epoch": 3})
+    assert dispatcher.flush(PATIENCE_S)
+    assert read_tail(storage, 1) == [{"outcome": {"epoch": 3}}]
+    dispatcher.close()
