@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-__all__ = ["add_checkpoint_command"]
+__all__ = ["add_checkpoint_command", "opened_checkpoint"]
 
 _JOURNAL_LINES = 20
 _PATH = "a path, or a URI that pyarrow.fs opens (s3://, gs://, hdfs://)"
@@ -72,7 +72,8 @@ def add_checkpoint_command(subparsers: Any) -> None:
         action.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def _opened(path: str) -> CheckpointStorage:
+def opened_checkpoint(path: str) -> CheckpointStorage:
+    """Open a checkpoint to look at; refuse what is none."""
     storage = CheckpointStorage.open(path)
     if all(entry.path != IDENTITY for entry in storage.list("")):
         raise CheckpointError(
@@ -84,7 +85,7 @@ def _opened(path: str) -> CheckpointStorage:
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    storage = _opened(args.path)
+    storage = opened_checkpoint(args.path)
     summary = inspect(storage)
     journal = read_tail(storage, _JOURNAL_LINES)
     if args.json:
@@ -191,7 +192,7 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    storage = _opened(args.path)
+    storage = opened_checkpoint(args.path)
     if args.json:
         report = verify(storage)
         values = asdict(report) | {"ok": report.ok}

@@ -30,6 +30,7 @@ start here:
   godwit demo                          see a live migration and a recovery on your machine
   godwit checkpoint inspect PATH       what a query has committed, and how large it is
   godwit checkpoint verify PATH        whether a checkpoint is whole
+  godwit top PATH                      a running stream in the terminal
   godwit plan example assignment > p.json  a problem for the planners ...
   godwit plan compare p.json           ... and what each of them would do
 
@@ -41,6 +42,7 @@ Each command explains itself with --help. Streams themselves are started from Py
 _COMMANDS = (
     ("demo", "godwit.cli.demo.command", "add_demo_command", "demo"),
     ("checkpoint", "godwit.cli.checkpoint", "add_checkpoint_command", "cli"),
+    ("top", "godwit.cli.top", "add_top_command", "cli"),
     ("plan", "godwit.cli.plan", "add_plan_command", "planning"),
 )
 

@@ -37,9 +37,11 @@ __all__ = [
     "RENEWAL_S",
     "CheckpointLease",
     "LeaseOwner",
+    "LeaseSight",
     "acquire_lease",
     "break_lease",
     "lease_owner",
+    "look_at_lease",
 ]
 
 EXPIRY_S: Final = 30.0
@@ -47,6 +49,7 @@ EXPIRY_S: Final = 30.0
 
 RENEWAL_S: Final = 5.0
 _WATCH_S: Final = 1.0
+_LOOK_S: Final = 0.05
 _LOCK: Final = "lock"
 _LEASES: Final = "leases"
 _NUMBERED = re.compile(rf"{_LEASES}/(\d{{12}})\.rec")
@@ -82,6 +85,25 @@ class _Beat(msgspec.Struct, frozen=True, kw_only=True):
     released: bool = False
 
 
+class LeaseSight(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at a lease shows.
+
+    Attributes
+    ----------
+    held
+        Whether somebody holds it; ``None`` if one look cannot tell.
+    owner
+        Who does, or is said to.
+    beat
+        Number of the lease and of its last heartbeat, where it is one: held if that moves, dead
+        once it has stood still for `EXPIRY_S`.
+    """
+
+    held: bool | None
+    owner: LeaseOwner | None = None
+    beat: tuple[int, int] | None = None
+
+
 class CheckpointLease(Protocol):
     """A lease that is held until `release` or the death of the process."""
 
@@ -103,7 +125,8 @@ def acquire_lease(
     run_id
         Unique for this run.
     pause
-        Waits so many seconds; called only where the lease is a heartbeat that may be dead.
+        Waits so many seconds; called only where the lease is held, or is a heartbeat that may be
+        dead.
 
     Raises
     ------
@@ -114,10 +137,15 @@ def acquire_lease(
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     owner = LeaseOwner(run_id=run_id, host=socket.gethostname(), pid=os.getpid(), since=now)
+    note = msgspec.json.encode(owner)
     try:
-        lock = storage.lock(_LOCK, msgspec.json.encode(owner))
-    except BlockingIOError as error:
-        raise _in_use(storage, lease_owner(storage)) from error
+        lock = storage.lock(_LOCK, note)
+    except BlockingIOError:
+        pause(_LOOK_S)  # whoever only looks has let go by then
+        try:
+            lock = storage.lock(_LOCK, note)
+        except BlockingIOError as error:
+            raise _in_use(storage, lease_owner(storage)) from error
     if lock is not None:
         return _LockLease(owner, lock)
     number, found = _latest(storage)
@@ -135,17 +163,31 @@ def acquire_lease(
 
 def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
     """Say who holds the lease (or, of a heartbeat, who did last), if that can be told."""
-    with suppress(GodwitError, msgspec.DecodeError):
+    return look_at_lease(storage).owner
+
+
+def look_at_lease(storage: CheckpointStorage) -> LeaseSight:
+    """Say whether the lease is held, without waiting for it."""
+    try:
         if any(entry.path == _LOCK for entry in storage.list("")):
             try:
                 lock = storage.lock(_LOCK, b"")
             except BlockingIOError:
-                return msgspec.json.decode(memoryview(storage.read(_LOCK)), type=LeaseOwner)
+                return LeaseSight(held=True, owner=_noted(storage))
             if lock is not None:
                 lock.release()
-                return None
-        _, found = _latest(storage)
-        return None if found is None or found.released else found.owner
+                return LeaseSight(held=False)
+        number, found = _latest(storage)
+    except GodwitError:
+        return LeaseSight(held=None)
+    if found is None or found.released:
+        return LeaseSight(held=False)
+    return LeaseSight(held=None, owner=found.owner, beat=(number, found.beat))
+
+
+def _noted(storage: CheckpointStorage) -> LeaseOwner | None:
+    with suppress(GodwitError, msgspec.DecodeError):
+        return msgspec.json.decode(memoryview(storage.read(_LOCK)), type=LeaseOwner)
     return None
 
 

@@ -12,7 +12,7 @@ import pytest
 from godwit.model.errors import CheckpointInUseError
 from godwit.state import lease as leases
 from godwit.state.disk import PosixDisk
-from godwit.state.lease import EXPIRY_S, acquire_lease, break_lease, lease_owner
+from godwit.state.lease import EXPIRY_S, acquire_lease, break_lease, lease_owner, look_at_lease
 from godwit.state.local_storage import LocalStorage
 from godwit.state.remote_storage import RemoteStorage
 from godwit.state.storage import CheckpointStorage
@@ -62,7 +62,7 @@ def test_a_second_run_of_the_same_process_is_refused_with_the_owner_named(
 ) -> None:
     first = acquire_lease(storage, "first")
     with pytest.raises(CheckpointInUseError, match=rf"'first' \(process {os.getpid()}") as caught:
-        acquire_lease(storage, "second", pause=never)
+        acquire_lease(storage, "second", pause=Passing())
     assert "godwit checkpoint unlock" in caught.value.remedy
     assert caught.value.context["owner"]["run_id"] == "first"
     first.release()
@@ -77,7 +77,7 @@ def test_what_a_killed_process_held_can_be_taken_at_once(storage: CheckpointStor
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         with pytest.raises(CheckpointInUseError, match=rf"'the-other' \(process {process.pid}"):
-            acquire_lease(storage, "mine", pause=never)
+            acquire_lease(storage, "mine", pause=Passing())
         process.send_signal(signal.SIGKILL)
     acquire_lease(storage, "mine", pause=never).release()
 
@@ -103,8 +103,42 @@ def test_a_lease_that_is_broken_is_not_held_any_more(storage: CheckpointStorage)
     second = acquire_lease(storage, "second", pause=never)
     hung.release()
     with pytest.raises(CheckpointInUseError):
-        acquire_lease(storage, "third", pause=never)
+        acquire_lease(storage, "third", pause=Passing())
     second.release()
+
+
+def test_whoever_only_looks_costs_nobody_the_lease(storage: CheckpointStorage) -> None:
+    acquire_lease(storage, "first").release()
+    look = storage.lock("lock", b"")
+    assert look is not None
+    time = Passing(happens=None)
+
+    def let_go(seconds: float) -> None:
+        time(seconds)
+        look.release()
+
+    acquire_lease(storage, "second", pause=let_go).release()
+    assert 0 < time.seconds < 1
+
+
+def test_a_look_tells_a_lease_that_is_held_from_one_that_is_free(
+    storage: CheckpointStorage,
+) -> None:
+    assert look_at_lease(storage).held is False
+    lease = acquire_lease(storage, "first")
+    seen = look_at_lease(storage)
+    assert (seen.held, seen.owner) == (True, lease.owner)
+    lease.release()
+    assert look_at_lease(storage).held is False
+    beating = remote()
+    lease = acquire_lease(beating, "far", pause=never)
+    assert isinstance(lease, leases._HeartbeatLease)
+    seen = look_at_lease(beating)
+    assert (seen.held, seen.owner, seen.beat) == (None, lease.owner, (0, 0))
+    beat(lease)
+    assert look_at_lease(beating).beat == (0, 1)
+    lease.release()
+    assert look_at_lease(beating).held is False
 
 
 def test_where_there_are_no_locks_the_lease_is_a_heartbeat(tmp_path: Path) -> None:
