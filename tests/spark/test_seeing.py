@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,3 +62,72 @@ def test_the_journal_has_every_epoch_s_figures_and_how_far_behind_the_sources_it
     (source,) = last["sources"]
     assert source["description"].startswith("FileStreamSource")
     assert source["inputRowsPerSecond"] is not None
+
+
+def test_spark_s_own_progress_has_the_phases_of_every_micro_batch(
+    inbox: Inbox, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox.put([("a", 1), ("b", 2)], [("a", 3)])
+    with caplog.at_level("INFO", logger="godwit"):
+        query = totals(inbox).start(checkpoint=tmp_path / "ck")
+        query.processAllAvailable()
+        noted = {p["batchId"]: p for p in query._spark_query.recentProgress}
+        ours = {p["batchId"]: p for p in query.recentProgress}
+        query.stop()
+    assert "takes no durations" not in caplog.text
+    for batch in (0, 1):
+        for phase in ("plan", "stages", "commit", "deliver"):
+            theirs = noted[batch]["durationMs"][f"godwit.{phase}"]
+            assert theirs == round(ours[batch]["durationMs"][phase])
+        assert noted[batch]["durationMs"]["addBatch"] >= theirs
+
+
+def test_metrics_are_served_while_the_query_runs_and_no_longer(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    inbox.put([("a", 1), ("b", 2)], [("a", 3)])
+    query = totals(inbox).start(checkpoint=tmp_path / "ck", metrics_port=0)
+    query.processAllAvailable()
+    assert query.metrics_url is not None
+    assert query.metrics_url.startswith("http://127.0.0.1:")
+    assert query._dispatcher.flush(60.0)
+    with urllib.request.urlopen(query.metrics_url, timeout=30) as answer:
+        shown = answer.read().decode()
+    for line in (
+        "godwit_rows_in_total 3.0",
+        "godwit_epochs_total 2.0",
+        "godwit_last_epoch 1.0",
+        'godwit_executor_lanes{executor="local-0"} 1.0',
+        'godwit_query_info{flow="seen"} 1.0',
+    ):
+        assert line in shown.splitlines()
+    query.stop()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(query.metrics_url, timeout=30)
+
+
+def test_a_taken_port_refuses_the_start_before_anything_is_claimed(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(gw.errors.InvalidFlowError, match="the port is taken"):
+            totals(inbox).start(checkpoint=tmp_path / "ck", metrics_port=port)
+    assert not (tmp_path / "ck").exists()
+    query = totals(inbox).start(checkpoint=tmp_path / "ck", metrics_port=port)
+    query.stop()
+
+
+def test_a_start_that_fails_gives_the_port_back(inbox: Inbox, tmp_path: Path) -> None:
+    inbox.put([("a", 1)])
+    query = totals(inbox).start(checkpoint=tmp_path / "ck", metrics_port=0)
+    query.processAllAvailable()
+    query.stop()
+    assert query.metrics_url is not None
+    port = int(query.metrics_url.split(":")[2].split("/")[0])
+    other = gw.Flow("other", num_key_groups=4)
+    stream = other.source("rows", inbox.stream()).key_by("k").compute(n=gw.count())
+    other.sink("out", stream, gw.sinks.memory())
+    for _ in range(2):
+        with pytest.raises(gw.errors.CheckpointMismatchError):
+            other.start(checkpoint=tmp_path / "ck", metrics_port=port)

@@ -14,13 +14,11 @@ import logging
 import threading
 import time
 from collections import deque
-from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from godwit.dataflow.naming import error_line, function_name
 from godwit.model.events import ListenerFailed
-from godwit.state.journal import JournalWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,12 +28,22 @@ if TYPE_CHECKING:
 
     Listener = Callable[[Event], None]
 
-__all__ = ["EventDispatcher"]
+__all__ = ["EventDispatcher", "Recorder"]
 
 _MAX_EVENTS = 10_000
 _FLUSH_S = 1.0
 _MAX_FAILURES = 100
 _logger = logging.getLogger("godwit")
+
+
+class Recorder(Protocol):
+    """Takes what happens, entry by entry: a journal, or metrics."""
+
+    def add(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Take an entry: plain values of a kind (see `godwit.state.journal`)."""
+
+    def flush(self) -> None:
+        """Make durable what has come, where that means anything; about once a second."""
 
 
 class _Sample:
@@ -73,7 +81,7 @@ class EventDispatcher:
         self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
         self._listeners: list[Listener] = []
         self._reported: set[tuple[int, str]] = set()
-        self._journal: JournalWriter | None = None
+        self._recorders: dict[str, Recorder] = {}
         self._samples: list[_Sample] = []
         self._flushed_s = time.monotonic()
         self._closed = False
@@ -103,36 +111,44 @@ class EventDispatcher:
         with self._order:
             self._queue.put(add)
 
-    def keep(self, journal: JournalWriter) -> None:
-        """Write every event and outcome from now on into a journal."""
+    def keep(self, name: str, recorder: Recorder) -> None:
+        """Give every event, and whatever else is noted from now on, to a recorder too.
+
+        Parameters
+        ----------
+        name
+            What it is, for the log.
+        recorder
+            Called on the thread of the listeners. One that raises is given up.
+        """
 
         def keep() -> bool:
-            self._journal = journal
+            self._recorders[name] = recorder
             return True
 
         with self._order:
             self._queue.put(keep)
 
     def note(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> None:
-        """Write an entry into the journal, after the events so far.
+        """Have an entry recorded, after the events so far.
 
         Parameters
         ----------
         kind
             Of the entry.
         values
-            Gives its plain values, on the thread that writes.
+            Gives its plain values, on the thread that records.
         """
 
         def note() -> bool:
-            self._write(lambda journal: journal.add(kind, values()))
+            self._record(kind, values())
             return True
 
         with self._order:
             self._queue.put(note)
 
     def sample(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
-        """Ask for values about once a second, and write them into the journal when they change.
+        """Ask for values about once a second, and have them recorded when they change.
 
         Parameters
         ----------
@@ -150,7 +166,7 @@ class EventDispatcher:
             self._queue.put(sample)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until listeners have heard of everything so far, and the journal holds it.
+        """Wait until listeners have heard of everything so far, and it is recorded.
 
         Says whether that is so.
 
@@ -161,7 +177,7 @@ class EventDispatcher:
         heard = threading.Event()
 
         def note() -> bool:
-            self._flush_journal()
+            self._flush()
             heard.set()
             return True
 
@@ -186,31 +202,37 @@ class EventDispatcher:
             try:
                 goes_on = self._queue.get(timeout=_FLUSH_S)()
             except Empty:
-                self._flush_journal()
+                self._flush()
             if time.monotonic() - self._flushed_s >= _FLUSH_S:
-                self._flush_journal()
-        self._flush_journal()
+                self._flush()
+        self._flush()
 
-    def _flush_journal(self) -> None:
+    def _flush(self) -> None:
         for sample in self._samples:
             if (values := sample.changed()) is not None:
-                self._write(partial(JournalWriter.add, kind=sample.kind, values=values))
-        self._write(JournalWriter.flush)
+                self._record(sample.kind, values)
+        for name, recorder in tuple(self._recorders.items()):
+            try:
+                recorder.flush()
+            except Exception as error:  # noqa: BLE001  history is not worth a query
+                self._give_up(name, error)
         self._flushed_s = time.monotonic()
 
-    def _write(self, work: Callable[[JournalWriter], None]) -> None:
-        if self._journal is None:
-            return
-        try:
-            work(self._journal)
-        except Exception as error:  # noqa: BLE001  history is not worth a query
-            self._journal = None
-            _logger.warning(
-                "The journal of flow %r cannot be written and ends here: %s", self._name, error
-            )
+    def _record(self, kind: str, values: Mapping[str, Any]) -> None:
+        for name, recorder in tuple(self._recorders.items()):
+            try:
+                recorder.add(kind, values)
+            except Exception as error:  # noqa: BLE001  history is not worth a query
+                self._give_up(name, error)
+
+    def _give_up(self, name: str, error: Exception) -> None:
+        del self._recorders[name]
+        _logger.warning(
+            "The %s of flow %r cannot be written and ends here: %s", name, self._name, error
+        )
 
     def _tell(self, event: Event) -> bool:
-        self._write(lambda journal: journal.add("event", event.to_dict()))
+        self._record("event", event.to_dict())
         for listener in self._listeners:
             try:
                 listener(event)

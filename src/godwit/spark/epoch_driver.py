@@ -50,12 +50,21 @@ class EpochDriver:
         """Whether an epoch is being carried out."""
         return self._gate.busy
 
-    def micro_batch(self, rows: DataFrame, number: int) -> None:
+    def micro_batch(self, rows: DataFrame, number: int) -> dict[str, float]:
         """Carry out the epoch of a micro-batch; raise if it was not carried out.
 
         Returning would let Spark count the micro-batch as done.
+
+        Returns
+        -------
+        dict
+            Phase → milliseconds; empty if it had been carried out before.
         """
         self._carry_out(lambda: self._run.micro_batch(rows, number))
+        latest = self._run.progress[-1:]
+        if not latest or latest[0]["batchId"] != number:
+            return {}
+        return {phase: ms for phase, ms in latest[0]["durationMs"].items() if phase != "epoch"}
 
     def without_input(self) -> None:
         """Carry out an epoch without input, unless nothing is due any more."""

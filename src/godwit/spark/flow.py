@@ -113,6 +113,8 @@ class Flow(LogicalFlow):
         name: str | None = None,
         access: Literal["owner", "umask"] = "owner",
         single_driver: bool = False,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
     ) -> Query:
         """Start the flow.
 
@@ -156,6 +158,11 @@ class Flow(LogicalFlow):
         single_driver
             Vouches that no second driver can ever be started on this checkpoint. Needed only on
             stores where a file cannot be created only if there is none.
+        metrics_port
+            Port on which Prometheus may read the query's metrics while it runs; 0 takes any that is
+            free, and ``query.metrics_url`` says which. Needs ``pip install 'godwit[metrics]'``.
+        metrics_host
+            Address that the port is opened on: by default only this machine can reach it.
 
         Returns
         -------
@@ -187,6 +194,8 @@ class Flow(LogicalFlow):
             access=access,
             single_driver=single_driver,
             name=name,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
         )
         from godwit.spark.runtime import start  # noqa: PLC0415  it loads Spark
 

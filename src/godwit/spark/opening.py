@@ -96,7 +96,7 @@ def open_run(
         insist_on_placement(spark.sparkContext)
         found = wait_for(spark.sparkContext, options.executors, options.executors_timeout_s)
 
-        dispatcher.keep(JournalWriter(storage, run_id))
+        dispatcher.keep("journal", JournalWriter(storage, run_id))
         ports = SparkPorts(dispatcher.emit)
         resumed = log.latest_epoch >= 0
         conductor = Conductor(

@@ -51,6 +51,8 @@ class Options:
     single_driver
         Vouches that no second driver can ever be started on this checkpoint. Needed only on stores
         where a file cannot be created only if there is none.
+    metrics_port, metrics_host
+        Where to serve metrics for Prometheus; ``None``: nowhere.
     """
 
     checkpoint: str
@@ -64,6 +66,8 @@ class Options:
     name: str | None = None
     access: Access = "owner"
     single_driver: bool = False
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -76,6 +80,12 @@ class Options:
                 raise InvalidFlowError(
                     f"The option {name} of start is {value!r}.", remedy=f"Give at least {least}."
                 )
+        port = self.metrics_port
+        if port is not None and not (type(port) is int and 0 <= port < 2**16):
+            raise InvalidFlowError(
+                f"The option metrics_port of start is {port!r}.",
+                remedy="Give a port from 1 to 65535, or 0 for any that is free.",
+            )
         if not self.checkpoint:
             raise InvalidFlowError(
                 "The flow is started without a checkpoint.",

@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["offsets_behind", "source_figures", "sources_of"]
+__all__ = ["offsets_behind", "source_figures", "sources_of", "with_sources"]
 
 
 def sources_of(query: StreamingQuery) -> dict[str, Any] | None:
@@ -36,6 +36,15 @@ def sources_of(query: StreamingQuery) -> dict[str, Any] | None:
         "batchId": progress["batchId"],
         "sources": source_figures(progress["sources"]),
     }
+
+
+def with_sources(progress: Iterable[dict[str, Any]], query: StreamingQuery) -> list[dict[str, Any]]:
+    """Add to epochs' figures what Spark has noted of their micro-batches' sources, as it is."""
+    sources = {p["batchId"]: p["sources"] for p in query.recentProgress}
+    return [
+        {**made, "sources": sources[made["batchId"]]} if made["batchId"] in sources else made
+        for made in progress
+    ]
 
 
 def source_figures(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

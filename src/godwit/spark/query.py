@@ -21,7 +21,7 @@ from godwit.spark.balancing import AnyStrategy, Balancing
 from godwit.spark.ending import Ending
 from godwit.spark.migrations import Migration
 from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
-from godwit.spark.progress_sources import sources_of
+from godwit.spark.progress_sources import sources_of, with_sources
 from godwit.spark.quiet_epochs import QuietEpochs
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from godwit.spark.dispatcher import EventDispatcher
     from godwit.spark.epoch_driver import EpochDriver
     from godwit.spark.gate import EpochGate
+    from godwit.spark.metrics_server import MetricsServer
     from godwit.spark.run import Run
 
 __all__ = ["Migration", "Query", "end_terminated"]
@@ -70,10 +71,11 @@ class Query(Balancing):
         gate: EpochGate,
         spark: StreamingQuery,
         dispatcher: EventDispatcher,
+        metrics: MetricsServer | None = None,
     ) -> None:
         self._flow_name = flow_name
         self._run, self._driver, self._spark_query = run, driver, spark
-        self._dispatcher = dispatcher
+        self._dispatcher, self._metrics = dispatcher, metrics
         self._ending = Ending(
             gate=gate,
             spark_query=spark,
@@ -130,20 +132,13 @@ class Query(Balancing):
         Those of a micro-batch have ``sources`` too, once Spark has noted its end: offsets, and how
         far behind the source it was, as Spark knows them.
         """
-        return self._with_sources(self._run.progress)
+        return with_sources(self._run.progress, self._spark_query)
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
         """Figures of the last epoch."""
-        latest = self._with_sources(self._run.progress[-1:])
+        latest = with_sources(self._run.progress[-1:], self._spark_query)
         return latest[0] if latest else None
-
-    def _with_sources(self, progress: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        sources = {p["batchId"]: p["sources"] for p in self._spark_query.recentProgress}
-        return [
-            {**made, "sources": sources[made["batchId"]]} if made["batchId"] in sources else made
-            for made in progress
-        ]
 
     @user_call
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
@@ -248,7 +243,11 @@ class Query(Balancing):
             else:
                 conductor.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
         self._dispatcher.flush(_JOURNAL_S)  # while the checkpoint is still ours
-        self._run.close()
+        try:
+            self._run.close()
+        finally:
+            if self._metrics is not None:
+                self._metrics.close()
 
     # -- the whereabouts of state -------------------------------------------------------------
 
@@ -275,6 +274,11 @@ class Query(Balancing):
         May be asked for from any thread at any time, also once the query has ended.
         """
         return self._dispatcher.events
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus may read metrics while the query runs; ``None``: nowhere."""
+        return None if self._metrics is None else self._metrics.url
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
         """Call `listener` with every event from now on, in order.

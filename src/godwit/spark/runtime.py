@@ -20,6 +20,7 @@ from godwit.spark.gate import EpochGate
 from godwit.spark.opening import open_run
 from godwit.spark.picklable import check_picklable
 from godwit.spark.progress_log import quick_local_logs, wait_for_sources
+from godwit.spark.progress_spark import SparkProgress
 from godwit.spark.query import Query, end_terminated
 from godwit.spark.source_plans import check_plan
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.flow import LogicalFlow
+    from godwit.spark.metrics_server import MetricsServer
     from godwit.spark.options import Options
 
 __all__ = ["compile_flow", "start"]
@@ -76,24 +78,52 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     dispatcher, gate = EventDispatcher(flow.name), EpochGate()
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
+        metrics = _metrics(flow.name, options)
+        if metrics is not None:
+            undo.callback(metrics.close)
+            dispatcher.keep("metrics", metrics.metrics)
         run = open_run(compiled, rows, options, spark, dispatcher=dispatcher, gate=gate)
         undo.callback(run.close)
         driver = EpochDriver(run, gate)
         spark_query = _start_spark(rows, options, flow.name, driver)
         undo.pop_all()
     return Query(
-        flow.name, run=run, driver=driver, gate=gate, spark=spark_query, dispatcher=dispatcher
+        flow.name,
+        run=run,
+        driver=driver,
+        gate=gate,
+        spark=spark_query,
+        dispatcher=dispatcher,
+        metrics=metrics,
     )
+
+
+def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
+    """Open the port for metrics, if one is asked for."""
+    if options.metrics_port is None:
+        return None
+    try:
+        from godwit.spark.metrics_server import MetricsServer  # noqa: PLC0415  an extra
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("prometheus_client"):
+            raise
+        raise InvalidFlowError(
+            "Metrics need the package prometheus-client, which is not installed.",
+            remedy="pip install 'godwit[metrics]', or start without metrics_port.",
+        ) from None
+    return MetricsServer(flow_name, host=options.metrics_host, port=options.metrics_port)
 
 
 def _start_spark(
     rows: DataFrame, options: Options, flow_name: str, driver: EpochDriver
 ) -> StreamingQuery:
+    progress = SparkProgress(rows.sparkSession)
+
     def in_session(batch: DataFrame, number: int) -> None:
         # Each streaming query has a session of its own, so this touches no other.
         batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
         try:
-            driver.micro_batch(batch, number)
+            progress.add(driver.micro_batch(batch, number))
         except GodwitError as error:
             # Spark's log gets the text of what is raised; the driver has kept it as it was.
             raise type(error)(error.message, remedy=error.remedy) from None

@@ -66,7 +66,7 @@ def test_a_listener_may_wait_for_the_others_without_waiting_for_itself() -> None
 def test_the_journal_holds_what_was_emitted_once_it_is_flushed(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep(JournalWriter(storage, "r"))
+    dispatcher.keep("journal", JournalWriter(storage, "r"))
     dispatcher.emit(event(7))
     assert dispatcher.flush(PATIENCE_S)
     (entry,) = read_tail(storage, 10)
@@ -83,7 +83,7 @@ def test_a_journal_that_cannot_be_written_ends_and_disturbs_nobody(
 
     monkeypatch.setattr(JournalWriter, "add", full)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep(JournalWriter(CheckpointStorage.open(tmp_path), "r"))
+    dispatcher.keep("journal", JournalWriter(CheckpointStorage.open(tmp_path), "r"))
     heard: list[int] = []
     dispatcher.add_listener(lambda e: heard.append(e.epoch))
     dispatcher.emit(event(0))
@@ -101,7 +101,7 @@ def failures(dispatcher: EventDispatcher) -> list[events.ListenerFailed]:
 def test_a_listener_that_fails_is_an_event_once_for_each_kind_of_error(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep(JournalWriter(storage, "r"))
+    dispatcher.keep("journal", JournalWriter(storage, "r"))
     heard: list[str] = []
 
     def broken(told: events.Event) -> None:
@@ -173,7 +173,7 @@ def test_an_error_that_cannot_be_told_and_a_listener_that_exits_end_nothing() ->
 def test_samples_are_written_when_they_change_and_may_fail(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep(JournalWriter(storage, "r"))
+    dispatcher.keep("journal", JournalWriter(storage, "r"))
     answers: list[Any] = [None, {"behind": 4}, {"behind": 4}, RuntimeError(), {"behind": 2}]
 
     def ask() -> Any:

@@ -1,0 +1,174 @@
+"""A query's figures as Prometheus metrics: the journal's entries, counted up.
+
+The metrics take exactly what the journal takes, on the same thread (`EventDispatcher.keep`), so
+nothing is measured twice and an epoch pays nothing for them.  Units are Prometheus' base units:
+seconds and bytes.  Labels are bounded: phases, executors that are there, kinds of events, sources.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from prometheus_client.metrics import MetricWrapperBase
+
+__all__ = ["METRICS", "Metrics"]
+
+METRICS: Final[Mapping[str, tuple[type[MetricWrapperBase], str, tuple[str, ...]]]] = {
+    "godwit_query": (Info, "The query that the metrics are of", ()),
+    "godwit_last_epoch": (Gauge, "The last committed epoch", ()),
+    "godwit_last_epoch_end_time_seconds": (Gauge, "When it ended, in Unix time", ()),
+    "godwit_epochs": (Counter, "Committed epochs", ()),
+    "godwit_epochs_aborted": (Counter, "Attempts at epochs that came to nothing", ()),
+    "godwit_epoch_seconds": (Histogram, "Duration of an epoch", ()),
+    "godwit_epoch_phase_seconds": (Counter, "Time in phases of epochs, on the driver", ("phase",)),
+    "godwit_lane_seconds": (Counter, "Time in phases of lanes, the sum over lanes", ("phase",)),
+    "godwit_rows_in": (Counter, "Source rows, after the DataFrame maps", ()),
+    "godwit_rows_out": (Counter, "Rows given to sinks and operators", ()),
+    "godwit_changelog_bytes": (Counter, "Changelog written", ()),
+    "godwit_snapshot_bytes": (Counter, "Snapshots written", ()),
+    "godwit_crossed_bytes": (Counter, "Sent between operators on different executors", ()),
+    "godwit_key_groups_waiting": (Gauge, "Key groups with rows that wait", ()),
+    "godwit_key_groups_suspended": (Gauge, "Key groups that do not run", ()),
+    "godwit_key_groups_in_flight": (Gauge, "Key groups that are being warmed", ()),
+    "godwit_key_groups_planned": (Gauge, "Key groups that are still to be moved", ()),
+    "godwit_executor_cpu_seconds": (Counter, "CPU time spent on key groups", ("executor",)),
+    "godwit_executor_load_seconds": (
+        Gauge,
+        "CPU time spent on key groups in the last epoch with input",
+        ("executor",),
+    ),
+    "godwit_executor_lanes": (Gauge, "Lanes", ("executor",)),
+    "godwit_executor_key_groups": (Gauge, "Key groups owned, of all components", ("executor",)),
+    "godwit_source_offsets_behind": (
+        Gauge,
+        "Offsets that the source has and no micro-batch covers, where it says",
+        ("source",),
+    ),
+    "godwit_migrations_started": (Counter, "Migrations started", ()),
+    "godwit_migrations_finished": (Counter, "Migrations finished", ()),
+    "godwit_migrations_cancelled": (Counter, "Migrations cancelled", ()),
+    "godwit_key_groups_moved": (Counter, "Key groups that migrations moved", ()),
+    "godwit_decisions": (Counter, "Decisions of the controller", ()),
+    "godwit_events": (Counter, "Events", ("kind",)),
+}
+"""Name (counters get ``_total`` where they are shown) → kind, meaning, labels."""
+
+_BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_COUNTED: Final = {
+    "numInputRows": "godwit_rows_in",
+    "numOutputRows": "godwit_rows_out",
+    "changelogBytes": "godwit_changelog_bytes",
+    "snapshotBytes": "godwit_snapshot_bytes",
+    "crossedBytes": "godwit_crossed_bytes",
+}
+_SHOWN: Final = {
+    "epoch": "godwit_last_epoch",
+    "waitingKeyGroups": "godwit_key_groups_waiting",
+    "suspendedKeyGroups": "godwit_key_groups_suspended",
+    "inFlightKeyGroups": "godwit_key_groups_in_flight",
+    "plannedMoves": "godwit_key_groups_planned",
+}
+_OF_EVENTS: Final = {
+    "EpochAborted": "godwit_epochs_aborted",
+    "MigrationStarted": "godwit_migrations_started",
+    "MigrationFinished": "godwit_migrations_finished",
+    "MigrationCancelled": "godwit_migrations_cancelled",
+    "DecisionTaken": "godwit_decisions",
+}
+_OF_EXECUTORS = (
+    "godwit_executor_load_seconds",
+    "godwit_executor_lanes",
+    "godwit_executor_key_groups",
+)
+
+
+class Metrics:
+    """The metrics of one query.
+
+    Parameters
+    ----------
+    flow
+        Name of the flow.
+
+    Attributes
+    ----------
+    registry
+        Holds the metrics, and nothing of the process.
+    """
+
+    def __init__(self, flow: str) -> None:
+        self.registry = CollectorRegistry()
+        self._metrics: dict[str, Any] = {}
+        for name, (kind, meaning, labels) in METRICS.items():
+            more: dict[str, Any] = {"buckets": _BUCKETS_S} if kind is Histogram else {}
+            self._metrics[name] = kind(name, meaning, labels, registry=self.registry, **more)
+        self._metrics["godwit_query"].info({"flow": flow})
+
+    def add(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Take an entry, as a journal does."""
+        match kind:
+            case "progress":
+                self._progress(values)
+            case "event":
+                self._event(values)
+            case "sources":
+                self._sources(values)
+            case _:
+                pass  # outcomes: their figures are in the progress
+
+    def flush(self) -> None:
+        """Do nothing: what was taken is shown at once."""
+
+    def _progress(self, values: Mapping[str, Any]) -> None:
+        metrics = self._metrics
+        took = values["durationMs"]
+        metrics["godwit_epochs"].inc()
+        metrics["godwit_epoch_seconds"].observe(took["epoch"] / 1e3)
+        began_s = datetime.fromisoformat(values["timestamp"]).timestamp()
+        metrics["godwit_last_epoch_end_time_seconds"].set(began_s + took["epoch"] / 1e3)
+        for phase, ms in took.items():
+            if phase != "epoch":
+                metrics["godwit_epoch_phase_seconds"].labels(phase).inc(ms / 1e3)
+        for phase, ms in values["laneMs"].items():
+            metrics["godwit_lane_seconds"].labels(phase).inc(ms / 1e3)
+        for figure, name in _COUNTED.items():
+            metrics[name].inc(values[figure])
+        for figure, name in _SHOWN.items():
+            metrics[name].set(values[figure])
+        self._executors(values)
+
+    def _executors(self, values: Mapping[str, Any]) -> None:
+        metrics, there = self._metrics, values["executors"]
+        with_input = values["batchId"] is not None
+        for name in _OF_EXECUTORS:
+            if with_input or name != "godwit_executor_load_seconds":
+                metrics[name].clear()  # so that executors that are gone are no longer shown
+        for executor, figures in there.items():
+            metrics["godwit_executor_cpu_seconds"].labels(executor).inc(figures["cpuMs"] / 1e3)
+            metrics["godwit_executor_lanes"].labels(executor).set(figures["lanes"])
+            owned = sum(counts.get(executor, 0) for counts in values["keyGroups"].values())
+            metrics["godwit_executor_key_groups"].labels(executor).set(owned)
+            if with_input:
+                load_s = figures["cpuMs"] / 1e3
+                metrics["godwit_executor_load_seconds"].labels(executor).set(load_s)
+
+    def _event(self, values: Mapping[str, Any]) -> None:
+        kind = values["kind"]
+        self._metrics["godwit_events"].labels(kind).inc()
+        if kind in _OF_EVENTS:
+            self._metrics[_OF_EVENTS[kind]].inc()
+        if "moved" in values:
+            self._metrics["godwit_key_groups_moved"].inc(values["moved"])
+
+    def _sources(self, values: Mapping[str, Any]) -> None:
+        metric = self._metrics["godwit_source_offsets_behind"]
+        metric.clear()
+        for place, source in enumerate(values["sources"]):
+            if source["behind"] is not None:
+                metric.labels(f"{place} {source['description']}").set(source["behind"])
