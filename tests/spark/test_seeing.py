@@ -54,6 +54,7 @@ def test_the_journal_has_every_epoch_s_figures_and_how_far_behind_the_sources_it
         executors = progress["executors"]
         assert executors.keys() == {"local-0", "local-1"}
         assert sum(e["cpuMs"] for e in executors.values()) > 0
+        assert sum(e["busyMs"] for e in executors.values()) > 0
         assert all(e["lanes"] == 1 and not e["draining"] for e in executors.values())
     outcomes = entries(tmp_path / "ck", "outcome")
     spent = sum(outcomes[0]["executor_cpu_ms"].values())

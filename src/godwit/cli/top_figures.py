@@ -69,10 +69,11 @@ class ExecutorFigures:
         Which; how many lanes; whether it is to leave; whether it has gone since.
     key_groups
         It owns, of all components.
-    cpu_ms
-        CPU time that its lanes spent on key groups, the mean of the last epochs.
+    busy_ms, cpu_ms
+        Time that its lanes were busy with key groups, and CPU time that they spent, the mean of
+        the last epochs; the first is its load.
     share
-        Of the CPU time of all executors, in [0, 1].
+        Of the load of all executors, in [0, 1].
     """
 
     name: str
@@ -80,6 +81,7 @@ class ExecutorFigures:
     draining: bool
     lost: bool
     key_groups: int
+    busy_ms: float
     cpu_ms: float
     share: float
 
@@ -132,7 +134,7 @@ class RunFigures:
     executors
         By name.
     load_distance
-        Largest distance of an executor's CPU time per lane from the mean of those that are not
+        Largest distance of an executor's load per lane from the mean of those that are not
         draining, as a share of that mean (paper 2 §4.3.1 gives the distance itself).
     in_flight, planned, waiting, suspended
         Key groups: being warmed, still to be moved, with rows that wait, that do not run.
@@ -256,17 +258,21 @@ def _executors(
         return ()
     latest = progress[-1]
     spent: dict[str, float] = {}
+    busy: dict[str, float] = {}
     loaded = [p for p in progress if _count(p.get("numInputRows"))][-_EPOCHS_OF_LOAD:]
     for one in loaded:
         for name, values in _mapping(one.get("executors")).items():
-            spent[name] = spent.get(name, 0.0) + _number(_mapping(values).get("cpuMs"))
+            cpu_ms = _mapping(values).get("cpuMs")
+            spent[name] = spent.get(name, 0.0) + _number(cpu_ms)
+            busy_ms = _mapping(values).get("busyMs", cpu_ms)
+            busy[name] = busy.get(name, 0.0) + _number(busy_ms)
     owned: dict[str, int] = {}
     for component in _mapping(latest.get("keyGroups")).values():
         for name, count in _mapping(component).items():
             owned[name] = owned.get(name, 0) + _count(count)
     lost = _lost(events)
     there = _mapping(latest.get("executors"))
-    total = sum(spent.get(name, 0.0) for name in there) or 1.0
+    total = sum(busy.get(name, 0.0) for name in there) or 1.0
     return tuple(
         ExecutorFigures(
             name=_text(name),
@@ -274,8 +280,9 @@ def _executors(
             draining=_mapping(there[name]).get("draining") is True,
             lost=name in lost,
             key_groups=owned.get(name, 0),
+            busy_ms=busy.get(name, 0.0) / max(len(loaded), 1),
             cpu_ms=spent.get(name, 0.0) / max(len(loaded), 1),
-            share=spent.get(name, 0.0) / total,
+            share=busy.get(name, 0.0) / total,
         )
         for name in sorted(there, key=lambda name: (len(name), name))
     )
@@ -292,7 +299,7 @@ def _lost(events: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def _load_distance(executors: Iterable[ExecutorFigures]) -> float:
-    index = [e.cpu_ms / max(e.lanes, 1) for e in executors if not (e.draining or e.lost)]
+    index = [e.busy_ms / max(e.lanes, 1) for e in executors if not (e.draining or e.lost)]
     mean = sum(index) / len(index) if index else 0.0
     return max(abs(one - mean) for one in index) / mean if mean > 0 else 0.0
 

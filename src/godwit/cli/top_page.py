@@ -129,9 +129,9 @@ def _executors(figures: RunFigures, width: int, room: int, symbols: Symbols) -> 
     yield Text(f"executors, load distance {figures.load_distance:.0%} of the mean", style="bold")
     shown = executors
     if len(executors) > max(room - 1, 1):
-        shown = tuple(sorted(executors, key=lambda e: -e.cpu_ms)[: max(room - 2, 1)])
+        shown = tuple(sorted(executors, key=lambda e: -e.busy_ms)[: max(room - 2, 1)])
     name_width = min(max(len(e.name) for e in shown), max(width // 3, 6))
-    most = max((e.cpu_ms / max(e.lanes, 1) for e in shown), default=0.0) or 1.0
+    most = max((e.busy_ms / max(e.lanes, 1) for e in shown), default=0.0) or 1.0
     for executor in shown:
         yield _executor(executor, most, name_width, width, symbols)
     if len(shown) < len(executors):
@@ -143,10 +143,11 @@ def _executor(
 ) -> Text:
     name = Text(symbols.plain(executor.name))
     name.truncate(name_width, overflow="crop", pad=True)
-    index = executor.cpu_ms / max(executor.lanes, 1)
+    index = executor.busy_ms / max(executor.lanes, 1)
     figures = f" {executor.share:4.0%} "
     detail = (
-        f" {executor.cpu_ms:,.0f} ms of CPU an epoch, {counted(executor.lanes, 'lane')}, "
+        f" busy for {executor.busy_ms:,.0f} ms an epoch ({executor.cpu_ms:,.0f} of CPU), "
+        f"{counted(executor.lanes, 'lane')}, "
         f"{counted(executor.key_groups, 'key group')}"
     )
     state = "lost" if executor.lost else "draining" if executor.draining else ""

@@ -83,12 +83,15 @@ class Advance:
         Shape ``(K,)``: CPU time that was measured for each of the K key groups in
         ``step.groups.key_groups``, ascending; ``None`` where the cost of a key does not depend on
         which key it is, so that it may be shared out by rows.
+    busy_ms
+        Likewise, shape ``(K,)``: time that passed, waiting included.
     """
 
     state: pa.RecordBatch
     removed: npt.NDArray[np.bool_] | None
     output: pa.RecordBatch
     cpu_ms: npt.NDArray[np.float64] | None = None
+    busy_ms: npt.NDArray[np.float64] | None = None
 
 
 class KeyedOperator(ABC):

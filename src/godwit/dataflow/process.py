@@ -138,7 +138,13 @@ class ProcessOperator(KeyedOperator):
         meter.skip()
         written, dropped = self._written(states, removed, keys)
         meter.share(written.column(0))
-        return Advance(state=written, removed=dropped, output=output, cpu_ms=meter.cpu_ms)
+        return Advance(
+            state=written,
+            removed=dropped,
+            output=output,
+            cpu_ms=meter.cpu_ms,
+            busy_ms=meter.busy_ms,
+        )
 
     def _call(
         self, step: Step, keys: list[tuple[Any, ...]], states: list[Any], meter: _Meter
@@ -277,7 +283,7 @@ class ProcessOperator(KeyedOperator):
 
 
 class _Meter:
-    """CPU time per key group, measured where the cost of a key depends on the key.
+    """CPU time and time that passes per key group, where the cost of a key depends on the key.
 
     What the function takes is measured between one key group and the next; reading and writing
     of states, done for all keys at once, are shared out by bytes.
@@ -286,33 +292,47 @@ class _Meter:
     def __init__(self, key_groups: npt.NDArray[np.int32]) -> None:
         _, self._starts = np.unique(key_groups, return_index=True)
         self.ends: list[int] = np.append(self._starts, len(key_groups))[1:].tolist()
-        self._laps: list[float] = []
-        self._shared_s = np.zeros(len(self._starts))
-        self._since = time.thread_time()
+        self._laps: list[npt.NDArray[np.float64]] = []
+        self._shared_s = np.zeros((2, len(self._starts)))
+        self._since = _clocks()
 
     def lap(self) -> None:
         """Note that the function has been called for the keys of one more key group."""
-        now = time.thread_time()
+        now = _clocks()
         self._laps.append(now - self._since)
         self._since = now
 
     def skip(self) -> None:
         """Leave out what was done since."""
-        self._since = time.thread_time()
+        self._since = _clocks()
 
     def share(self, blobs: pa.Array) -> None:
         """Share what was done since, by the bytes of the states that it was done for."""
-        now = time.thread_time()
+        now = _clocks()
         sizes = np.diff(boundaries_of(blobs)) + 1.0
         weights = np.add.reduceat(sizes, self._starts) if len(sizes) else sizes
-        self._shared_s += (now - self._since) * weights / weights.sum()
+        self._shared_s += np.outer(now - self._since, weights / weights.sum())
         self._since = now
 
     @property
     def cpu_ms(self) -> npt.NDArray[np.float64]:
-        """Milliseconds per key group."""
-        spent: npt.NDArray[np.float64] = self._shared_s + np.array(self._laps)
+        """Milliseconds of CPU per key group."""
+        return self._spent_ms(0)
+
+    @property
+    def busy_ms(self) -> npt.NDArray[np.float64]:
+        """Milliseconds that passed per key group."""
+        return self._spent_ms(1)
+
+    def _spent_ms(self, clock: int) -> npt.NDArray[np.float64]:
+        laps = np.array([lap[clock] for lap in self._laps])
+        spent: npt.NDArray[np.float64] = self._shared_s[clock] + laps
         return spent * 1e3
+
+
+def _clocks() -> npt.NDArray[np.float64]:
+    """Seconds of CPU of this thread, and seconds that have passed, from any start."""
+    return np.array([time.thread_time(), time.perf_counter()])
 
 
 @contextlib.contextmanager

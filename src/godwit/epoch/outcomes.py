@@ -94,6 +94,7 @@ def outcome_of(
     waited: dict[str, list[int]] = {}
     lane_ms: dict[str, float] = {}
     executor_cpu_ms: dict[str, float] = {}
+    executor_busy_ms: dict[str, float] = {}
     sink_rows: dict[str, int] = {}
     for ref in record.outputs:
         sink_rows[ref.sink] = sink_rows.get(ref.sink, 0) + ref.rows
@@ -105,8 +106,11 @@ def outcome_of(
             component = of_operator[done.operator].name
             done_for.setdefault(component, []).append(done)
             waited.setdefault(component, []).extend(done.waited)
-            spent = executor_cpu_ms.get(report.executor, 0.0)
-            executor_cpu_ms[report.executor] = spent + float(np.sum(done.load.cpu_ms))
+            for sums, ms in (
+                (executor_cpu_ms, done.load.cpu_ms),
+                (executor_busy_ms, done.load.busy_ms),
+            ):
+                sums[report.executor] = sums.get(report.executor, 0.0) + float(np.sum(ms))
             here = parts.setdefault(report.executor, {})
             for state, versions in done.versions.items():
                 here.setdefault(state, []).append(versions)
@@ -123,6 +127,7 @@ def outcome_of(
         loads={c.name: _load(c, done_for.get(c.name, ()), chains) for c in flow.components},
         traffic=traffic_to(flow, reports),
         executor_cpu_ms=executor_cpu_ms,
+        executor_busy_ms=executor_busy_ms,
         waited={name: tuple(sorted(set(key_groups))) for name, key_groups in waited.items()},
         reach={c.name: reach_of(c.states, tables, chains, copies) for c in flow.components},
         tables=tables,
@@ -140,18 +145,19 @@ def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int
 
 
 def _load(component: Component, reports: Iterable[OperatorReport], chains: Chains) -> ComponentLoad:
-    sums = np.zeros((3, chains.num_key_groups))
+    sums = np.zeros((4, chains.num_key_groups))
     touched = np.zeros(chains.num_key_groups, np.bool_)
     for load in (done.load for done in reports):
         touched[load.key_groups] = True
-        sums[:, load.key_groups] += (load.rows, load.keys, load.cpu_ms)
+        sums[:, load.key_groups] += (load.rows, load.keys, load.cpu_ms, load.busy_ms)
     key_groups = np.flatnonzero(touched)
-    rows, keys, cpu_ms = sums[:, key_groups]
+    rows, keys, cpu_ms, busy_ms = sums[:, key_groups]
     return ComponentLoad(
         key_groups=key_groups,
         rows=rows.astype(np.int64),
         keys=keys.astype(np.int64),
         cpu_ms=cpu_ms,
+        busy_ms=busy_ms,
         state_bytes=state_bytes(component.states, chains)[key_groups],
     )
 

@@ -148,12 +148,16 @@ class KeyGroupLoad:
     cpu_ms
         CPU time: what the operator measured for the key group, and its rows' share of what the
         lane did for all of them at once.
+    busy_ms
+        Time that passed: what the operator measured for the key group, and its rows' share of the
+        rest, which is CPU time.
     """
 
     key_groups: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
     keys: npt.NDArray[np.int64]
     cpu_ms: npt.NDArray[np.float64]
+    busy_ms: npt.NDArray[np.float64]
 
 
 @dataclass(slots=True, kw_only=True)

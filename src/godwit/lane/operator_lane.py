@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.dataflow.groups import Groups, group_rows
-from godwit.dataflow.operator import MergeableOperator, Step
+from godwit.dataflow.operator import Advance, MergeableOperator, Step
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.waiting import set_aside, with_waiting
@@ -167,32 +167,37 @@ def _advance(
     changed = StateRows(hashes=groups.hashes, keys=keys, values=made.state, removed=made.removed)
     files.changes(state, changed, groups.key_groups)
     spent_ms = (time.process_time() - cpu) * 1e3
-    load = _load(groups, spent_ms, made.cpu_ms)
+    load = _load(groups, spent_ms, made)
     clock.lap("changes")
     return _Advanced(groups=groups, keys=keys, state=made.state, output=made.output, load=load)
 
 
-def _load(
-    groups: Groups, cpu_ms: float, measured_ms: npt.NDArray[np.float64] | None
-) -> KeyGroupLoad:
-    """Load per key group: the CPU time measured for it, and its rows' share of the rest."""
+def _load(groups: Groups, cpu_ms: float, made: Advance) -> KeyGroupLoad:
+    """Load per key group: the time measured for it, and its rows' share of the rest.
+
+    The rest is work of the lane's own, which waits for nothing but a core: of it the CPU time
+    counts, since how long it waits for one says nothing of the key group.
+    """
     rows_of_key = np.diff(groups.starts)
     starts = np.flatnonzero(np.diff(groups.key_groups, prepend=-1))
     found = groups.key_groups[starts]
     rows = np.add.reduceat(rows_of_key, starts)
     keys = np.diff(np.append(starts, groups.count))
-    own_ms = np.zeros(len(found)) if measured_ms is None else measured_ms
-    shared_ms = max(cpu_ms - own_ms.sum(), 0.0)
+    own_ms = np.zeros(len(found)) if made.cpu_ms is None else made.cpu_ms
+    shared_ms = rows * (max(cpu_ms - own_ms.sum(), 0.0) / rows.sum())
     return KeyGroupLoad(
         key_groups=found.astype(np.int64),
         rows=rows,
         keys=keys,
-        cpu_ms=own_ms + rows * (shared_ms / rows.sum()),
+        cpu_ms=own_ms + shared_ms,
+        busy_ms=shared_ms + (own_ms if made.busy_ms is None else made.busy_ms),
     )
 
 
 _NONE = np.empty(0, np.int64)
-_NO_LOAD = KeyGroupLoad(key_groups=_NONE, rows=_NONE, keys=_NONE, cpu_ms=np.empty(0))
+_NO_LOAD = KeyGroupLoad(
+    key_groups=_NONE, rows=_NONE, keys=_NONE, cpu_ms=np.empty(0), busy_ms=np.empty(0)
+)
 
 
 def _versions(local: LocalState, here: KeyGroups) -> PerKeyGroup:

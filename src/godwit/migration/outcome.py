@@ -91,8 +91,9 @@ class EpochOutcome:
         Component → what its key groups cost.
     traffic
         Component → what operators upstream sent to it; sources are not counted.
-    executor_cpu_ms
-        Executor → CPU milliseconds that its lanes spent on key groups, all components together.
+    executor_cpu_ms, executor_busy_ms
+        Executor → milliseconds of CPU that its lanes spent on key groups, and milliseconds that
+        they were busy with them, all components together.
     waited
         Component → key groups whose rows went to the wait buffer.
     reach
@@ -113,6 +114,7 @@ class EpochOutcome:
     loads: Mapping[str, ComponentLoad] = field(default_factory=dict)
     traffic: Mapping[str, ComponentTraffic] = field(default_factory=dict)
     executor_cpu_ms: Mapping[str, float] = field(default_factory=dict)
+    executor_busy_ms: Mapping[str, float] = field(default_factory=dict)
     waited: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reach: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     tables: Mapping[str, Mapping[Any, Mapping[int, int]]] = field(default_factory=dict)
@@ -141,6 +143,7 @@ class EpochOutcome:
             "rows_out": self.rows_out,
             "sink_rows": dict(self.sink_rows),
             "executor_cpu_ms": {name: round(ms, 3) for name, ms in self.executor_cpu_ms.items()},
+            "executor_busy_ms": {name: round(ms, 3) for name, ms in self.executor_busy_ms.items()},
             "waiting": {name: len(waited) for name, waited in self.waited.items()},
             "loads": {
                 name: {

@@ -38,9 +38,10 @@ METRICS: Final[Mapping[str, tuple[type[MetricWrapperBase], str, tuple[str, ...]]
     "godwit_key_groups_in_flight": (Gauge, "Key groups that are being warmed", ()),
     "godwit_key_groups_planned": (Gauge, "Key groups that are still to be moved", ()),
     "godwit_executor_cpu_seconds": (Counter, "CPU time spent on key groups", ("executor",)),
+    "godwit_executor_busy_seconds": (Counter, "Time busy with key groups", ("executor",)),
     "godwit_executor_load_seconds": (
         Gauge,
-        "CPU time spent on key groups in the last epoch with input",
+        "Time busy with key groups in the last epoch with input",
         ("executor",),
     ),
     "godwit_executor_lanes": (Gauge, "Lanes", ("executor",)),
@@ -151,11 +152,12 @@ class Metrics:
                 metrics[name].clear()  # so that executors that are gone are no longer shown
         for executor, figures in there.items():
             metrics["godwit_executor_cpu_seconds"].labels(executor).inc(figures["cpuMs"] / 1e3)
+            metrics["godwit_executor_busy_seconds"].labels(executor).inc(figures["busyMs"] / 1e3)
             metrics["godwit_executor_lanes"].labels(executor).set(figures["lanes"])
             owned = sum(counts.get(executor, 0) for counts in values["keyGroups"].values())
             metrics["godwit_executor_key_groups"].labels(executor).set(owned)
             if with_input:
-                load_s = figures["cpuMs"] / 1e3
+                load_s = figures["busyMs"] / 1e3
                 metrics["godwit_executor_load_seconds"].labels(executor).set(load_s)
 
     def _event(self, values: Mapping[str, Any]) -> None:

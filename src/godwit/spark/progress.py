@@ -59,7 +59,8 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         touched), ``waitingKeyGroups``, ``suspendedKeyGroups``, ``inFlightKeyGroups``,
         ``plannedMoves`` (key groups that are to move and are not in flight yet), ``keyGroups``
         (component → executor → number), ``executors`` (executor → ``lanes``, ``draining``,
-        ``cpuMs``: what its lanes spent on key groups in this epoch).
+        ``cpuMs`` and ``busyMs``: CPU time that its lanes spent on key groups in this epoch, and
+        time that they were busy with them, waiting included).
     """
     took = watch.took_ms()
     return {
@@ -90,6 +91,7 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
                 "lanes": lanes,
                 "draining": name in view.draining,
                 "cpuMs": round(outcome.executor_cpu_ms.get(name, 0.0), 3),
+                "busyMs": round(outcome.executor_busy_ms.get(name, 0.0), 3),
             }
             for name, lanes in view.executors.items()
         },

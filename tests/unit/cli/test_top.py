@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 NOW_S = 1_700_000_000.0
 
 
-def progress(epoch: int, cpu_ms: Mapping[str, float], **more: Any) -> dict[str, Any]:
+def progress(epoch: int, busy_ms: Mapping[str, float], **more: Any) -> dict[str, Any]:
     """Make an epoch's figures; epochs are a second apart and take 250 ms."""
     began = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(NOW_S - 100 + epoch))
     return {
@@ -53,13 +53,14 @@ def progress(epoch: int, cpu_ms: Mapping[str, float], **more: Any) -> dict[str, 
         "numInputRows": 1000,
         "numOutputRows": 10,
         "durationMs": {"epoch": 250.0},
-        "keyGroups": {"by_plane": dict.fromkeys(cpu_ms, 16)},
+        "keyGroups": {"by_plane": dict.fromkeys(busy_ms, 16)},
         "waitingKeyGroups": 0,
         "suspendedKeyGroups": 0,
         "inFlightKeyGroups": 3,
         "plannedMoves": 12,
         "executors": {
-            name: {"lanes": 2, "draining": False, "cpuMs": ms} for name, ms in cpu_ms.items()
+            name: {"lanes": 2, "draining": False, "cpuMs": ms / 2, "busyMs": ms}
+            for name, ms in busy_ms.items()
         },
         **more,
     }
@@ -147,11 +148,11 @@ def test_a_frame_tells_speed_load_moves_lag_and_decisions() -> None:
         "source KafkaV2[Subscribe[flights]]: 4200 offsets behind, 10 rows/s in, maxOffsets",
         "migration m1 of by_plane (live): 15 key groups, 2.0 KiB",
         "executors, load distance 50% of the mean",
-        "300 ms of CPU an epoch, 2 lanes, 16 key groups",
+        "busy for 300 ms an epoch (150 of CPU), 2 lanes, 16 key groups",
         "22:13:19 add 1 executor: too slow (latency_ms 9.5)",
     ):
         assert said in shown
-    (first, second) = [line for line in shown.splitlines() if "of CPU an epoch" in line]
+    (first, second) = [line for line in shown.splitlines() if "ms an epoch (" in line]
     assert (first[:6], second[:6]) == ("0  75%", "1  25%")
     assert first.count("█") == 3 * second.count("█") + 1  # 40 blocks, and a third of them
 
@@ -163,7 +164,7 @@ def test_load_is_of_this_run_and_a_lost_executor_is_marked() -> None:
         {"event": told(events.ExecutorLost, executor="1")},
     ]
     figures = figures_of(journal)
-    assert [(e.name, e.lost, e.cpu_ms) for e in figures.executors] == [
+    assert [(e.name, e.lost, e.busy_ms) for e in figures.executors] == [
         ("0", False, 300.0),
         ("1", True, 100.0),
     ]
@@ -265,7 +266,7 @@ def test_once_prints_a_plain_frame_and_json_the_figures(
     assert main(["top", path, "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert (values["flow"], values["state"]) == ("delays", "died")
-    assert values["figures"]["executors"][0]["cpu_ms"] == 300.0
+    assert values["figures"]["executors"][0]["busy_ms"] == 300.0
     assert values["figures"]["sources"][0]["behind"] == 4200
 
 

@@ -451,6 +451,23 @@ def test_cpu_time_is_measured_where_it_is_spent() -> None:
     assert spent[int(where)] == max(spent.values())
 
 
+def test_a_key_that_waits_is_busy_and_costs_no_cpu_time() -> None:
+    def wait(key: tuple[str], rows: KeyRows, book: Book) -> None:
+        if key == ("k7",):
+            time.sleep(0.05)
+
+    rows = batch(*((f"k{i}", 1.0, 1) for i in range(40)))
+    groups, keys = grouped(rows.select(["symbol"]), 16)
+    made = Lane(operator(wait)).epoch(rows)
+    assert made.busy_ms is not None
+    assert made.cpu_ms is not None
+    key_groups = sorted(set(groups.key_groups.tolist()))
+    where = key_groups.index(int(groups.key_groups[keys.column(0).to_pylist().index("k7")]))
+    assert made.busy_ms[where] >= 50.0
+    assert made.busy_ms[where] == made.busy_ms.max()
+    assert made.busy_ms[where] - made.cpu_ms[where] >= 25.0
+
+
 def test_a_result_that_is_no_iterable_is_explained() -> None:
     with pytest.raises(UserFunctionError, match=r"not rows, for key \('a',\).*Return a list"):
         Lane(operator(lambda *_: 7, dict)).epoch(batch(("a", 1.0, 1)))

@@ -155,6 +155,8 @@ def test_load_is_counted_where_it_is_spent(tmp_path: Path) -> None:
         {r["k"] for b in rows for r in b.to_pylist()}
     )
     assert all(ms >= 0 for load in loads for ms in load.cpu_ms)
+    # Nothing here waits for anything, so it is busy for as long as it computes.
+    assert all((load.busy_ms == load.cpu_ms).all() for load in loads)
 
 
 def test_lanes_that_are_added_take_over(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ PROGRESS: dict[str, Any] = {
     "plannedMoves": 4,
     "keyGroups": {"a": {"0": 16, "1": 16}, "b": {"0": 8}},
     "executors": {
-        "0": {"lanes": 2, "draining": False, "cpuMs": 300.0},
-        "1": {"lanes": 1, "draining": True, "cpuMs": 100.0},
+        "0": {"lanes": 2, "draining": False, "cpuMs": 200.0, "busyMs": 300.0},
+        "1": {"lanes": 1, "draining": True, "cpuMs": 100.0, "busyMs": 100.0},
     },
 }
 KAFKA: dict[str, Any] = {"description": 'Kafka "x"\n\\', "behind": 12, "metrics": {}}
@@ -89,7 +89,8 @@ def test_an_epoch_s_figures_are_counted_in_base_units(server: MetricsServer) -> 
         ("godwit_key_groups_suspended", (), 2),
         ("godwit_key_groups_in_flight", (), 3),
         ("godwit_key_groups_planned", (), 4),
-        ("godwit_executor_cpu_seconds_total", ("0",), 0.6),
+        ("godwit_executor_cpu_seconds_total", ("0",), 0.4),
+        ("godwit_executor_busy_seconds_total", ("0",), 0.6),
         ("godwit_executor_load_seconds", ("0",), 0.3),
         ("godwit_executor_lanes", ("1",), 1),
         ("godwit_executor_key_groups", ("0",), 24),
@@ -128,7 +129,11 @@ def test_an_executor_that_is_gone_is_no_longer_shown(server: MetricsServer) -> N
     server.metrics.add("progress", {**PROGRESS, "executors": alone})
     seen = samples(fetched(server.url)[1])
     assert [labels for name, labels in seen if name == "godwit_executor_lanes"] == [("0",)]
-    quiet = {**PROGRESS, "batchId": None, "executors": {"0": {"lanes": 2, "cpuMs": 0.0}}}
+    quiet = {
+        **PROGRESS,
+        "batchId": None,
+        "executors": {"0": {"lanes": 2, "cpuMs": 0.0, "busyMs": 0.0}},
+    }
     server.metrics.add("progress", quiet)
     seen = samples(fetched(server.url)[1])
     assert seen["godwit_executor_load_seconds", ("0",)] == 0.3
