@@ -14,6 +14,7 @@ Everything here is pure: time, the cluster, the conductor and even the running o
 through `godwit.control.ports`, so the very same loop drives Spark and a simulator in virtual time.
 """
 
+from godwit.control.loop import Controller
 from godwit.control.ports import (
     Clock,
     Driven,
@@ -25,12 +26,19 @@ from godwit.control.ports import (
     Topology,
     run_at_once,
 )
+from godwit.control.problems import Means
+from godwit.control.settings import Control
+from godwit.control.worth import Budget
 
 __all__ = [
+    "Budget",
     "Clock",
+    "Control",
+    "Controller",
     "Driven",
     "EpochObserved",
     "ExecutorPool",
+    "Means",
     "Migrations",
     "PlannerRunner",
     "PoolView",

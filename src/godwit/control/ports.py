@@ -44,10 +44,13 @@ class Topology:
         components all run at the same time has one stage.
     downstream
         Pairs (upstream component, downstream component).
+    epochs
+        Whether a row waits for the end of an epoch, and not only for its own processing.
     """
 
     stages: tuple[tuple[str, ...], ...]
     downstream: tuple[tuple[str, str], ...] = ()
+    epochs: bool = True
 
     @property
     def components(self) -> tuple[str, ...]:

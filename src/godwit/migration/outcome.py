@@ -52,6 +52,11 @@ class ComponentLoad:
     state_bytes: npt.NDArray[np.int64]
     busy_ms: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
+    @property
+    def busy_s(self) -> npt.NDArray[np.float64]:
+        """Seconds that lanes were busy with each, as far as it was measured."""
+        return (self.busy_ms if len(self.busy_ms) else self.cpu_ms) / 1e3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentTraffic:

@@ -18,7 +18,7 @@ from godwit.model.errors import InvalidPlanError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["arrange", "change_lanes", "check_target", "spread"]
+__all__ = ["arrange", "change_lanes", "check_target", "spread", "with_newcomers"]
 
 
 def arrange(
@@ -212,3 +212,13 @@ def check_target(
             component=component,
             key_groups=tuple(move.key_group for move in onto),
         )
+
+
+def with_newcomers(assignment: Assignment, executors: Mapping[str, int]) -> Assignment:
+    """List executors (name → lanes) too that own nothing because they joined later."""
+    new = sorted(executors.keys() - set(assignment.executors), key=lambda name: (len(name), name))
+    if not new:
+        return assignment
+    return assignment.on(
+        [*assignment.executors, *new], [*assignment.lanes, *(executors[name] for name in new)]
+    )

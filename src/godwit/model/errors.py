@@ -19,11 +19,13 @@ __all__ = [
     "EpochFailedError",
     "ExecutorEnvironmentError",
     "GodwitError",
+    "InvalidControlError",
     "InvalidFlowError",
     "InvalidPlanError",
     "InvalidProblemError",
     "LocalStoreError",
     "MigrationError",
+    "PlannerFailedError",
     "SinkError",
     "StateEncodingError",
     "StopTimeoutError",
@@ -67,6 +69,14 @@ class InvalidFlowError(GodwitError):
 
 class InvalidProblemError(GodwitError):
     """A planner's input is wrong: a field is missing, negative, NaN or of the wrong size."""
+
+
+class InvalidControlError(GodwitError):
+    """Settings of the controller that make no sense, or contradict each other."""
+
+
+class PlannerFailedError(GodwitError):
+    """A planner raised, returned what is no plan, or did not return."""
 
 
 class InvalidPlanError(GodwitError):

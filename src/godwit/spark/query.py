@@ -12,6 +12,7 @@ import numpy as np
 from godwit.dataflow.frames import user_call
 from godwit.epoch.outcomes import state_bytes
 from godwit.migration import Strategy, inputs
+from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.errors import EpochFailedError, GodwitError, InvalidPlanError, MigrationError
@@ -345,7 +346,7 @@ class Query(Balancing):
         elif isinstance(plan, Assignment):
             target = plan
         else:
-            target = self._with_newcomers(current).moved(checked_moves(plan))
+            target = with_newcomers(current, self._run.view.executors).moved(checked_moves(plan))
         migration = uuid.uuid4().hex[:8]
         sizes = self._sizes(name)
         with self._run.conducting.turn() as conductor:
@@ -364,7 +365,7 @@ class Query(Balancing):
         return Migration(migration, name, self._run.conducting)
 
     def _places(self, component: str) -> Assignment:
-        return self._with_newcomers(self.assignment[component])
+        return with_newcomers(self.assignment[component], self._run.view.executors)
 
     def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
         with self._run.conducting.turn() as conductor:
@@ -381,16 +382,6 @@ class Query(Balancing):
     def _start_draining(self, executor: str) -> None:
         with self._run.conducting.turn() as conductor:
             conductor.drain(executor)
-
-    def _with_newcomers(self, assignment: Assignment) -> Assignment:
-        """List executors too that own nothing because they joined later."""
-        there = self._run.view.executors
-        new = sorted(there.keys() - set(assignment.executors), key=lambda name: (len(name), name))
-        if not new:
-            return assignment
-        return assignment.on(
-            [*assignment.executors, *new], [*assignment.lanes, *(there[name] for name in new)]
-        )
 
     def _component(self, component: str | None) -> str:
         names = list(self.assignment)

@@ -56,9 +56,54 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.ListenerFailed(
         epoch=4, at_s=1.0, listener="page", error="KeyError: 'x'", heard="EpochCommitted"
     ),
-    events.DecisionTaken(
-        epoch=4, at_s=1.0, decision="add 1 executor", reason="too slow", numbers={"latency_ms": 9.5}
+    events.LoadMeasured(
+        epoch=4,
+        at_s=1.0,
+        period_s=10.0,
+        epochs=20,
+        missing=1,
+        arrival_per_s=1200.0,
+        epoch_s=0.4,
+        bottleneck="time",
+        usage={"time": 0.5},
+        load_distance=0.3,
+        load_index={"a": 0.5},
+        speeds={"b": 0.33},
     ),
+    events.RebalancingStarted(
+        epoch=4,
+        at_s=1.0,
+        migrations={"sum": "control-1"},
+        planner="milp",
+        moves=3,
+        state_bytes=2048,
+        draining=1,
+        distance_before=0.5,
+        distance_after=0.01,
+        gain_s=4.0,
+        cost_s=0.5,
+    ),
+    events.LanesBalanced(
+        epoch=4,
+        at_s=1.0,
+        component="sum",
+        key_groups=2,
+        executors=("a",),
+        imbalance_before=1.8,
+        imbalance_after=1.1,
+    ),
+    events.ScaledOut(
+        epoch=4, at_s=1.0, before=2, wanted=4, reason="too slow", numbers={"latency_s": 9.5}
+    ),
+    events.ScaledIn(epoch=4, at_s=1.0, before=4, wanted=3, executors=("d",), reason="little to do"),
+    events.ScalingRefused(epoch=4, at_s=1.0, before=4, wanted=6, reason="4 is the limit"),
+    events.ExecutorsReturned(epoch=4, at_s=1.0, executors=("d",)),
+    events.DecisionSkipped(
+        epoch=4, at_s=1.0, what="balancing of sum", reason="the load is even enough"
+    ),
+    events.PlannerFailed(epoch=4, at_s=1.0, planner="mine", reason="it raised KeyError: 1"),
+    events.PlanAbandoned(epoch=4, at_s=1.0, component="sum", reason="executor d is gone"),
+    events.HandRespected(epoch=4, at_s=1.0, what="migration of sum", until_s=61.0),
 )
 
 
@@ -93,7 +138,18 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
         (events.KeyGroupsResumed, "sum: key groups 0, 1, 2, 3, 4, 5, 6, 7, … 20 in all resumed"),
         (events.FilesCollected, "1 file collected, 3.0 GiB freed"),
         (events.ListenerFailed, "listener page failed on EpochCommitted: KeyError: 'x'"),
-        (events.DecisionTaken, "add 1 executor: too slow (latency_ms 9.5)"),
+        (
+            events.RebalancingStarted,
+            (
+                "rebalancing sum by milp: 3 key groups, 1 of them off draining executors, "
+                "2.0 KiB, load distance 50.0% to 1.0%, gains 4.00 s for 0.50 s"
+            ),
+        ),
+        (
+            events.ScaledOut,
+            "scaling out, 2 more executors for 4: too slow (latency_s 9.5)",
+        ),
+        (events.HandRespected, "migration of sum by hand is left alone for 60 s"),
     ],
 )
 def test_lines_read_like_sentences(kind: type[Event], line: str) -> None:

@@ -13,6 +13,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import GodwitError
+from godwit.model.events.deciding import (
+    DecisionSkipped,
+    ExecutorsReturned,
+    HandRespected,
+    LanesBalanced,
+    LoadMeasured,
+    PlanAbandoned,
+    PlannerFailed,
+    RebalancingStarted,
+    ScaledIn,
+    ScaledOut,
+    ScalingRefused,
+)
 from godwit.model.events.event import Event
 from godwit.model.events.moving import (
     AssignmentSwitched,
@@ -26,7 +39,6 @@ from godwit.model.events.moving import (
     WarmingStarted,
 )
 from godwit.model.events.running import (
-    DecisionTaken,
     EpochAborted,
     EpochCommitted,
     EpochsHeld,
@@ -47,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AssignmentSwitched",
-    "DecisionTaken",
+    "DecisionSkipped",
     "EpochAborted",
     "EpochCommitted",
     "EpochsHeld",
@@ -56,19 +68,29 @@ __all__ = [
     "ExecutorAdded",
     "ExecutorDraining",
     "ExecutorLost",
+    "ExecutorsReturned",
     "FilesCollected",
     "FlowChanged",
+    "HandRespected",
     "KeyGroupsLoaded",
     "KeyGroupsResumed",
     "KeyGroupsSuspended",
     "KeyGroupsWarmed",
+    "LanesBalanced",
     "ListenerFailed",
+    "LoadMeasured",
     "MigrationCancelled",
     "MigrationFinished",
     "MigrationStarted",
+    "PlanAbandoned",
+    "PlannerFailed",
     "QueryFailed",
     "QueryStarted",
     "QueryStopped",
+    "RebalancingStarted",
+    "ScaledIn",
+    "ScaledOut",
+    "ScalingRefused",
     "WarmingStarted",
     "event_from_dict",
 ]

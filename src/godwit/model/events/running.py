@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
-    "DecisionTaken",
     "EpochAborted",
     "EpochCommitted",
     "EpochsHeld",
@@ -217,26 +216,3 @@ class ListenerFailed(Event):
 
     def _line(self) -> str:
         return f"listener {self.listener} failed on {self.heard}: {self.error}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionTaken(Event):
-    """The controller decided something (to plan, to add, to drain, to leave things be).
-
-    Attributes
-    ----------
-    decision
-        What it decided, in a few words.
-    reason
-        Why.
-    numbers
-        What the reason rests on: name (with its unit) → value.
-    """
-
-    decision: str
-    reason: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
-
-    def _line(self) -> str:
-        told = ", ".join(f"{name} {value:g}" for name, value in self.numbers.items())
-        return f"{self.decision}: {self.reason}" + (f" ({told})" if told else "")

@@ -1,0 +1,312 @@
+"""From a period's statistics to plans that are worth carrying out.
+
+What is planned together is one stage (see `Topology`), or everything where the planner collocates.
+The most unbalanced goes first, since all of them share one budget.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.control.draining import evacuated
+from godwit.control.durations import seconds
+from godwit.control.guard import guarded_plan
+from godwit.control.policies import Homes
+from godwit.control.problems import fill_limits, question
+from godwit.control.scaling import Situation, Station
+from godwit.control.worth import Budget, Terms, distance, judge
+from godwit.model import events
+from godwit.model.errors import PlannerFailedError
+from godwit.planning import metrics
+from godwit.planning.planner import some_traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from godwit.control.ports import Clock, PlannerRunner, Topology
+    from godwit.control.problems import Question
+    from godwit.control.settings import Control
+    from godwit.control.statistics import PeriodStatistics
+    from godwit.control.worth import Verdict
+    from godwit.migration import ProtocolView
+    from godwit.planning import Problem
+    from godwit.planning.arrays import FloatArray, IntArray
+
+__all__ = ["Planned", "Planning"]
+
+_HISTORY = 8
+"""Past periods that planners over a history get."""
+_BY_PLAN = "resource_centric"
+_WORK = 500_000
+"""Key groups times executors times rounds that the default planner may search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Planned:
+    """A plan for the components of one question, and what is to be made of it.
+
+    Attributes
+    ----------
+    asked
+        The question.
+    assignment
+        Shape ``(m,)``: what the planner wants.
+    verdict
+        What of it is worth it.
+    planner
+        Whose plan.
+    """
+
+    asked: Question
+    assignment: IntArray
+    verdict: Verdict
+    planner: str
+
+
+class Planning:
+    """Asks planners, and judges what they say."""
+
+    def __init__(
+        self,
+        settings: Control,
+        topology: Topology,
+        run: PlannerRunner,
+        clock: Clock,
+        tell: Callable[..., None],
+    ) -> None:
+        self._settings, self._topology, self._run = settings, topology, run
+        self._clock, self._tell = clock, tell
+        self._started_s = clock.now_s()
+        self._limit_s = seconds(settings.planning_limit, "The setting planning_limit")
+        self._history: dict[str, deque[FloatArray]] = {}
+        self._homes = None
+        if settings.policy.endswith("executor_centric"):
+            self._homes = Homes(naive=settings.policy.startswith("naive"))
+        known = settings.registered
+        joint = known is not None and some_traffic in known.requires
+        self._groups = (topology.components,) if joint else topology.stages
+        self._failure = ""
+
+    def remember(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
+        """Add a period to the history."""
+        for name, component in period.components.items():
+            windows = self._history.setdefault(name, deque(maxlen=_HISTORY))
+            windows.append(component.standard_s(speeds) / period.covered_s)
+
+    def plan(
+        self,
+        period: PeriodStatistics,
+        view: ProtocolView,
+        speeds: Mapping[str, float],
+        *,
+        fixed: Collection[str] = (),
+        draining: frozenset[str] = frozenset(),
+        tried: bool = False,
+    ) -> list[Planned]:
+        """Plan all components.
+
+        Parameters
+        ----------
+        period, view, speeds
+            What is known.
+        fixed
+            Components that stay as they are.
+        draining
+            Executors to be emptied beside those that the view says drain.
+        tried
+            Whether it is only asked what could be had: then nothing limits what moves.
+        """
+        settings = self._settings
+        budget = Budget(max_bytes=None) if tried else settings.budget
+        asked = [
+            question(
+                group,
+                statistics=period,
+                view=view,
+                speeds=speeds,
+                means=settings.means,
+                limits=settings.limits,
+                draining=draining,
+                history=self._history,
+                topology=self._topology,
+                seconds_per_byte=settings.seconds_per_byte,
+            )
+            for group in self._groups
+            if all(name in view.components for name in group)
+        ]
+        asked.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
+        made = []
+        for one in asked:
+            plan = self._plan_one(one, budget, set(fixed))
+            budget = budget.less(len(plan.verdict.order), plan.verdict.moved_bytes)
+            made.append(plan)
+        return made
+
+    def _plan_one(self, asked: Question, budget: Budget, fixed: set[str]) -> Planned:
+        settings = self._settings
+        limits = replace(settings.limits, max_moves=budget.max_moves, max_bytes=budget.max_bytes)
+        asked = replace(asked, problem=replace(asked.problem, limits=limits))
+        asked = fill_limits(settings.registered, asked, settings.max_load_distance)
+        problem = asked.problem
+        planned = problem.current
+        if not fixed.issuperset(asked.components):
+            planned = evacuated(problem, self._ask(asked))
+            for name in fixed & set(asked.components):
+                planned = planned.copy()
+                planned[asked.part(name)] = problem.current[asked.part(name)]
+        terms = Terms(
+            max_load_distance=settings.max_load_distance,
+            even_enough=settings.max_load_distance / 4,
+            horizon_s=settings.horizon * settings.period_s,
+            seconds_per_byte=settings.seconds_per_byte,
+        )
+        return Planned(
+            asked=asked,
+            assignment=planned,
+            verdict=judge(problem, planned, terms, budget),
+            planner=settings.policy if self._homes is not None else settings.planner_name,
+        )
+
+    def _ask(self, asked: Question) -> IntArray:
+        problem = asked.problem
+        if not len(problem.available):
+            return problem.current
+        needed = bool(problem.draining[problem.current].any())
+        even = distance(problem, problem.current) <= self._settings.max_load_distance
+        if even and not needed and not len(problem.traffic.rate):
+            return problem.current  # whatever a planner said, it would not be worth it
+        if self._homes is not None:
+            return self._homes.plan(asked, asked.rows_per_s)
+        limits, best = problem.limits, problem.current
+        for moves in self._allowances(problem):
+            tried = replace(problem, limits=replace(limits, max_moves=moves))
+            best = self._guarded(tried)
+            if distance(problem, best) <= self._settings.max_load_distance / 2:
+                break
+        return best
+
+    def _allowances(self, problem: Problem) -> tuple[int | None, ...]:
+        """Say how many moves a planner may make, one after the other until it is even enough.
+
+        Few are asked for first: with all moves to spend, a planner spends them on the last per
+        mille. Twice as many as it takes to shed what is above the mean suffice as a rule.
+        """
+        known, most = self._settings.registered, problem.limits.max_moves
+        if known is None or "max_moves" in known.refuses or self._settings.policy != _BY_PLAN:
+            return (most,)
+        few = 2 * _excess_key_groups(problem) + 4
+        counts = (few, 4 * few)
+        return tuple(n if most is None else min(n, most) for n in counts)
+
+    def _guarded(self, problem: Problem) -> IntArray:
+        """Ask the planner; what it fails at stays as it is."""
+        settings = self._settings
+        try:
+            solution = guarded_plan(
+                settings.registered or settings.planner,  # type: ignore[arg-type]
+                problem,
+                name=settings.planner_name,
+                options=self._options(problem.num_key_groups * problem.num_executors),
+                run=self._run,
+                time_limit_s=self._limit_s,
+            )
+        except PlannerFailedError as error:
+            reason = error.context["reason"]
+            if reason != self._failure:
+                self._tell(events.PlannerFailed, planner=settings.planner_name, reason=reason)
+            self._failure = reason
+            return problem.current
+        self._failure = ""
+        return solution.assignment
+
+    def _options(self, size: int) -> dict[str, Any]:
+        """Options of the planner: the user's, and such that it is done in time."""
+        settings, known = self._settings, self._settings.registered
+        options = dict(settings.options)
+        if known is None:
+            return options
+        if known.name == "milp":
+            options.setdefault("rounds", int(np.clip(_WORK // max(size, 1), 1, 30)))
+            options.setdefault("patience", 10)
+            options.setdefault("node_limit", 1)
+        if "time_limit_s" in known.takes:
+            options.setdefault("time_limit_s", min(1.0, self._limit_s / 2))
+        if "clock" in inspect.signature(known.load()).parameters:
+            options["clock"] = self._clock.now_s
+        return options
+
+    def situation(
+        self,
+        period: PeriodStatistics,
+        view: ProtocolView,
+        planned: list[Planned],
+        speeds: Mapping[str, float],
+        now_s: float,
+    ) -> Situation:
+        """Say how things stand, balanced as the plans would balance them."""
+        settings, demand = self._settings, period.demand
+        stays = sorted(view.executors.keys() - view.draining)
+        lanes = [view.executors[name] * speeds.get(name, 1.0) for name in stays]
+        index: dict[str, float] = dict.fromkeys(stays, 0.0)
+        offered = 0.0
+        for plan in planned:
+            problem = plan.asked.problem
+            time = replace(problem, resources=("time",), load=problem.load[:, 0],
+                           capacity=problem.capacity[:, 0],
+                           limits=replace(problem.limits, max_usage=None))  # fmt: skip
+            offered += float(time.weight.sum())
+            after = metrics.load_index(time, plan.verdict.assignment).tolist()
+            for name, share in zip(problem.executors, after, strict=True):
+                if name in index:
+                    index[name] += share
+        mean = offered / sum(lanes) if lanes else 0.0
+        return Situation(
+            now_s=now_s,
+            started_s=self._started_s,
+            executors=len(stays),
+            least=settings.least,
+            most=settings.most or max(64, len(stays)),
+            lanes=sum(lanes) / len(lanes) if lanes else 1.0,
+            offered=offered * demand,
+            evenness=max(1.0, max(index.values(), default=0.0) / mean) if mean > 0 else 1.0,
+            arrival_per_s=period.arrival_per_s,
+            stations=_stations(period, speeds, demand),
+            epoch_s=period.epoch_s,
+            fixed_s=period.fixed_s,
+            waits_for_epochs=self._topology.epochs,
+            backlog_rows=period.backlog_rows,
+        )
+
+
+def _excess_key_groups(problem: Problem) -> int:
+    """Fewest key groups that bring every overloaded executor down to the mean, and all to empty."""
+    load, room = metrics.loads(problem, problem.current), problem.speed.copy()
+    room[problem.draining] = 0.0
+    excess = load - metrics.mean_index(problem) * room
+    count = 0
+    for e in np.flatnonzero(excess > 0).tolist():
+        mine = problem.weight[problem.current == e]
+        if problem.draining[e]:
+            count += len(mine)
+        else:
+            heaviest = np.cumsum(np.sort(mine)[::-1])
+            count += int(np.searchsorted(heaviest, excess[e])) + 1
+    return count
+
+
+def _stations(
+    period: PeriodStatistics, speeds: Mapping[str, float], demand: float
+) -> dict[str, Station]:
+    found = {}
+    for name, component in period.components.items():
+        rows, busy_s = float(component.rows.sum()), float(component.standard_s(speeds).sum())
+        found[name] = Station(
+            arrival_per_s=rows / period.covered_s * demand,
+            service_per_s=rows / busy_s if busy_s > 0 else 0.0,
+        )
+    return found

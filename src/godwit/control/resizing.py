@@ -1,0 +1,255 @@
+"""Changing the number of executors: asking for more, emptying some, giving them back.
+
+Invariant: an executor is given back only once no key group is on it, and no epoch runs that may
+still use it; and one is drained only if the rest could be balanced without it (paper 2 §4.1), by
+the same planner that will have to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.control.scaling import Pace
+from godwit.model import events
+from godwit.model.errors import GodwitError
+from godwit.planning import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from godwit.control.planning import Planned
+    from godwit.control.ports import ExecutorPool, Migrations
+    from godwit.control.scaling import Situation, Step, Wanted
+    from godwit.control.settings import Control
+    from godwit.migration import ProtocolView
+
+__all__ = ["Resizing"]
+
+_FULL = 0.9
+"""Share of its time that no executor's lanes may be busy once others are gone."""
+
+
+class Resizing:
+    """Follows the scaling model at its pace, through the pool."""
+
+    def __init__(
+        self,
+        settings: Control,
+        migrations: Migrations,
+        pool: ExecutorPool | None,
+        now_s: float,
+        tell: Callable[..., None],
+    ) -> None:
+        self._settings, self._migrations, self._pool = settings, migrations, pool
+        self._tell, self._now_s = tell, now_s
+        self._pace = Pace(cool_down_s=settings.cool_down_s)
+        self._empty_since: dict[str, int] = {}
+        self._refused = ""
+        self.draining: frozenset[str] = frozenset()
+
+    def recall(self, event: events.Event) -> None:
+        """Go on from what an earlier controller decided."""
+        if isinstance(event, events.ScaledOut):
+            self._pace.decided("out", event.at_s)
+        elif isinstance(event, events.ScaledIn):
+            self._pace.decided("in", event.at_s)
+
+    def look(self, view: ProtocolView) -> None:
+        """Forget executors that are gone."""
+        self.draining &= view.draining
+
+    def give_back(self, view: ProtocolView) -> None:
+        """Give back executors that were to leave and are empty (Algorithm 1, lines 1 to 3)."""
+        if self._pool is None:
+            return
+        empty = {name for name in self.draining if _owns_nothing(view, name)}
+        for name in empty:
+            self._empty_since.setdefault(name, view.committed)
+        self._empty_since = {n: e for n, e in self._empty_since.items() if n in empty}
+        ready = tuple(
+            sorted(
+                name
+                for name, epoch in self._empty_since.items()
+                if view.running is None or view.committed > epoch
+            )
+        )
+        if not ready:
+            return
+        try:
+            self._pool.remove(ready)
+        except GodwitError as error:
+            self._refuse(len(view.executors), len(view.executors) - len(ready), str(error), {})
+            return
+        self.draining -= set(ready)
+        self._returned(ready)
+
+    def _returned(self, ready: tuple[str, ...]) -> None:
+        for name in ready:
+            self._empty_since.pop(name, None)
+        self._tell(events.ExecutorsReturned, executors=ready)
+
+    def decide(
+        self,
+        situation: Situation,
+        view: ProtocolView,
+        planned: list[Planned],
+        *,
+        trial: Callable[[frozenset[str]], list[Planned]] | None,
+    ) -> bool:
+        """Ask the model, and follow it; return whether executors are to leave.
+
+        Parameters
+        ----------
+        situation, view, planned
+            How things stand, balanced as planned.
+        trial
+            Plans without some executors; ``None`` while not all components may be planned.
+        """
+        model = self._settings.scaling_model
+        assert model is not None, "asked only where there is one"
+        try:
+            wanted = model.wanted(situation)
+        except Exception as error:  # noqa: BLE001  a function of the user's may raise anything
+            self._tell_failure(model.name, f"it raised {type(error).__name__}: {error}")
+            return False
+        if self._pool is None:
+            self._refuse(
+                situation.executors, wanted.executors, "this cluster has no pool", wanted.numbers
+            )
+            return False
+        have = situation.executors
+        step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced)
+        if step.kind == "out":
+            self._out(step, situation, wanted)
+        elif step.kind == "in" and trial is None:
+            self._refuse(have, step.executors, "key groups are on the move", wanted.numbers)
+        elif step.kind == "in" and trial is not None:
+            return self._in(
+                step.executors, situation, wanted, _cheapest(view, planned), trial=trial
+            )
+        elif step.kind == "refused":
+            self._refuse(situation.executors, wanted.executors, step.reason, wanted.numbers)
+        else:
+            self._refused = ""
+        return False
+
+    def _out(self, step: Step, situation: Situation, wanted: Wanted) -> None:
+        pool = self._pool
+        assert pool is not None
+        coming = situation.executors + pool.view.pending
+        try:
+            pool.add(step.executors - coming)
+        except GodwitError as error:
+            self._pace.decided("out", situation.now_s)
+            self._refuse(coming, wanted.executors, str(error), wanted.numbers)
+            return
+        self._pace.decided("out", situation.now_s)
+        self._refused = ""
+        self._tell(
+            events.ScaledOut,
+            before=coming,
+            wanted=step.executors,
+            reason=wanted.unattainable or wanted.reason,
+            numbers=dict(wanted.numbers),
+        )
+
+    def _in(
+        self,
+        left: int,
+        situation: Situation,
+        wanted: Wanted,
+        candidates: list[str],
+        *,
+        trial: Callable[[frozenset[str]], list[Planned]],
+    ) -> bool:
+        have = situation.executors
+        leaving, fault = candidates[: have - left], ""
+        # One fewer may still be had where several are too many.
+        while leaving:
+            fault = self._fault(trial(frozenset(leaving)), situation)
+            if not fault:
+                break
+            leaving = leaving[:-1]
+        else:
+            self._refuse(have, left, fault, wanted.numbers)
+            return False
+        for name in leaving:
+            self._migrations.drain(name)
+        self.draining |= set(leaving)
+        self._pace.decided("in", situation.now_s)
+        self._refused = ""
+        self._tell(
+            events.ScaledIn,
+            before=have,
+            wanted=have - len(leaving),
+            executors=tuple(leaving),
+            reason=wanted.reason,
+            numbers=dict(wanted.numbers),
+        )
+        return True
+
+    def _fault(self, plans: list[Planned], situation: Situation) -> str:
+        """Why those that remain would not do; empty where they would."""
+        index: dict[str, float] = {}
+        total = room = 0.0
+        for plan in plans:
+            problem = plan.asked.problem
+            if problem.draining[plan.assignment].any():
+                return "the planner would not empty them"
+            after = metrics.load_index(problem, plan.assignment)
+            for e in problem.available.tolist():
+                name = problem.executors[e]
+                index[name] = index.get(name, 0.0) + float(after[e])
+            total += float(problem.weight.sum())
+            room = float(problem.speed[problem.available].sum())
+        mean = total / room if room else 0.0
+        demand = situation.offered / total if total else 1.0
+        busiest = max(index.values(), default=0.0)
+        if busiest * demand > _FULL:
+            return f"the rest would be busy for {busiest * demand:.0%} of the time"
+        # How even they must be is how even they are now, or the bound.
+        allowed = max(1 + self._settings.max_load_distance, situation.evenness)
+        if mean > 0 and busiest / mean > allowed * (1 + 1e-9):
+            return f"the rest could not be balanced: {busiest / mean:.2f} times the mean"
+        return ""
+
+    def _refuse(self, before: int, wanted: int, reason: str, numbers: Mapping[str, float]) -> None:
+        """Tell that something cannot be had, once until it changes."""
+        if reason != self._refused:
+            self._refused = reason
+            self._tell(
+                events.ScalingRefused,
+                before=before,
+                wanted=wanted,
+                reason=reason,
+                numbers=dict(numbers),
+            )
+
+    def _tell_failure(self, model: str, reason: str) -> None:
+        if reason != self._refused:
+            self._refused = reason
+            self._tell(events.PlannerFailed, planner=model, reason=reason)
+
+
+def _owns_nothing(view: ProtocolView, executor: str) -> bool:
+    for component in view.components.values():
+        assignment = component.assignment
+        if executor in assignment.executors and len(assignment.key_groups(executor)):
+            return False
+        if any(t.destination == executor for t in component.transfers):
+            return False
+    return executor in view.executors
+
+
+def _cheapest(view: ProtocolView, planned: list[Planned]) -> list[str]:
+    """Executors that stay, those with the least state first; ties: the newest."""
+    held = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
+    for plan in planned:
+        problem = plan.asked.problem
+        sizes = np.bincount(problem.current, problem.state_bytes, problem.num_executors)
+        for name, size in zip(problem.executors, sizes.tolist(), strict=True):
+            if name in held:
+                held[name] += size
+    return sorted(held, key=lambda name: (held[name], [-len(name), *(-ord(c) for c in name)]))

@@ -1,0 +1,113 @@
+"""What a scaling model is asked, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ScalingModel", "Situation", "Station", "Wanted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """One component as a station of the queueing network.
+
+    Attributes
+    ----------
+    arrival_per_s
+        Rows that reach it, as the sources offer them.
+    service_per_s
+        Rows that one lane of a standard executor processes; 0 where nothing was processed.
+    """
+
+    arrival_per_s: float
+    service_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """How things stand, balanced as the plan would balance them.
+
+    Attributes
+    ----------
+    now_s, started_s
+        The time, and when the run began, by the controller's clock.
+    executors
+        Executors that stay: those that are to leave do not count.
+    least, most
+        Limits on their number.
+    lanes
+        Standard lanes of one executor: its lanes times its speed, the mean over those that stay.
+    offered
+        Lanes of standard executors that the rows that arrive would keep busy.
+    evenness
+        Load index of the busiest executor under the plan over the mean, at least 1.
+    arrival_per_s
+        Source rows a second.
+    stations
+        Component → its station.
+    epoch_s, fixed_s
+        Mean time of an epoch, and what of it is spent on no key group.
+    waits_for_epochs
+        Whether rows wait for the end of an epoch.
+    backlog_rows
+        Rows that the sources have and the stream has not; ``None`` where they do not say.
+    """
+
+    now_s: float
+    started_s: float
+    executors: int
+    least: int
+    most: int
+    lanes: float
+    offered: float
+    evenness: float
+    arrival_per_s: float
+    stations: Mapping[str, Station]
+    epoch_s: float
+    fixed_s: float
+    waits_for_epochs: bool = True
+    backlog_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How many executors there should be.
+
+    Attributes
+    ----------
+    executors
+        Fewer are too few.
+    comfortable
+        More are too many: between the two nothing changes, so that noise changes nothing.
+    reason
+        In a few words.
+    numbers
+        What it rests on: name (with its unit) → value.
+    unattainable
+        Why even `executors` will not do; empty where they do.
+    """
+
+    executors: int
+    comfortable: int
+    reason: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    unattainable: str = ""
+
+
+class ScalingModel(Protocol):
+    """Says how many executors there should be."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def paced(self) -> bool:
+        """Whether the answer is an estimate, to be followed with patience, and not an order."""
+
+    def wanted(self, situation: Situation) -> Wanted:
+        """Say it. Pure."""

@@ -1,0 +1,82 @@
+"""As many executors as keep their lanes busy for a set share of the time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from godwit.control.scaling.model import Wanted
+from godwit.model.errors import InvalidControlError
+
+if TYPE_CHECKING:
+    from godwit.control.scaling.model import Situation
+
+__all__ = ["Utilisation", "utilisation"]
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """See `utilisation`."""
+
+    target: float
+    slack: float
+    name: str = "utilisation"
+    paced: bool = True
+
+    def wanted(self, situation: Situation) -> Wanted:
+        """See `ScalingModel.wanted`."""
+
+        def fewest(target: float) -> int:
+            return max(1, math.ceil(situation.offered / (situation.lanes * target) - ROUNDING))
+
+        busy = situation.offered / (situation.lanes * max(situation.executors, 1))
+        return Wanted(
+            executors=fewest(self.target),
+            comfortable=fewest(self.target * (1 - self.slack)),
+            reason=f"lanes should be busy for {self.target:.0%} of the time",
+            numbers={"utilisation": busy, "offered_lanes": situation.offered},
+        )
+
+
+def utilisation(target: float = 0.7, *, slack: float = 0.2) -> Utilisation:
+    """Scale so that lanes are busy for a share of their time, counting all rows that arrive.
+
+    Parameters
+    ----------
+    target
+        The share, above 0 and at most 1.
+    slack
+        Executors go only if the rest would stay under the target by this share of it.
+
+    Raises
+    ------
+    InvalidControlError
+        If a share is out of range.
+    """
+    if not 0 < target <= 1:
+        raise InvalidControlError(
+            f"A utilisation of {target!r} cannot be aimed at.",
+            remedy="Give a share above 0 and at most 1, such as 0.7.",
+            target=target,
+        )
+    check_slack(slack)
+    return Utilisation(target=target, slack=slack)
+
+
+def check_slack(slack: float) -> None:
+    """Refuse a slack that would let nothing or everything change.
+
+    Raises
+    ------
+    InvalidControlError
+        If it is no share below 1.
+    """
+    if not 0 <= slack < 1:
+        raise InvalidControlError(
+            f"A slack of {slack!r} is none.",
+            remedy="Give a share that is at least 0 and below 1, such as 0.2.",
+            slack=slack,
+        )

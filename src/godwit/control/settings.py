@@ -1,0 +1,244 @@
+"""What a user may set of the controller, with the defaults and the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from godwit.control.durations import seconds
+from godwit.control.problems import Means
+from godwit.control.scaling import custom
+from godwit.control.worth import Budget
+from godwit.migration.strategy import Bounds
+from godwit.model.errors import GodwitError, InvalidControlError
+from godwit.planning import Limits, planner
+from godwit.planning.problem import Problem
+
+if TYPE_CHECKING:
+    from godwit.control.durations import Duration
+    from godwit.control.scaling import ScalingModel
+    from godwit.planning.planner import Planner
+
+__all__ = ["AnyPlanner", "Control", "PolicyName"]
+
+AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
+PolicyName: TypeAlias = Literal[
+    "resource_centric", "executor_centric", "naive_executor_centric", "static"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """Settings of the controller: ``flow.start(..., control=gw.Control(...))``.
+
+    Attributes
+    ----------
+    planner
+        Name of a planner, as in ``godwit plan``, or a function of a `Problem` that returns a
+        solution or the index of each key group's executor.
+    options
+        The planner's.
+    scaling
+        How many executors there are to be: `gw.latency`, `gw.utilisation`, `gw.fixed`,
+        `gw.scripted`, or a function of a situation. None: as many as there are.
+    least, most
+        Limits on their number.
+    policy
+        How work and cores meet, after paper 5 §5: ``"resource_centric"``: key groups move between
+        executors; ``"executor_centric"``: key groups stay at home, and cores of other executors
+        are lent to where the work is; ``"naive_executor_centric"``: the same, minding neither
+        state nor locality; ``"static"``: nothing moves.
+    period
+        Statistics period: how often the loop decides. It also waits for `least_epochs`.
+    least_epochs
+        Epochs with input that a period has at least.
+    lanes_every
+        How often lanes are re-balanced within executors; None: never.
+    theta
+        Busiest lane over mean lane above which that is done (paper 5 §3.1).
+    budget
+        What one period may move.
+    bounds
+        What may be in flight at once, see `gw.Bounds`.
+    max_load_distance
+        By how much of the mean an executor's load may differ from it before key groups move.
+    horizon
+        Periods that the load is taken to stay as it is: what moving costs must come back by then.
+    cool_down
+        For how long no scaling decision is taken back; three periods if left out.
+    respect
+        For how long what somebody decided by hand is left alone.
+    planning_limit
+        Time that a planner may take.
+    means
+        Network and memory of an executor, for the bottleneck.
+    seconds_per_byte
+        Time that one link needs for one byte of state.
+    limits
+        Further limits for the planner, such as ``tau``; those on moves and bytes are the budget's.
+
+    Raises
+    ------
+    InvalidControlError
+        Says which setting is wrong, or which contradict each other.
+
+    Examples
+    --------
+    >>> Control(planner="flux", period="5 seconds").period_s
+    5.0
+    """
+
+    planner: AnyPlanner = "milp"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    scaling: ScalingModel | Callable[..., Any] | None = None
+    least: int = 1
+    most: int | None = None
+    policy: PolicyName = "resource_centric"
+    period: Duration = 10.0
+    least_epochs: int = 3
+    lanes_every: Duration | None = 0.5
+    theta: float = 1.2
+    budget: Budget = field(default_factory=Budget)
+    bounds: Bounds = field(default_factory=Bounds)
+    max_load_distance: float = 0.1
+    horizon: int = 10
+    cool_down: Duration | None = None
+    respect: Duration = 60.0
+    planning_limit: Duration = 5.0
+    means: Means = field(default_factory=Means)
+    seconds_per_byte: float = 1e-8
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        self._check_planner()
+        if self.policy not in get_args(PolicyName):
+            raise InvalidControlError(
+                f"There is no policy {self.policy!r}.",
+                remedy=f"Use one of {', '.join(get_args(PolicyName))}.",
+                policy=self.policy,
+            )
+        for name, kind in (
+            ("budget", Budget),
+            ("bounds", Bounds),
+            ("means", Means),
+            ("limits", Limits),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidControlError(
+                    f"The setting {name} of the controller is {getattr(self, name)!r}.",
+                    remedy=f"Give a {kind.__name__}.",
+                )
+        for name, least in (
+            ("least", 1),
+            ("least_epochs", 1),
+            ("horizon", 1),
+            ("theta", 1.0),
+            ("max_load_distance", 0.0),
+            ("seconds_per_byte", 0.0),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not least <= value < float("inf"):
+                raise InvalidControlError(
+                    f"The setting {name} of the controller is {value!r}.",
+                    remedy=f"Give a number that is at least {least}.",
+                    setting=name,
+                    value=value,
+                )
+        for name in ("period", "respect", "planning_limit"):
+            seconds(getattr(self, name), f"The setting {name} of the controller")
+        self._check_scaling()
+
+    def _check_planner(self) -> None:
+        if callable(self.planner):
+            return
+        if not isinstance(self.planner, str):
+            raise InvalidControlError(
+                f"The controller was given {self.planner!r} as its planner.",
+                remedy='Give a name, as in planner="milp", or a function of a problem.',
+            )
+        try:
+            known = planner(self.planner)
+            known.load()
+        except GodwitError as error:
+            raise InvalidControlError(
+                f"The controller cannot plan by {self.planner!r}: {error.message}",
+                remedy=error.remedy,
+                planner=self.planner,
+            ) from error
+        if known.asks != "assignment":
+            raise InvalidControlError(
+                f"Planner {known.name!r} says nothing about where key groups should be.",
+                remedy="Take one whose question is an assignment, such as milp or flux; see "
+                "`godwit plan --help`.",
+                planner=known.name,
+            )
+        unknown = sorted(set(self.options) - set(known.takes))
+        if unknown:
+            raise InvalidControlError(
+                f"Planner {known.name!r} has no option {unknown[0]!r}.",
+                remedy=f"Its options are {', '.join(known.takes) or 'none'}.",
+                planner=known.name,
+            )
+
+    def _check_scaling(self) -> None:
+        if self.most is not None and self.most < self.least:
+            raise InvalidControlError(
+                f"At least {self.least} executors and at most {self.most} contradict each other.",
+                remedy="Give least ≤ most.",
+                least=self.least,
+                most=self.most,
+            )
+        model = self.scaling_model
+        asked = getattr(model, "executors", None)
+        if isinstance(asked, int) and not self.least <= asked <= (self.most or asked):
+            raise InvalidControlError(
+                f"{asked} executors are asked for, and the limits are {self.least} to {self.most}.",
+                remedy="Change one or the other.",
+            )
+        if self.cool_down is not None and self.cool_down_s < self.period_s:
+            raise InvalidControlError(
+                f"A cool-down of {self.cool_down_s:g} s is over within one period of "
+                f"{self.period_s:g} s.",
+                remedy="Give at least one period; three are usual.",
+            )
+        if self.lanes_every is not None:
+            seconds(self.lanes_every, "The setting lanes_every of the controller")
+        if self.scaling is not None and model is None:
+            raise InvalidControlError(
+                f"The controller was given {self.scaling!r} as its scaling model.",
+                remedy='Give gw.latency("2 seconds"), gw.utilisation(0.7), gw.fixed(4), '
+                "gw.scripted({0: 2, 60: 4}), or a function.",
+            )
+
+    @property
+    def registered(self) -> Planner | None:
+        """The planner, if it is one of the registry."""
+        return planner(self.planner) if isinstance(self.planner, str) else None
+
+    @property
+    def planner_name(self) -> str:
+        """For events."""
+        if isinstance(self.planner, str):
+            return self.planner
+        return getattr(self.planner, "__name__", type(self.planner).__name__)
+
+    @property
+    def scaling_model(self) -> ScalingModel | None:
+        """The scaling model; ``None``: the number of executors is nobody's business."""
+        given: Any = self.scaling
+        if given is None or hasattr(given, "wanted"):
+            return given  # type: ignore[no-any-return]
+        return custom(given) if callable(given) else None
+
+    @property
+    def period_s(self) -> float:
+        """Statistics period, in seconds."""
+        return seconds(self.period, "The period")
+
+    @property
+    def cool_down_s(self) -> float:
+        """For how long no scaling decision is taken back, in seconds."""
+        if self.cool_down is None:
+            return 3 * self.period_s
+        return seconds(self.cool_down, "The cool-down")

@@ -1,0 +1,273 @@
+"""A stream in virtual time for a controller to control: the real conductor, and arithmetic.
+
+Epochs follow each other as in Spark: each takes the rows that arrived since the one before began,
+lasts as long as its busiest lanes (stage after stage) and a fixed part, and is committed.  Copies
+are warmed at once.  Nothing is drawn at random but noise, by a seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tests.oracles.noting_ports import NotingPorts
+
+from godwit.control import Control, Controller, EpochObserved, PoolView, Topology, run_at_once
+from godwit.migration import ComponentLoad, Conductor, EpochOutcome, Policy, Warmed, inputs
+from godwit.model.assignment import Assignment, even_assignment
+from godwit.model.errors import GodwitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from godwit.control.ports import PlannerRunner
+    from godwit.model import events
+
+__all__ = ["Part", "World"]
+
+
+@dataclass(kw_only=True)
+class Part:
+    """One component of the flow.
+
+    Attributes
+    ----------
+    rows
+        Shape ``(G,)``: rows a second that reach each key group.
+    row_s
+        Seconds that a row keeps a lane of a standard executor busy.
+    state_bytes
+        Of each key group.
+    """
+
+    rows: np.ndarray
+    row_s: float = 1e-3
+    state_bytes: int = 10_000
+
+
+@dataclass(kw_only=True)
+class Pool:
+    """A pool whose executors come after a while, or never."""
+
+    world: World
+    delay_s: float = 2.0
+    most: int | None = None
+    lanes: int = 2
+    never: bool = False
+    refuses: str = ""
+    coming: list[float] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
+
+    @property
+    def view(self) -> PoolView:
+        return PoolView(
+            pending=0 if self.never else len(self.coming), most=self.most, refused=self.refuses
+        )
+
+    def add(self, count: int) -> None:
+        if self.refuses and not self.never:
+            raise GodwitError(self.refuses)
+        self.asked.append(count)
+        if not self.never:
+            self.coming += [self.world.now + self.delay_s] * count
+
+    def remove(self, executors: Sequence[str]) -> None:
+        for name in executors:
+            self.returned.append(name)
+            del self.world.executors[name]
+        self.world.see()
+
+
+class World:
+    """See the module; `run` lets time pass."""
+
+    def __init__(
+        self,
+        parts: Mapping[str, Part],
+        executors: Mapping[str, int],
+        *,
+        stages: Sequence[Sequence[str]] | None = None,
+        settings: Control | None = None,
+        assignments: Mapping[str, Assignment] | None = None,
+        speeds: Mapping[str, float] | None = None,
+        fixed_s: float = 0.1,
+        noise: float = 0.0,
+        seed: int = 0,
+        pool: bool = True,
+        run_planner: PlannerRunner = run_at_once,
+        past: Iterable[events.Event] = (),
+        start_s: float = 0.0,
+    ) -> None:
+        self.parts, self.executors = dict(parts), dict(executors)
+        self.speeds, self.fixed_s, self.noise = dict(speeds or {}), fixed_s, noise
+        self.stages = [list(s) for s in (stages or [[name] for name in parts])]
+        self.rng = np.random.default_rng(seed)
+        self.now, self.epoch, self.batch = start_s, -1, -1
+        self._last_began = start_s
+        self._names = len(executors)
+        self.missing: Callable[[int], bool] = lambda _epoch: False
+        self.warms = True
+        self.ports = NotingPorts()
+        names, lanes = list(executors), list(executors.values())
+        sizes = {n: dict.fromkeys(range(len(p.rows)), p.state_bytes) for n, p in parts.items()}
+        first = {n: even_assignment(len(p.rows), names, lanes) for n, p in parts.items()}
+        self.conductor = Conductor(
+            inputs.RunStarted(
+                run_id="r",
+                executors=dict(executors),
+                assignments=first | dict(assignments or {}),
+                state_bytes=sizes,
+            ),
+            states={name: [(name, "state")] for name in parts},
+            policy=Policy(),
+            ports=self.ports,
+        )
+        self.pool = Pool(world=self)
+        self.control: Controller | None = None
+        if settings is not None:
+            self.control = Controller(
+                settings,
+                topology=Topology(stages=tuple(tuple(s) for s in self.stages)),
+                migrations=self.conductor,
+                pool=self.pool if pool else None,
+                clock=self,
+                run_planner=run_planner,
+                state_bytes=sizes,
+                past=past,
+            )
+        self.took: list[float] = []
+
+    def now_s(self) -> float:
+        return self.now
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> World:
+        """Let time pass."""
+        until = self.now + seconds
+        while self.now < until:
+            self._epoch()
+        return self
+
+    def kill(self, executor: str) -> None:
+        del self.executors[executor]
+        self.see()
+
+    def see(self) -> None:
+        self.conductor.see(dict(self.executors))
+
+    def _epoch(self) -> None:
+        self.ports.clock_s = self.now
+        self._join()
+        self.epoch += 1
+        plans = self.conductor.begin(self.epoch)
+        assert plans is not None
+        since, self._last_began = self.now - self._last_began, self.now
+        since = max(since, 0.05)
+        took = self.fixed_s
+        loads: dict[str, ComponentLoad] = {}
+        held: dict[str, dict[str, dict[int, int]]] = {}
+        rows_in = 0
+        for stage in self.stages:
+            busiest: dict[tuple[str, int], float] = {}
+            for name in stage:
+                part, assignment = self.parts[name], plans[name].assignment
+                rows = np.rint(part.rows * since * self._jitter(len(part.rows)))
+                slow = np.array([1 / self.speeds.get(e, 1.0) for e in assignment.executors])
+                busy = rows * part.row_s * slow[assignment.executor_of]
+                busy *= self._jitter(len(part.rows))
+                for g, seconds in enumerate(busy.tolist()):
+                    place = (assignment.executor(g), int(assignment.lane_of[g]))
+                    busiest[place] = busiest.get(place, 0.0) + seconds
+                    held.setdefault(name, {}).setdefault(place[0], {})[g] = self.epoch
+                loads[name] = _load(rows, busy, part.state_bytes)
+                rows_in = max(rows_in, int(rows.sum()))
+            took += max(busiest.values(), default=0.0)
+        self.now += took
+        self.took.append(took)
+        self.batch += 1
+        self.ports.clock_s = self.now
+        lost = self.missing(self.epoch)
+        outcome = EpochOutcome(
+            epoch=self.epoch,
+            batch=self.batch,
+            rows_in=rows_in,
+            loads={} if lost else loads,
+            reach=held,
+        )
+        self.conductor.commit(outcome)
+        self._warm()
+        if self.control is not None:
+            self.control.observe(
+                EpochObserved(
+                    outcome=outcome,
+                    assignments={n: p.assignment for n, p in plans.items()},
+                    took_s=took,
+                )
+            )
+            self.control.turn()
+            self._warm()
+
+    def _jitter(self, size: int) -> np.ndarray:
+        return self.rng.uniform(1 - self.noise, 1 + self.noise, size)
+
+    def _join(self) -> None:
+        due = [t for t in self.pool.coming if t <= self.now]
+        self.pool.coming = [t for t in self.pool.coming if t > self.now]
+        for _ in due:
+            self.executors[f"n{self._names}"] = self.pool.lanes
+            self._names += 1
+        if due:
+            self.see()
+
+    def _warm(self) -> None:
+        while self.warms and self.ports.warmings:
+            order = self.ports.warmings.pop(0)
+            self.conductor.warmed(
+                order,
+                Warmed(
+                    tables={
+                        (order.component, "state"): dict.fromkeys(order.key_groups, self.epoch)
+                    },
+                    reach=dict.fromkeys(order.key_groups, self.epoch),
+                ),
+            )
+
+    # -- what can be seen -------------------------------------------------------------------------
+
+    def load_index(self, name: str) -> dict[str, float]:
+        """Executor → lanes' worth of work per lane and speed, without noise."""
+        part, assignment = self.parts[name], self.conductor.view.components[name].assignment
+        work = np.bincount(
+            assignment.executor_of, part.rows * part.row_s, len(assignment.executors)
+        )
+        index = {
+            e: w / n / self.speeds.get(e, 1.0)
+            for e, n, w in zip(assignment.executors, assignment.lanes, work.tolist(), strict=True)
+        }
+        return {e: index.get(e, 0.0) for e in self.executors}
+
+    def distance(self, name: str) -> float:
+        """Load distance as a share of the mean."""
+        index = np.array(list(self.load_index(name).values()))
+        weight = np.array([n * self.speeds.get(e, 1.0) for e, n in self.executors.items()])
+        mean = float((index * weight).sum() / weight.sum())
+        return float(np.abs(index - mean).max() / mean)
+
+    def told(self, *kinds: type[events.Event]) -> list[Any]:
+        """Events of some kinds."""
+        return [event for event in self.ports.events if isinstance(event, kinds)]
+
+
+def _load(rows: np.ndarray, busy: np.ndarray, state_bytes: int) -> ComponentLoad:
+    touched = np.flatnonzero(rows)
+    return ComponentLoad(
+        key_groups=touched,
+        rows=rows[touched].astype(np.int64),
+        keys=np.ones(len(touched), np.int64),
+        cpu_ms=busy[touched] * 1e3,
+        state_bytes=np.full(len(touched), state_bytes),
+        busy_ms=busy[touched] * 1e3,
+    )
