@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import GodwitError
-from godwit.model.events import event_from_dict
+from godwit.model.events import deciding, event_from_dict
 from godwit.model.wording import printable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __all__ = [
 
 _EPOCHS_OF_LOAD = 16
 _RATE_S = 10.0
-_DECISIONS = frozenset({"DecisionTaken"})
+_DECISIONS = frozenset(deciding.__all__) - {"LoadMeasured"}
 _LIFECYCLE = frozenset({"QueryStarted", "QueryStopped", "QueryFailed"})
 _TEXT = 300
 _MOST = 1e18

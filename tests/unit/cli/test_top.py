@@ -93,8 +93,9 @@ def entries() -> list[dict[str, Any]]:
         },
         {
             "event": told(
-                events.DecisionTaken,
-                decision="add 1 executor",
+                events.ScaledOut,
+                before=2,
+                wanted=3,
                 reason="too slow",
                 numbers={"latency_ms": 9.5},
             )
@@ -149,7 +150,7 @@ def test_a_frame_tells_speed_load_moves_lag_and_decisions() -> None:
         "migration m1 of by_plane (live): 15 key groups, 2.0 KiB",
         "executors, load distance 50% of the mean",
         "busy for 300 ms an epoch (150 of CPU), 2 lanes, 16 key groups",
-        "22:13:19 add 1 executor: too slow (latency_ms 9.5)",
+        "22:13:19 scaling out, 1 more executor for 3: too slow (latency_ms 9.5)",
     ):
         assert said in shown
     (first, second) = [line for line in shown.splitlines() if "ms an epoch (" in line]

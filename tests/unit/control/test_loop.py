@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -173,7 +174,7 @@ def test_no_decision_is_taken_back_within_the_cool_down() -> None:
         part.rows = part.rows * factor
         world.run(2 * PERIOD_S)
     decided = world.told(events.ScaledOut, events.ScaledIn)
-    for one, other in zip(decided, decided[1:], strict=False):
+    for one, other in pairwise(decided):
         assert type(one) is type(other) or other.at_s - one.at_s >= 40.0
 
 
