@@ -31,6 +31,7 @@ __all__ = [
 _EPOCHS_OF_LOAD = 16
 _RATE_S = 10.0
 _DECISIONS = frozenset(deciding.__all__) - {"LoadMeasured"}
+_ELSEWHERE = _DECISIONS | {"EpochCommitted", "LoadMeasured"}
 _LIFECYCLE = frozenset({"QueryStarted", "QueryStopped", "QueryFailed"})
 _TEXT = 300
 _MOST = 1e18
@@ -140,8 +141,10 @@ class RunFigures:
         Key groups: being warmed, still to be moved, with rows that wait, that do not run.
     migrations, sources
         Under way; as Spark noted last.
+    measured
+        What the controller measured last, if there is one.
     decisions, events
-        The controller's, and all but epochs, oldest first.
+        The controller's, and all else but epochs, oldest first.
     """
 
     last_word: Told | None
@@ -156,6 +159,7 @@ class RunFigures:
     suspended: int
     migrations: tuple[MigrationFigures, ...]
     sources: tuple[SourceFigures, ...]
+    measured: Told | None
     decisions: tuple[Told, ...]
     events: tuple[Told, ...]
 
@@ -192,8 +196,9 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
         suspended=_count(latest.get("suspendedKeyGroups")),
         migrations=_migrations(run_events),
         sources=_sources(run),
+        measured=next((line for line in reversed(told) if line.kind == "LoadMeasured"), None),
         decisions=tuple(line for line in told if line.kind in _DECISIONS),
-        events=tuple(line for line in told if line.kind not in _DECISIONS | {"EpochCommitted"}),
+        events=tuple(line for line in told if line.kind not in _ELSEWHERE),
     )
 
 

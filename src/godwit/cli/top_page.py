@@ -56,6 +56,7 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
         *_speed(figures, width, symbols),
         _moving(figures),
         *(_source(source, symbols) for source in figures.sources),
+        *([Text(symbols.plain(figures.measured.line))] if figures.measured else []),
         *(
             Text(
                 symbols.plain(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
+from godwit.model.events import deciding
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -55,7 +57,18 @@ METRICS: Final[Mapping[str, tuple[type[MetricWrapperBase], str, tuple[str, ...]]
     "godwit_migrations_finished": (Counter, "Migrations finished", ()),
     "godwit_migrations_cancelled": (Counter, "Migrations cancelled", ()),
     "godwit_key_groups_moved": (Counter, "Key groups that migrations moved", ()),
-    "godwit_decisions": (Counter, "Decisions of the controller", ()),
+    "godwit_decisions": (Counter, "Decisions of the controller", ("kind",)),
+    "godwit_load_distance_ratio": (
+        Gauge,
+        "Largest distance of an executor's load from the mean, as a share of it, last period",
+        (),
+    ),
+    "godwit_arrival_rows_per_second": (Gauge, "Source rows that arrived, last period", ()),
+    "godwit_executor_speed_ratio": (
+        Gauge,
+        "Speed of executors that are not as fast as the rest, last period",
+        ("executor",),
+    ),
     "godwit_events": (Counter, "Events", ("kind",)),
 }
 """Name (counters get ``_total`` where they are shown) → kind, meaning, labels."""
@@ -80,8 +93,8 @@ _OF_EVENTS: Final = {
     "MigrationStarted": "godwit_migrations_started",
     "MigrationFinished": "godwit_migrations_finished",
     "MigrationCancelled": "godwit_migrations_cancelled",
-    "DecisionTaken": "godwit_decisions",
 }
+_DECISIONS: Final = frozenset(deciding.__all__) - {"LoadMeasured"}
 _OF_EXECUTORS = (
     "godwit_executor_load_seconds",
     "godwit_executor_lanes",
@@ -163,10 +176,22 @@ class Metrics:
     def _event(self, values: Mapping[str, Any]) -> None:
         kind = values["kind"]
         self._metrics["godwit_events"].labels(kind).inc()
+        if kind in _DECISIONS:
+            self._metrics["godwit_decisions"].labels(kind).inc()
+        if kind == "LoadMeasured":
+            self._measured(values)
         if kind in _OF_EVENTS:
             self._metrics[_OF_EVENTS[kind]].inc()
         if "moved" in values:
             self._metrics["godwit_key_groups_moved"].inc(values["moved"])
+
+    def _measured(self, values: Mapping[str, Any]) -> None:
+        self._metrics["godwit_load_distance_ratio"].set(values["load_distance"])
+        self._metrics["godwit_arrival_rows_per_second"].set(values["arrival_per_s"])
+        speeds = self._metrics["godwit_executor_speed_ratio"]
+        speeds.clear()
+        for executor, speed in values["speeds"].items():
+            speeds.labels(executor).set(speed)
 
     def _sources(self, values: Mapping[str, Any]) -> None:
         metric = self._metrics["godwit_source_offsets_behind"]

@@ -102,6 +102,20 @@ def entries() -> list[dict[str, Any]]:
         },
         {
             "event": told(
+                events.LoadMeasured,
+                period_s=10.0,
+                epochs=9,
+                missing=0,
+                arrival_per_s=1400.0,
+                epoch_s=0.4,
+                bottleneck="cpu",
+                usage={"cpu": 0.5},
+                load_distance=0.3,
+                speeds={"1": 0.33},
+            )
+        },
+        {
+            "event": told(
                 events.MigrationStarted,
                 migration="m1",
                 component="by_plane",
@@ -147,6 +161,7 @@ def test_a_frame_tells_speed_load_moves_lag_and_decisions() -> None:
         "epoch time 250 ms  median 250  longest 250",
         "key groups: 3 in flight, 12 still to move, 0 waiting, 0 suspended",
         "source KafkaV2[Subscribe[flights]]: 4200 offsets behind, 10 rows/s in, maxOffsets",
+        "\nload over 10.0 s, 9 epochs: 1400 rows/s arrive, 50% of cpu used, load distance 30.0%",
         "migration m1 of by_plane (live): 15 key groups, 2.0 KiB",
         "executors, load distance 50% of the mean",
         "busy for 300 ms an epoch (150 of CPU), 2 lanes, 16 key groups",

@@ -106,8 +106,10 @@ def test_events_and_lag_are_counted(server: MetricsServer) -> None:
         ("MigrationStarted", {}),
         ("MigrationFinished", {"moved": 5}),
         ("MigrationCancelled", {"moved": 1}),
-        ("DecisionTaken", {}),
-        ("DecisionTaken", {}),
+        ("ScaledOut", {}),
+        ("ScaledOut", {}),
+        ("LoadMeasured", {"load_distance": 0.3, "arrival_per_s": 9.0, "speeds": {"1": 0.5}}),
+        ("LoadMeasured", {"load_distance": 0.2, "arrival_per_s": 8.0, "speeds": {"2": 0.4}}),
     ):
         server.metrics.add("event", {"kind": kind, **more})
     server.metrics.add("sources", {"batchId": 1, "sources": [KAFKA, SILENT]})
@@ -117,8 +119,13 @@ def test_events_and_lag_are_counted(server: MetricsServer) -> None:
     assert seen["godwit_migrations_finished_total", ()] == 1
     assert seen["godwit_migrations_cancelled_total", ()] == 1
     assert seen["godwit_key_groups_moved_total", ()] == 6
-    assert seen["godwit_decisions_total", ()] == 2
-    assert seen["godwit_events_total", ("DecisionTaken",)] == 2
+    assert seen["godwit_decisions_total", ("ScaledOut",)] == 2
+    assert ("godwit_decisions_total", ("LoadMeasured",)) not in seen
+    assert seen["godwit_events_total", ("LoadMeasured",)] == 2
+    assert seen["godwit_load_distance_ratio", ()] == 0.2
+    assert seen["godwit_arrival_rows_per_second", ()] == 8.0
+    speeds = {labels: v for (name, labels), v in seen.items() if "speed_ratio" in name}
+    assert speeds == {("2",): 0.4}
     behind = [key for key in seen if key[0] == "godwit_source_offsets_behind"]
     assert behind == [("godwit_source_offsets_behind", ('0 Kafka "x"\n\\',))]
 
