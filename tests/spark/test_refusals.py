@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +19,7 @@ from godwit.model.errors import (
     CheckpointMismatchError,
     ConcurrentRunError,
     CorruptCheckpointError,
+    EpochFailedError,
     InvalidFlowError,
     StateEncodingError,
     StorageFullError,
@@ -291,3 +294,33 @@ def test_a_map_that_raises_is_named_with_its_traceback(inbox: Inbox, tmp_path: P
     flow.sink("out", totals.map(second_only), gw.sinks.memory())
     with pytest.raises(UserFunctionError, match=r"(?s)second_only.*'t'.*nothing but trouble"):
         drain(flow, tmp_path / "ck")
+
+
+def test_a_function_that_ends_its_process_is_told_without_any_stack_of_spark(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    flow = process_of(inbox, lambda _key, _rows, _state: os._exit(3))
+    with pytest.raises(EpochFailedError, match="a Python process of an executor ended") as caught:
+        drain(flow, tmp_path / "ck")
+    told = "".join(traceback.format_exception(caught.value))
+    assert len(told.splitlines()) < 25
+    assert "at org.apache.spark" not in told
+    assert "at org.apache.spark" in caught.value.context["details"]
+
+
+def test_an_error_that_is_told_is_not_logged_by_spark_once_more_with_its_stacks(
+    inbox: Inbox, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserFunctionError, match="division by zero"):
+        drain(process_of(inbox, lambda _key, _rows, _state: 1 // 0), tmp_path / "ck")
+    logged = capfd.readouterr().err
+    assert "terminated with error" not in logged
+    assert "at org.apache.spark" not in logged
+
+    broken = inbox.stream().selectExpr("cast(k as int) as k", "v", "tags")  # 'k0' is no number
+    flow = gw.Flow("flow")
+    totals = flow.source("rows", broken).key_by("k").compute(n=gw.count())
+    flow.sink("out", totals, gw.sinks.memory())
+    with pytest.raises(EpochFailedError, match="cannot be cast to"):
+        drain(flow, tmp_path / "other")
+    assert "terminated with error" in capfd.readouterr().err, "errors of Spark's are in its log"

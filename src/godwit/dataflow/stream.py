@@ -300,6 +300,14 @@ class KeyedStream:
                 "state that it cannot hold, 'pickle'.",
                 operator=name,
             )
+        if state_upgrade is not None and not callable(state_upgrade):
+            raise InvalidFlowError(
+                f"Operator {name!r} was given state_upgrade={state_upgrade!r}, which cannot be "
+                "called.",
+                remedy="Give a function that gets the old state as plain values and returns one "
+                "of today's.",
+                operator=name,
+            )
         return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
             ProcessNode(
                 name=name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
 
 __all__ = ["LaneSettings"]
@@ -43,12 +44,18 @@ class LaneSettings:
     compression: Literal["lz4", "zstd"] | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("snapshot_budget_bytes", 1), ("inline_bytes", 0)):
-            value = getattr(self, name)
-            if value < least:
-                raise InvalidFlowError(
-                    f"The option {name} of start is {value!r}.", remedy=f"Give at least {least}."
-                )
+        for name, least in (
+            ("snapshot_budget_bytes", 1),
+            ("snapshot_growth", 0),
+            ("inline_bytes", 0),
+        ):
+            insist_on_number(
+                f"The option {name} of start",
+                getattr(self, name),
+                least=least,
+                whole=name != "snapshot_growth",
+                error=InvalidFlowError,
+            )
         if self.compression not in (None, "lz4", "zstd"):
             raise InvalidFlowError(
                 f"The option compression of start is {self.compression!r}.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidPlanError
 
 __all__ = ["Bounds", "LossPolicy", "Policy", "Strategy"]
@@ -77,14 +78,12 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name, least in (("max_moves", 1), ("max_bytes", 1), ("max_lag", 0), ("max_rounds", 1)):
-            value = getattr(self, name)
-            if value < least:
-                raise InvalidPlanError(
-                    f"The bound {name} of a migration is {value}.",
-                    remedy=f"Give at least {least}.",
-                    bound=name,
-                    value=value,
-                )
+            insist_on_number(
+                f"The bound {name} of a migration",
+                getattr(self, name),
+                least=least,
+                error=InvalidPlanError,
+            )
 
 
 UNBOUNDED = Bounds(max_moves=2**31, max_bytes=2**62, max_lag=0)
@@ -124,8 +123,24 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name in ("patience", "max_attempts"):
-            if getattr(self, name) < 1:
+            insist_on_number(
+                f"The migration policy's {name}",
+                getattr(self, name),
+                least=1,
+                error=InvalidPlanError,
+            )
+        for name in ("on_loss", "on_start"):
+            given = getattr(self, name)
+            if given not in tuple(LossPolicy):
                 raise InvalidPlanError(
-                    f"The migration policy's {name} is {getattr(self, name)}.",
-                    remedy="Give at least 1.",
+                    f"The migration policy's {name} is {given!r}.",
+                    remedy=f"Give one of {', '.join(policy.value for policy in LossPolicy)}.",
+                    value=given,
                 )
+            object.__setattr__(self, name, LossPolicy(given))
+        if not isinstance(self.recovery, Bounds):
+            raise InvalidPlanError(
+                f"The migration policy's recovery is {self.recovery!r}.",
+                remedy="Give gw.Bounds, as in gw.Policy(recovery=gw.Bounds(max_moves=8)).",
+                value=self.recovery,
+            )

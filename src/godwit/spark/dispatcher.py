@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from godwit.dataflow.naming import error_line, function_name
+from godwit.model.errors import InvalidFlowError
 from godwit.model.events import ListenerFailed
 
 if TYPE_CHECKING:
@@ -102,7 +103,20 @@ class EventDispatcher:
             self._queue.put(lambda: self._tell(event))
 
     def add_listener(self, listener: Listener) -> None:
-        """Let `listener` hear of every event from now on."""
+        """Let `listener` hear of every event from now on.
+
+        Raises
+        ------
+        InvalidFlowError
+            If it cannot be called.
+        """
+        if not callable(listener):
+            raise InvalidFlowError(
+                f"add_listener was given a value of type {type(listener).__name__}, which cannot "
+                "be called.",
+                remedy="Give a function of one event, as in "
+                "query.add_listener(lambda event: print(event.describe())).",
+            )
 
         def add() -> bool:
             self._listeners.append(listener)

@@ -83,7 +83,7 @@ def wait_for(spark: SparkContext, minimum: int, timeout_s: float = 60.0) -> tupl
         if time.monotonic() > deadline:
             raise EpochFailedError(
                 f"Only {len(executors)} of {minimum} executors have registered with "
-                f"{spark.master} after {timeout_s:.0f} s.",
+                f"{spark.master} after {timeout_s:g} s.",
                 remedy="Check that the cluster has free cores and memory for this application.",
                 executors=[e.name for e in executors],
             )

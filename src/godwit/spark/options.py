@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from godwit.epoch.settings import LaneSettings
 from godwit.migration.strategy import Policy
+from godwit.model.assignment import Assignment
+from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.model.assignment import Assignment
     from godwit.state.disk import Access
 
 __all__ = ["Options"]
@@ -70,16 +71,14 @@ class Options:
     metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("executors", 1),
-            ("executors_timeout_s", 0),
-            ("retain_epochs", 1),
-        ):
-            value = getattr(self, name)
-            if value < least:
-                raise InvalidFlowError(
-                    f"The option {name} of start is {value!r}.", remedy=f"Give at least {least}."
-                )
+        for name, least in (("executors", 1), ("executors_timeout_s", 0), ("retain_epochs", 1)):
+            insist_on_number(
+                f"The option {name} of start",
+                getattr(self, name),
+                least=least,
+                whole=name != "executors_timeout_s",
+                error=InvalidFlowError,
+            )
         port = self.metrics_port
         if port is not None and not (type(port) is int and 0 <= port < 2**16):
             raise InvalidFlowError(
@@ -91,8 +90,30 @@ class Options:
                 "The flow is started without a checkpoint.",
                 remedy='Give a directory, as in flow.start(checkpoint="checkpoints/delays").',
             )
+        if self.name is not None and not (isinstance(self.name, str) and self.name):
+            raise InvalidFlowError(
+                f"The option name of start is {self.name!r}.",
+                remedy="Give the query a name, or leave it out: then it has the flow's.",
+            )
+        self._check_kinds()
         if self.access not in ("owner", "umask"):
             raise InvalidFlowError(
                 f"The option access of start is {self.access!r}.",
                 remedy='Give "owner" or "umask".',
             )
+
+    def _check_kinds(self) -> None:
+        kinds: tuple[tuple[str, object, type, str], ...] = (
+            ("policy", self.policy, Policy, "gw.Policy(on_loss=gw.LossPolicy.LOAD)"),
+            ("single_driver", self.single_driver, bool, "True or False"),
+            *(
+                (f"assignments[{name!r}]", given, Assignment, "a gw.Assignment")
+                for name, given in self.assignments.items()
+            ),
+        )
+        for name, value, kind, example in kinds:
+            if not isinstance(value, kind):
+                raise InvalidFlowError(
+                    f"The option {name} of start is of type {type(value).__name__}.",
+                    remedy=f"Give {example}.",
+                )

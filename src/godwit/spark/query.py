@@ -15,11 +15,12 @@ from godwit.migration import Strategy, inputs
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.assignment import Assignment
-from godwit.model.errors import EpochFailedError, GodwitError, InvalidPlanError, MigrationError
+from godwit.model.errors import GodwitError, InvalidPlanError, MigrationError
 from godwit.planning import Solution
 from godwit.planning.carrying_out import CarryingOut, carry_out
 from godwit.spark.balancing import AnyStrategy, Balancing
 from godwit.spark.ending import Ending
+from godwit.spark.failures import epoch_failed
 from godwit.spark.migrations import Migration
 from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
 from godwit.spark.progress_sources import sources_of, with_sources
@@ -155,7 +156,7 @@ class Query(Balancing):
         GodwitError
             If the query failed.
         """
-        until = time.monotonic() + (timeout or 0)
+        began = time.monotonic()
         try:
             if timeout is None:
                 self._spark_query.awaitTermination()
@@ -168,10 +169,11 @@ class Query(Balancing):
             self._ending.finish()
             if self.exception() is None:
                 return None if timeout is None else True
-            raise self._explained(error) from self._unexplained(error)
+            raise self._explained(error) from None
         if done is False:
             return False
-        waited = self._quiet.join(None if timeout is None else max(0.0, until - time.monotonic()))
+        left = None if timeout is None else max(0.0, began + timeout - time.monotonic())
+        waited = self._quiet.join(left)
         failure = self.exception()
         if failure is not None:
             raise failure
@@ -192,7 +194,7 @@ class Query(Balancing):
             self._spark_query.processAllAvailable()
         except Exception as error:  # noqa: BLE001  it is raised again, explained
             self._ending.finish()
-            raise self._explained(error) from self._unexplained(error)
+            raise self._explained(error) from None
         self._quiet.wait_until_nothing_waits()
         failure = self.exception()
         if failure is not None:
@@ -222,19 +224,11 @@ class Query(Balancing):
             failure = self._spark_query.exception()
         return None if failure is None else self._explained(failure)
 
-    def _unexplained(self, error: Exception) -> Exception | None:
-        """Spark's error, unless ours says all of it."""
-        return None if isinstance(self._driver.failure, GodwitError) else error
-
     def _explained(self, error: BaseException) -> GodwitError:
         cause = self._driver.failure or error
         if isinstance(cause, GodwitError):
             return cause
-        return EpochFailedError(
-            f"Flow {self._flow_name!r} failed: {type(cause).__name__}: {cause}",
-            remedy="Nothing of the unfinished epoch was committed; start the flow again from its "
-            "checkpoint once the cause is gone.",
-        )
+        return epoch_failed(self._flow_name, cause)
 
     def _close_run(self) -> None:
         failure = self.exception()

@@ -15,6 +15,7 @@ from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.spark.dispatcher import EventDispatcher
 from godwit.spark.epoch_driver import EpochDriver
 from godwit.spark.executors_python import insist_on_python
+from godwit.spark.failures import keep_stack_out_of_log
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
 from godwit.spark.gate import EpochGate
 from godwit.spark.opening import open_run
@@ -125,7 +126,8 @@ def _start_spark(
         try:
             progress.add(driver.micro_batch(batch, number))
         except GodwitError as error:
-            # Spark's log gets the text of what is raised; the driver has kept it as it was.
+            # Spark gets the text of what is raised; the driver has kept it as it was.
+            keep_stack_out_of_log(batch.sparkSession)
             raise type(error)(error.message, remedy=error.remedy) from None
 
     writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow_name)

@@ -229,6 +229,11 @@ def test_process_needs_function_state_and_output(stream: Stream) -> None:
         "state=dict",
     )
     assert_refused(
+        lambda: keyed.process(clear_market, state=dict, output="x int", state_upgrade=17),
+        "state_upgrade=17, which cannot be called",
+        "gets the old state",
+    )
+    assert_refused(
         lambda: keyed.process(clear_market, state=dict),
         "'flights_clear_market_by_tailnum'",
         "no output columns",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from godwit.model import events
+from godwit.model.errors import InvalidFlowError
 from godwit.spark.dispatcher import EventDispatcher
 from godwit.state.journal import JournalWriter, read_tail
 from godwit.state.storage import CheckpointStorage
@@ -13,8 +16,6 @@ from godwit.state.storage import CheckpointStorage
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    import pytest
 
 PATIENCE_S = 30.0
 
@@ -190,4 +191,11 @@ def test_samples_are_written_when_they_change_and_may_fail(tmp_path: Path) -> No
     dispatcher.note("outcome", lambda: {"epoch": 3})
     assert dispatcher.flush(PATIENCE_S)
     assert read_tail(storage, 1) == [{"outcome": {"epoch": 3}}]
+    dispatcher.close()
+
+
+def test_what_cannot_be_called_is_no_listener() -> None:
+    dispatcher = EventDispatcher("q")
+    with pytest.raises(InvalidFlowError, match="of type int, which cannot be called"):
+        dispatcher.add_listener(3)  # type: ignore[arg-type]
     dispatcher.close()

@@ -14,6 +14,15 @@ from godwit.spark.options import Options
         ({"checkpoint": ""}, "without a checkpoint"),
         ({"executors": 0}, "executors of start is 0. Give at least 1"),
         ({"retain_epochs": 0}, "retain_epochs of start is 0"),
+        ({"executors": "2"}, "executors of start is '2', of type str. Give at least 1, a whole"),
+        ({"executors": True}, "executors of start is True"),
+        ({"executors": 1.5}, "executors of start is 1.5. Give at least 1, a whole number"),
+        ({"executors_timeout_s": float("nan")}, "executors_timeout_s of start is nan"),
+        ({"policy": "load"}, r"policy of start is of type str. Give gw.Policy"),
+        ({"single_driver": "no"}, "single_driver of start is of type str. Give True or False"),
+        ({"assignments": {"t": {0: "1"}}}, r"assignments\['t'\] of start is of type dict"),
+        ({"name": ""}, "name of start is ''. Give the query a name"),
+        ({"name": 3}, "name of start is 3"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(wrong: dict[str, object], text: str) -> None:

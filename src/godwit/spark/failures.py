@@ -1,0 +1,97 @@
+"""What Spark says of a failure, in as few lines as it takes.
+
+Problem: an error of Spark's comes with the Java stacks of driver and executor, hundreds of lines in
+which the one that matters stands somewhere; and Spark logs an error of ours, which has been told in
+two lines, with the same stacks once more.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from godwit.model.errors import EpochFailedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["epoch_failed", "keep_stack_out_of_log", "said"]
+
+_STACK = re.compile(r"\n\s+at [\w.$/]+\(")
+_PREAMBLES = (
+    # Of the driver, around what the executor said.
+    re.compile(r"^.*?most recent failure: (?:Lost|Killed) task \S+ in stage \S+ \(.*?\)"
+               r"(?: \(.*?\))?: ", re.DOTALL),
+    re.compile(r"^An error occurred while calling \S+\n: "),
+    re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL),
+    re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): "),
+)  # fmt: skip
+_REMEDY = (
+    "Nothing of the unfinished epoch was committed; start the flow again from its checkpoint once "
+    "the cause is gone."
+)
+_CRASHED = "Python worker exited unexpectedly"
+
+
+def said(error: BaseException) -> str:
+    """Return what an error says, without stacks of Java's and what Spark put around it."""
+    text = str(error)
+    text = text[: found.start()] if (found := _STACK.search(text)) else text
+    for preamble in _PREAMBLES:
+        text = preamble.sub("", text, count=1)
+    return text.strip() or repr(error)
+
+
+def epoch_failed(flow: str, cause: BaseException) -> EpochFailedError:
+    """Tell of an error that is none of ours.
+
+    Parameters
+    ----------
+    flow
+        The flow's name.
+    cause
+        The error; all that it says is in the context, as ``details``.
+    """
+    told = said(cause)
+    if _CRASHED in told:
+        return EpochFailedError(
+            f"Flow {flow!r} failed: a Python process of an executor ended in the middle of an "
+            "epoch.",
+            remedy=f"A function that ends its process (os._exit), a crash in a library, or too "
+            f"little memory (spark.executor.memoryOverhead) does that. {_REMEDY}",
+            details=str(cause),
+        )
+    kind = type(cause).__name__
+    named = "" if kind.startswith("Py4J") else f"{kind}: "
+    return EpochFailedError(
+        f"Flow {flow!r} failed: {named}{told}{'' if told.endswith('.') else '.'}",
+        remedy=_REMEDY,
+        details=str(cause),
+    )
+
+
+def keep_stack_out_of_log(spark: SparkSession) -> None:
+    """Keep Spark from logging, with its stacks, the error that the query of this thread ends by.
+
+    That error is told to whoever waits for the query. Other queries are logged as ever.
+    """
+    query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "unknown"
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  logging has no Python API
+    with suppress(Exception):  # whoever has put another logger in Log4j's place sees the stacks
+        log4j = jvm.org.apache.logging.log4j
+        result = getattr(log4j.core, "Filter$Result")
+        pattern = rf"(?s).*id = {re.escape(query)},.*terminated with error.*"
+        mine = log4j.core.filter.RegexFilter.createFilter(
+            pattern, None, False, result.DENY, result.NEUTRAL
+        )
+        mine.start()
+        logger = log4j.LogManager.getContext(False).getConfiguration().getLoggerConfig(_LOGGER)
+        for earlier in _filters:  # theirs has been logged by now, or not
+            logger.removeFilter(earlier)
+        _filters[:] = [mine]
+        logger.addFilter(mine)
+
+
+_LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+_filters: list[Any] = []
