@@ -41,6 +41,7 @@ from godwit.migration import (
     ResumeKeyGroups,
     RunStarted,
     StartWarming,
+    StayRequested,
     Strategy,
     SuspendKeyGroups,
     SwitchAssignment,
@@ -461,6 +462,13 @@ class UnreliableRuntime:
             self.disturb(COMPONENTS)
             self.tell(DrainRequested(executor=name))
 
+    def keep_executor(self, choices: Choices) -> None:
+        """Let an executor that was to be removed stay."""
+        if self.draining:
+            name = choices.among(sorted(self.draining))
+            self.draining.discard(name)
+            self.tell(StayRequested(executor=name))
+
     def restart_driver(self, choices: Choices) -> None:
         names = NAMES[choices.up_to(4) :]
         self.start_run(dict.fromkeys(names, 2))
@@ -559,6 +567,7 @@ ACTIONS: dict[str, int] = {
     "kill_executor": 3,
     "add_executor": 3,
     "drain_executor": 1,
+    "keep_executor": 1,
     "restart_driver": 1,
 }
 """Name of every action → how often a walk should take it, relative to the others."""

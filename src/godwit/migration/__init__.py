@@ -51,6 +51,7 @@ from godwit.migration.inputs import (
     LanesRequested,
     MigrationRequested,
     RunStarted,
+    StayRequested,
     WarmingFailed,
     WarmingFinished,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "ResumeKeyGroups",
     "RunStarted",
     "StartWarming",
+    "StayRequested",
     "Strategy",
     "SuspendKeyGroups",
     "SwitchAssignment",

@@ -23,7 +23,7 @@ from godwit.migration.protocol import MigrationProtocol
 from godwit.model import events
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Container, Hashable, Mapping, Sequence
 
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.ports import Ports
@@ -152,12 +152,21 @@ class Conductor:
 
     # -- executors --------------------------------------------------------------------------------
 
-    def see(self, executors: Mapping[str, int]) -> tuple[str, ...]:
-        """Take note of which executors there are (name → lanes); return those that are gone."""
+    def see(self, executors: Mapping[str, int], returned: Container[str] = ()) -> tuple[str, ...]:
+        """Take note of which executors there are (name → lanes); return those that are gone.
+
+        Parameters
+        ----------
+        executors
+            Those there are.
+        returned
+            Those that were given back: that they are gone is no loss.
+        """
         known = self._view.executors
         gone = tuple(sorted(known.keys() - executors.keys()))
         for name in gone:
-            self.announce(events.ExecutorLost, executor=name)
+            kind = events.ExecutorRemoved if name in returned else events.ExecutorLost
+            self.announce(kind, executor=name)
             self._handle(inputs.ExecutorLeft(executor=name))
         for name in sorted(executors.keys() - known.keys()):
             self.announce(events.ExecutorAdded, executor=name, lanes=executors[name])
@@ -211,6 +220,15 @@ class Conductor:
                 epoch=self._view.committed, at_s=self._ports.now_s(), executor=executor
             )
         self._handle(inputs.DrainRequested(executor=executor), told)
+
+    def stay(self, executor: str) -> None:
+        """Let an executor that was to be removed stay."""
+        told: events.Event | None = None
+        if executor in self._view.draining:
+            told = events.ExecutorKept(
+                epoch=self._view.committed, at_s=self._ports.now_s(), executor=executor
+            )
+        self._handle(inputs.StayRequested(executor=executor), told)
 
     def cancel(self, migration: str, reason: str) -> None:
         """End a migration: what has switched stays, the rest does not move."""

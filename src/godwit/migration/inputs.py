@@ -30,6 +30,7 @@ __all__ = [
     "LanesRequested",
     "MigrationRequested",
     "RunStarted",
+    "StayRequested",
     "WarmingFailed",
     "WarmingFinished",
 ]
@@ -219,6 +220,13 @@ class DrainRequested:
     executor: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StayRequested:
+    """An executor that was to be removed stays: key groups may move onto it again."""
+
+    executor: str
+
+
 Fact = (
     MigrationRequested
     | CancellationRequested
@@ -232,5 +240,6 @@ Fact = (
     | ExecutorJoined
     | ExecutorLeft
     | DrainRequested
+    | StayRequested
 )
 """What `MigrationProtocol.handle` takes."""

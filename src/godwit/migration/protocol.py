@@ -168,6 +168,8 @@ class MigrationProtocol:
                 self._executor_lost(executor)
             case inputs.DrainRequested(executor=executor):
                 self._drain_requested(executor)
+            case inputs.StayRequested(executor=executor):
+                self._run.draining.discard(executor)
         return self._settle()
 
     # Whatever was told, the same questions are asked in the same order.

@@ -26,6 +26,7 @@ __all__ = [
     "LocalStoreError",
     "MigrationError",
     "PlannerFailedError",
+    "ScalingError",
     "SinkError",
     "StateEncodingError",
     "StopTimeoutError",
@@ -141,3 +142,7 @@ class SinkError(GodwitError):
 
 class MigrationError(GodwitError):
     """A migration could not be carried out; the assignment is what it was."""
+
+
+class ScalingError(GodwitError):
+    """Executors could not be added or removed; the stream goes on with those there are."""

@@ -79,6 +79,11 @@ class Conducting:
         """Where the protocol stands, as a value that does not change any more."""
         return self._conductor.view
 
+    @property
+    def closed(self) -> bool:
+        """Whether the run is over."""
+        return self._closed
+
     def ended(self, migration: str, timeout_s: float | None) -> EndMigration | None:
         """How a migration ended, once it has; ``None`` if it has not by then."""
         with self._changed:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from godwit.epoch.executor import Executor
     from godwit.spark.conducting import Conducting
+    from godwit.spark.executor_pool import SparkExecutorPool
     from godwit.spark.lost_executors import LostExecutors
 
 __all__ = ["ExecutorWatch"]
@@ -32,6 +33,8 @@ class ExecutorWatch:
         Is told.
     lost
         Is told of each executor that is gone, once the conductor knows.
+    pool
+        Knows which ones were given back.
     spark
         The context.
 
@@ -47,10 +50,12 @@ class ExecutorWatch:
         *,
         conducting: Conducting,
         lost: LostExecutors,
+        pool: SparkExecutorPool,
         spark: SparkContext,
     ) -> None:
         self.executors: Mapping[str, Executor] = {e.name: e for e in found}
         self._conducting, self._lost, self._spark = conducting, lost, spark
+        self._pool = pool
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="godwit-executors", daemon=True)
         self._thread.start()
@@ -68,7 +73,7 @@ class ExecutorWatch:
         # New ones are known before the conductor can order anything for them, and lost ones after.
         self.executors = {**self.executors, **found}
         with self._conducting.turn() as conductor:
-            gone = conductor.see({e.name: e.lanes for e in found.values()})
+            gone = conductor.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
         self.executors = found
         for name in gone:
             self._lost.lost(name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 __all__ = ["EpochGate", "GateClosedError"]
 
@@ -69,6 +70,16 @@ class EpochGate:
             with self._changed:
                 self._inside = None
                 self._changed.notify_all()
+
+    def between_epochs(self) -> AbstractContextManager[None]:
+        """Do something inside while no epoch is carried out and none begins.
+
+        Raises
+        ------
+        GateClosedError
+            As `epoch`.
+        """
+        return self.epoch()
 
     def pause(self, seconds: float) -> None:
         """Wait a moment within an epoch that cannot begin yet.

@@ -13,6 +13,7 @@ from godwit.migration import Conductor
 from godwit.model import events
 from godwit.spark.conducting import Conducting, SparkPorts
 from godwit.spark.errands import Errands
+from godwit.spark.executor_pool import SparkExecutorPool
 from godwit.spark.executor_watch import ExecutorWatch
 from godwit.spark.executors import insist_on_placement, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
@@ -26,6 +27,7 @@ from godwit.spark.outputs import (
 )
 from godwit.spark.progress_log import give_id
 from godwit.spark.run import Run
+from godwit.spark.scheduler import SparkScheduler
 from godwit.spark.stages import Program, ShippedProgram
 from godwit.state.journal import JournalWriter
 from godwit.state.lease import acquire_lease
@@ -113,7 +115,15 @@ def open_run(
 
         conducting = Conducting(conductor)
         lost = LostExecutors(run_id, spark.sparkContext)
-        watch = ExecutorWatch(found, conducting=conducting, lost=lost, spark=spark.sparkContext)
+        pool = SparkExecutorPool(
+            SparkScheduler(spark.sparkContext),
+            conducting=conducting,
+            gate=gate,
+            patience_s=options.executors_timeout_s,
+        )
+        watch = ExecutorWatch(
+            found, conducting=conducting, lost=lost, pool=pool, spark=spark.sparkContext
+        )
         instructor = Instructor(
             flow,
             log,
@@ -138,6 +148,7 @@ def open_run(
             ),
             watch=watch,
             lost=lost,
+            pool=pool,
             batches=MicroBatches(storage),
             note=dispatcher.note,
             program=program,

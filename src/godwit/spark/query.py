@@ -18,13 +18,13 @@ from godwit.model.assignment import Assignment
 from godwit.model.errors import GodwitError, InvalidPlanError, MigrationError
 from godwit.planning import Solution
 from godwit.planning.carrying_out import CarryingOut, carry_out
-from godwit.spark.balancing import AnyStrategy, Balancing
 from godwit.spark.ending import Ending
 from godwit.spark.failures import epoch_failed
 from godwit.spark.migrations import Migration
 from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
 from godwit.spark.progress_sources import sources_of, with_sources
 from godwit.spark.quiet_epochs import QuietEpochs
+from godwit.spark.scalable import Scalable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from godwit.migration import Bounds
     from godwit.model.events import Event
+    from godwit.spark.balancing import AnyStrategy
     from godwit.spark.dispatcher import EventDispatcher
     from godwit.spark.epoch_driver import EpochDriver
     from godwit.spark.gate import EpochGate
@@ -56,7 +57,7 @@ def end_terminated() -> None:
 _JOURNAL_S = 2.0
 
 
-class Query(Balancing):
+class Query(Scalable):
     """A running flow.
 
     The names and habits are those of ``pyspark.sql.streaming.StreamingQuery``; beside them it

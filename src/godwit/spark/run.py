@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from godwit.migration import EpochPlan, ProtocolView
     from godwit.spark.conducting import Conducting
     from godwit.spark.errands import Errands
+    from godwit.spark.executor_pool import SparkExecutorPool
     from godwit.spark.executor_watch import ExecutorWatch
     from godwit.spark.gate import EpochGate
     from godwit.spark.lost_executors import LostExecutors
@@ -71,6 +72,8 @@ class Run:
         Tells lanes what they need.
     errands, watch, lost
         Threads beside the epochs, and what they have seen.
+    pool
+        Adds and removes executors.
     batches
         Spark's log of micro-batches.
     note
@@ -105,6 +108,7 @@ class Run:
         errands: Errands,
         watch: ExecutorWatch,
         lost: LostExecutors,
+        pool: SparkExecutorPool,
         batches: MicroBatches,
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
         program: ShippedProgram,
@@ -112,7 +116,7 @@ class Run:
         gate: EpochGate,
         spark: SparkSession,
     ) -> None:
-        self.flow, self.log, self.conducting = flow, log, conducting
+        self.flow, self.log, self.conducting, self.pool = flow, log, conducting, pool
         self.run_id = instructor.run_id
         self._lease, self._instructor, self._errands = lease, instructor, errands
         self._watch, self._lost, self._batches = watch, lost, batches
@@ -137,6 +141,7 @@ class Run:
     def close(self) -> None:
         """Stop what goes on beside the epochs, and close the sinks."""
         try:
+            self.pool.close()
             self._watch.close()
             self._errands.close()
             self._beside.shutdown(wait=False, cancel_futures=True)

@@ -33,6 +33,13 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.ExecutorAdded(epoch=4, at_s=1.0, executor="3", lanes=1),
     events.ExecutorDraining(epoch=4, at_s=1.0, executor="3"),
     events.ExecutorLost(epoch=4, at_s=1.0, executor="3", reason="killed"),
+    events.ExecutorKept(epoch=4, at_s=1.0, executor="3"),
+    events.ExecutorRemoved(epoch=4, at_s=1.0, executor="3"),
+    events.ExecutorsRequested(epoch=4, at_s=1.0, count=2, total=4),
+    events.ExecutorsMissing(epoch=4, at_s=1.0, count=1, reason="none came within 60 s"),
+    events.ScalingStarted(epoch=4, at_s=1.0, before=2, wanted=4),
+    events.ScalingFinished(epoch=4, at_s=1.0, executors=("1", "2", "3", "4"), moved=5),
+    events.ScalingFailed(epoch=4, at_s=1.0, wanted=4, reason="the query has stopped"),
     events.MigrationStarted(
         epoch=4,
         at_s=1.0,

@@ -38,6 +38,15 @@ from godwit.model.events.moving import (
     MigrationStarted,
     WarmingStarted,
 )
+from godwit.model.events.pooling import (
+    ExecutorKept,
+    ExecutorRemoved,
+    ExecutorsMissing,
+    ExecutorsRequested,
+    ScalingFailed,
+    ScalingFinished,
+    ScalingStarted,
+)
 from godwit.model.events.running import (
     EpochAborted,
     EpochCommitted,
@@ -67,7 +76,11 @@ __all__ = [
     "Event",
     "ExecutorAdded",
     "ExecutorDraining",
+    "ExecutorKept",
     "ExecutorLost",
+    "ExecutorRemoved",
+    "ExecutorsMissing",
+    "ExecutorsRequested",
     "ExecutorsReturned",
     "FilesCollected",
     "FlowChanged",
@@ -90,7 +103,10 @@ __all__ = [
     "RebalancingStarted",
     "ScaledIn",
     "ScaledOut",
+    "ScalingFailed",
+    "ScalingFinished",
     "ScalingRefused",
+    "ScalingStarted",
     "WarmingStarted",
     "event_from_dict",
 ]
