@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.streaming.inputs import held_keys
+from benchmarks.streaming.own_process import in_a_process_of_its_own, until_epoch
 from benchmarks.streaming.programs import ROCKSDB, session, stream
 
 EPOCH_ROWS = 200_000
@@ -49,7 +47,7 @@ def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
             executors=3,
             assignments={"sums": busy.on(["0", "1", "2"], [1, 1, 1])},
         )
-        _until(query, preload + STEADY)
+        until_epoch(query, preload + STEADY)
         state = query.lastProgress
         moves = dict.fromkeys(range(0, flow.num_key_groups, 3), "2")
         started = query.lastProgress["epoch"]
@@ -60,7 +58,7 @@ def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
         ended = migration.wait(300)
         took_s = time.perf_counter() - began
         finished = query.lastProgress["epoch"]
-        _until(query, finished + STEADY)
+        until_epoch(query, finished + STEADY)
         progress = {p["epoch"]: p for p in query.recentProgress}
         query.stop()
         ms = {e: p["durationMs"]["epoch"] for e, p in progress.items()}
@@ -78,16 +76,6 @@ def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
             "ratio": median(during) / before,
             "key_groups": state["keyGroups"],
         }
-
-
-def _until(query: Any, epoch: int, timeout_s: float = 600) -> None:
-    deadline = time.monotonic() + timeout_s
-    while query.lastProgress is None or query.lastProgress["epoch"] < epoch:
-        if query.exception() is not None:
-            raise query.exception()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"epoch {epoch} was not reached in {timeout_s} s")
-        time.sleep(0.02)
 
 
 def offline(source: Path, preload: int, work: Path) -> dict[str, Any]:
@@ -148,38 +136,10 @@ def main() -> None:
     given.json.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(given.rounds):
         for name in [given.only] if given.only else ["live", "offline"]:
-            result = _in_a_process_of_its_own(name, source, preload)
+            result = in_a_process_of_its_own("migration", name, source, preload)
             print(name, json.dumps(result), flush=True)
             with given.json.open("a") as out:
                 out.write(json.dumps({"keys": given.keys, name: result}) + "\n")
-
-
-def _in_a_process_of_its_own(name: str, source: Path, preload: int) -> dict[str, Any]:
-    import subprocess
-
-    work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
-    program = (
-        "import json, sys; from pathlib import Path\n"
-        "from benchmarks.streaming import migration\n"
-        "source, preload, work = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])\n"
-        f"print('MEASURED ' + json.dumps(migration.{name}(source, preload, work)))"
-    )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", program, source, str(preload), work],
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-            check=False,
-        )
-        for line in done.stdout.splitlines():
-            if line.startswith("MEASURED "):
-                result: dict[str, Any] = json.loads(line.removeprefix("MEASURED "))
-                return result
-        raise RuntimeError(done.stderr[-3000:])
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 if __name__ == "__main__":

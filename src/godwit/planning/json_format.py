@@ -141,6 +141,8 @@ _FUSION = {
 
 def _assignment(values: dict[str, Any]) -> Problem:
     executors = TEXTS.read(_field(values, "executors"), "executors")
+    if not executors:
+        raise wrong_field("executors", executors, "Name at least one.")
     place = {name: i for i, name in enumerate(executors)}
     if "current" in values:
         values["current"] = [

@@ -21,6 +21,8 @@ as ``rejects=``.  The contract of all sinks is in `godwit.sinks.sink`, the first
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from godwit.model.errors import SinkError
@@ -34,8 +36,7 @@ from godwit.sinks.partitions import MAX_PARTITIONS
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext, Views
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
@@ -76,6 +77,8 @@ def parquet(
 
     See `godwit.sinks.parquet_sink.ParquetSink` for the guarantee and the parameters.
     """
+    _check_path("Parquet", path)
+    _check_columns("Parquet", partition_by=partition_by)
     return ParquetSink(
         path,
         partition_by=partition_by,
@@ -110,6 +113,11 @@ def postgres(
         from godwit.sinks.postgres_sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
     except ImportError as error:
         raise _missing("PostgreSQL", "psycopg", "postgres", error) from error
+    if not isinstance(dsn, str | Mapping):
+        raise _wrong_kind("PostgreSQL", "connection", dsn, '"host=... dbname=..." or a mapping')
+    if not isinstance(table, str):
+        raise _wrong_kind("PostgreSQL", "table", table, '"table" or "schema.table"')
+    _check_columns("PostgreSQL", keys=keys)
     return PostgresSink(dsn, table, mode=mode, keys=keys, create=create, rejects=rejects)
 
 
@@ -137,6 +145,8 @@ def delta(
         from godwit.sinks.delta_sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
     except ImportError as error:
         raise _missing("Delta", "deltalake", "delta", error) from error
+    _check_path("Delta", path)
+    _check_columns("Delta", keys=keys, partition_by=partition_by)
     return DeltaSink(
         path,
         mode=mode,
@@ -192,4 +202,29 @@ def _missing(sink: str, package: str, extra: str, error: ImportError) -> SinkErr
         f"The {sink} sink needs {package}, which cannot be imported: {error}.",
         remedy=f"pip install 'godwit[{extra}]'",
         package=package,
+    )
+
+
+def _check_path(sink: str, path: object) -> None:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise _wrong_kind(sink, "path", path, 'a directory, as in "out/by_plane", or a URI')
+    if not os.fspath(path):
+        raise SinkError(
+            f"The {sink} sink was given an empty path.",
+            remedy='Give a directory, as in "out/by_plane", or a URI.',
+        )
+
+
+def _check_columns(sink: str, **options: object) -> None:
+    for option, columns in options.items():
+        is_named = isinstance(columns, Sequence) and all(isinstance(c, str) for c in columns)
+        if columns is not None and not is_named:
+            raise _wrong_kind(sink, option, columns, "the name of a column, or a list of names")
+
+
+def _wrong_kind(sink: str, what: str, value: object, wanted: str) -> SinkError:
+    article = "a " if what in ("path", "connection", "table") else ""
+    return SinkError(
+        f"The {sink} sink was given {article}{what} of type {type(value).__name__}.",
+        remedy=f"Give {wanted}.",
     )

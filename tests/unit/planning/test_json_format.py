@@ -115,6 +115,7 @@ def test_options_are_kept_apart() -> None:
         ({"kind": "weather"}, "kind"),
         ({"kind": ["assignment"]}, "kind"),
         ({"executors": "abc"}, "executors"),
+        ({"executors": []}, "executors"),
         ({"executors": [1, 2, 3]}, "executors[0]"),
         ({"limits": {"max_usage": ["q"]}}, "limits.max_usage[0]"),
         ({"downstream": [0, 1]}, "downstream[0]"),

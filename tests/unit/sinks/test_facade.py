@@ -70,3 +70,24 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
 
 def test_everything_exported_is_there() -> None:
     assert all(hasattr(sinks, name) for name in sinks.__all__)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: sinks.parquet(3), "Parquet sink was given a path of type int"),  # type: ignore[arg-type]
+        (lambda: sinks.parquet(""), "Parquet sink was given an empty path"),
+        (lambda: sinks.parquet(b"out"), "path of type bytes"),  # type: ignore[arg-type]
+        (lambda: sinks.delta(None), "Delta sink was given a path of type NoneType"),  # type: ignore[arg-type]
+        (lambda: sinks.delta("out", partition_by=3), "partition_by of type int"),  # type: ignore[arg-type]
+        (lambda: sinks.parquet("out", partition_by=[1]), "partition_by of type list"),  # type: ignore[list-item]
+        (lambda: sinks.delta("out", mode="upsert", keys=1), "keys of type int"),  # type: ignore[arg-type]
+        (lambda: sinks.postgres(3, "t"), "connection of type int"),  # type: ignore[arg-type]
+        (lambda: sinks.postgres("dbname=none", 3), "table of type int"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused_by_name(
+    make: Callable[[], sinks.Sink], text: str
+) -> None:
+    with pytest.raises(SinkError, match=text):
+        make()

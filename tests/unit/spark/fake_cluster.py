@@ -195,18 +195,17 @@ class FakeStream(Balancing):
 def _outcome(
     epoch: int, held: Mapping[str, Mapping[int, int]], waited: Sequence[int]
 ) -> EpochOutcome:
-    every = tuple(range(KEY_GROUPS))
-    ones = (1,) * KEY_GROUPS
+    ones = np.ones(KEY_GROUPS, np.int64)
     return EpochOutcome(
         epoch=epoch,
         batch=epoch,
         loads={
             "totals": ComponentLoad(
-                key_groups=every,
+                key_groups=np.arange(KEY_GROUPS),
                 rows=ones,
                 keys=ones,
-                cpu_ms=(1.0,) * KEY_GROUPS,
-                state_bytes=tuple(range(10, 10 + KEY_GROUPS)),
+                cpu_ms=np.ones(KEY_GROUPS),
+                state_bytes=np.arange(10, 10 + KEY_GROUPS),
             )
         },
         waited={"totals": tuple(waited)},
