@@ -51,7 +51,6 @@ class Feed:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._directory.mkdir()
         self.files = 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -110,6 +109,7 @@ def play(directory: Path) -> dict[str, Any]:
     with LocalCluster(workers=2, memory="512m", work_dir=directory / "cluster") as cluster:
         spark = cluster.session("scaled", {"spark.driver.memory": "512m"})
         application = spark.sparkContext.applicationId
+        (directory / "in").mkdir()
         sink = gw.sinks.memory()
         query = flow_of(spark, directory, sink).start(
             checkpoint=directory / "ck", executors=2, executors_timeout_s=8

@@ -85,7 +85,7 @@ def test_what_cannot_be_scaled_says_so_and_the_stream_goes_on(
     ):
         with pytest.raises(ScalingError, match=text):
             query.scale(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ScalingError, match=r"local\[2\] is one process, .* LocalCluster"):
+    with pytest.raises(ScalingError, match=r"local\[2\] is one process, .*LocalCluster"):
         query.scale(4)
     with pytest.raises(InvalidProblemError, match="'milk' is not a planner"):
         query.scale(4, planner="milk")
