@@ -80,6 +80,7 @@ class Scaling:
         self._drained: set[str] = set()
         self._migrations: dict[str, Migration] = {}
         self._moved = 0
+        self._asked = False
         self._cancelled = ""
         self._failure: GodwitError | None = None
         self._executors: tuple[str, ...] = ()
@@ -186,6 +187,7 @@ class Scaling:
             self._stay(name)
         more = short - len(back) - self._pool.view.pending
         if more > 0:
+            self._asked = True
             self._pool.add(more)
         while len(self._pool.staying) < self.wanted:
             self._stage = (
@@ -308,7 +310,8 @@ class Scaling:
             )
 
     def _give_up(self) -> None:
-        self._pool.withdraw()
+        if self._asked:
+            self._pool.withdraw()
         for migration in self._migrations.values():
             with suppress(GodwitError):  # it has ended by itself
                 migration.cancel("the scaling that it belongs to has ended")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.spark.fake_cluster import FakeScheduler, FakeStream
 
+from godwit.control.ports import PoolView
 from godwit.migration import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
@@ -16,6 +17,8 @@ from godwit.spark.executor_pool import owns_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from godwit.control.ports import ExecutorPool
 
 
 @pytest.fixture
@@ -47,6 +50,11 @@ def emptied(stream: FakeStream, executor: str) -> None:
     for _ in range(4):
         stream.run()
     assert owns_nothing(executor, stream.conducting.view)
+
+
+def test_it_is_the_pool_that_a_controller_drives(stream: FakeStream) -> None:
+    pool: ExecutorPool = stream.pool
+    assert pool.view == PoolView()
 
 
 def test_the_cluster_is_told_how_many_there_are_to_be(stream: FakeStream) -> None:
