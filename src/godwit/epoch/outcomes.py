@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
+from godwit.model.pairs import KeyGroupPairs
 from godwit.model.per_key_group import PerKeyGroup
 from godwit.state.records import CommitRecord
 
@@ -167,12 +168,15 @@ def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, C
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     sums: dict[str, npt.NDArray[np.float64]] = {}
     crossed: dict[str, int] = {}
+    pairs: dict[str, dict[str, list[KeyGroupPairs]]] = {}
     for report in reports:
         for sent in report.sent:
             name = of_operator[sent.operator]
             both = sums.setdefault(name, np.zeros((2, flow.num_key_groups)))
             both[:, sent.key_groups] += (sent.rows, sent.size_bytes)
             crossed[name] = crossed.get(name, 0) + sent.crossed_bytes
+            upstream = of_operator[sent.sender]
+            pairs.setdefault(name, {}).setdefault(upstream, []).append(sent.pairs)
     traffic = {}
     for name, (rows, size_bytes) in sums.items():
         key_groups = np.flatnonzero(rows)
@@ -181,6 +185,7 @@ def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, C
             rows=tuple(rows[key_groups].astype(np.int64).tolist()),
             size_bytes=tuple(np.rint(size_bytes[key_groups]).astype(np.int64).tolist()),
             crossed_bytes=crossed[name],
+            pairs={up: KeyGroupPairs.total(parts) for up, parts in pairs[name].items()},
         )
     return traffic
 

@@ -20,6 +20,7 @@ from godwit.lane.files import LaneFiles
 from godwit.lane.messages import LaneReport, SentLoad
 from godwit.lane.operator_lane import run_operator
 from godwit.lane.outputs import stage_output
+from godwit.lane.pairs import pairs_sent
 from godwit.lane.wire import Header, Shipment, Tally, ship
 from godwit.model.errors import GodwitError
 from godwit.state.local_store import LocalStore
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.staging import StagedSink
     from godwit.lane.messages import EpochInstruction
     from godwit.lane.wire import Blob
+    from godwit.model.pairs import KeyGroupPairs
     from godwit.state.entries import EntryLayout, WaitingLayout
 
 __all__ = ["LaneFlow", "LaneOperator", "lane_flow", "local_store", "run_lane", "shipments"]
@@ -215,23 +217,29 @@ class _Lane:
                 place=self.place,
             )
         for index, given in member.feeds:
-            table = mapped(given.maps).select(list(given.columns)).combine_chunks()
-            if table.num_rows == 0:
+            sent = mapped(given.maps)
+            if sent.num_rows == 0:
                 continue
+            table = sent.select(list(given.columns)).combine_chunks()
             columns = table.cast(given.schema).to_batches()[0]
             origin = (self.level, member.index, self.place)
             tally = Tally(self.flow.num_key_groups)
             yield from ship(self.shipments[index], columns, origin, tally)
-            self._sent(self.flow.operators[index].operator.name, tally)
+            receiver = self.flow.operators[index].operator
+            own = self.instruction.operators[member.index].places == self.place
+            pairs = pairs_sent(member.operator, receiver, sent, own)
+            self._sent(member.operator.name, receiver.name, tally, pairs)
         self._took("pass_on", started)
 
-    def _sent(self, operator: str, tally: Tally) -> None:
+    def _sent(self, sender: str, operator: str, tally: Tally, pairs: KeyGroupPairs) -> None:
         """Report what went to another operator, and how much of it to other executors."""
         key_groups = np.flatnonzero(tally.rows)
         places, here = self.instruction.places, self.instruction.places[self.place].executor
         self.report.sent.append(
             SentLoad(
+                sender=sender,
                 operator=operator,
+                pairs=pairs,
                 key_groups=key_groups.tolist(),
                 rows=tally.rows[key_groups].tolist(),
                 size_bytes=tally.size_bytes[key_groups].tolist(),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.model.errors import GodwitError
+    from godwit.model.pairs import KeyGroupPairs
     from godwit.model.per_key_group import PerKeyGroup
     from godwit.state.records import OutputRef, SegmentRef, SnapshotRef, StateId
     from godwit.state.storage import CheckpointStorage
@@ -194,20 +195,24 @@ class SentLoad:
 
     Attributes
     ----------
-    operator
-        The operator that it was sent to.
+    sender, operator
+        The operator that sent it, and the one that it was sent to.
     key_groups, rows, size_bytes
         Key group of that operator; rows (or partial states) for it, and their share of the bytes
         that were sent.
     crossed_bytes
         Bytes sent to lanes of other executors than the sender's.
+    pairs
+        Rows, before any were combined, by key group of the one and of the other operator.
     """
 
+    sender: str
     operator: str
     key_groups: list[int]
     rows: list[int]
     size_bytes: list[float]
     crossed_bytes: int
+    pairs: KeyGroupPairs
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from godwit.migration.copies import Copies
 from godwit.migration.narration import narrate
 from godwit.migration.protocol import MigrationProtocol
 from godwit.model import events
+from godwit.model.pairs import KeyGroupPairs
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Mapping, Sequence
@@ -118,6 +119,19 @@ class Conductor:
             for key_group, cpu_ms in epoch.items():
                 total[key_group] = total.get(key_group, 0.0) + cpu_ms / len(epochs)
         return total
+
+    def mean_pairs(self) -> dict[tuple[str, str], KeyGroupPairs]:
+        """(Component upstream, downstream) → rows an epoch with input sent, by key groups."""
+        parts: dict[tuple[str, str], list[KeyGroupPairs]] = {}
+        for outcome in self._recent:
+            for downstream, traffic in outcome.traffic.items():
+                for upstream, pairs in traffic.pairs.items():
+                    parts.setdefault((upstream, downstream), []).append(pairs)
+        share = 1 / max(len(self._recent), 1)
+        return {
+            between: KeyGroupPairs.total(found).times(share)
+            for between, found in sorted(parts.items())
+        }
 
     # -- epochs -----------------------------------------------------------------------------------
 

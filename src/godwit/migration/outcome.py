@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from godwit.model.pairs import KeyGroupPairs
+
 __all__ = ["ComponentLoad", "ComponentTraffic", "EpochOutcome"]
 
 
@@ -70,12 +72,16 @@ class ComponentTraffic:
         Rows (or partial states) sent to each, and their share of the bytes.
     crossed_bytes
         Bytes that went to another executor than the sender's.
+    pairs
+        Component upstream → rows from its key groups to those of this one, before any were
+        combined, as far as they say anything (`godwit.model.pairs`).
     """
 
     key_groups: tuple[int, ...]
     rows: tuple[int, ...]
     size_bytes: tuple[int, ...]
     crossed_bytes: int
+    pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,10 @@ by `validate_solution`; its moves are in the order in which they are to be made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from godwit.model.errors import InvalidPlanError
 from godwit.planning import metrics
@@ -20,13 +22,11 @@ from godwit.planning.validation import validate_solution
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
-
     from godwit.model.assignment import Assignment
     from godwit.planning.move_order import PlannedMove
     from godwit.planning.solution import Solution
 
-__all__ = ["CarryingOut", "carry_out"]
+__all__ = ["CarryingOut", "carry_out", "carry_out_each"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +109,31 @@ def carry_out(solution: Solution) -> CarryingOut:
         load_before=_floats(metrics.load_index(solution.problem, solution.problem.current)),
         load_after=_floats(solution.load_index),
     )
+
+
+def carry_out_each(solution: Solution) -> dict[str, CarryingOut]:
+    """Judge a solution of several components; give each that moves its own moves, in order.
+
+    Key groups are numbered by component again; loads stay those of all of them together.
+
+    Raises
+    ------
+    InvalidPlanError
+        As `carry_out`.
+    """
+    problem, whole = solution.problem, carry_out(solution)
+    parts: dict[str, CarryingOut] = {}
+    for number, name in enumerate(problem.operators):
+        own = np.flatnonzero(problem.operator_of == number)
+        position = {int(g): i for i, g in enumerate(own.tolist())}
+        moves = tuple(
+            replace(move, key_group=position[move.key_group])
+            for move in whole.moves
+            if move.key_group in position
+        )
+        if moves:
+            parts[name] = replace(whole, moves=moves)
+    return parts
 
 
 def _floats(values: np.ndarray) -> tuple[float, ...]:

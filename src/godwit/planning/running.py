@@ -9,6 +9,7 @@ plan may use them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,12 +18,13 @@ from godwit.planning.arrays import wrong_value
 from godwit.planning.problem import NO_TRAFFIC, Limits, Problem, Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from godwit.model.assignment import Assignment
+    from godwit.model.pairs import KeyGroupPairs
     from godwit.planning.arrays import FloatArray
 
-__all__ = ["problem_of"]
+__all__ = ["ComponentFacts", "joint_problem", "problem_of"]
 
 
 def problem_of(
@@ -89,3 +91,103 @@ def problem_of(
         traffic=traffic,
         history=np.empty((0, 0)) if history is None else history,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComponentFacts:
+    """What is known of one component.
+
+    Attributes
+    ----------
+    assignment
+        Where its m key groups are.
+    load
+        Shape ``(windows, m)``: load of each key group in past windows, oldest first.
+    state_bytes
+        Shape ``(m,)``: bytes of state.
+    """
+
+    assignment: Assignment
+    load: FloatArray
+    state_bytes: FloatArray
+
+
+def joint_problem(
+    components: Mapping[str, ComponentFacts],
+    pairs: Mapping[tuple[str, str], KeyGroupPairs],
+    *,
+    draining: Collection[str] = (),
+    limits: Limits | None = None,
+) -> Problem:
+    """Ask about several components together: what talks to each other may be brought together.
+
+    Key groups are numbered through, component after component; `Problem.operators` are the
+    components. An executor's capacity is the most lanes that a component has there.
+
+    Parameters
+    ----------
+    components
+        Component → what is known of it; all have loads of the same windows.
+    pairs
+        (Upstream, downstream) → rows between their key groups. What went to key groups that have no
+        entry of their own is left out: it is the same wherever these are.
+    draining, limits
+        As for `problem_of`.
+
+    Raises
+    ------
+    InvalidProblemError
+        As for `problem_of`.
+    """
+    lanes: dict[str, int] = {}
+    first: dict[str, int] = {}
+    count = 0
+    for name, facts in components.items():
+        first[name] = count
+        count += facts.assignment.num_key_groups
+        for executor, width in zip(facts.assignment.executors, facts.assignment.lanes, strict=True):
+            lanes[executor] = max(lanes.get(executor, 0), width)
+    executors = sorted(lanes, key=lambda name: (len(name), name))
+    unknown = sorted(set(draining) - set(executors))
+    if unknown:
+        there = ", ".join(executors)
+        raise wrong_value("draining", unknown[0], f"there is no such executor; there are {there}")
+    index = {name: i for i, name in enumerate(executors)}
+    current = [
+        np.array([index[e] for e in facts.assignment.executors], np.int32)[
+            facts.assignment.executor_of
+        ]
+        for facts in components.values()
+    ]
+    history = np.hstack([facts.load for facts in components.values()])
+    known = {
+        between: found.known for between, found in pairs.items() if set(between) <= first.keys()
+    }
+    names = list(components)
+    cores = np.array([lanes[name] for name in executors], np.int32)
+    return Problem(
+        executors=tuple(executors),
+        load=history.mean(axis=0) if len(history) else np.zeros(count),
+        state_bytes=np.concatenate([facts.state_bytes for facts in components.values()]),
+        current=np.concatenate(current),
+        capacity=cores.astype(np.float64),
+        cores=cores,
+        draining=np.isin(executors, list(draining)),
+        limits=limits or Limits(),
+        traffic=Traffic(
+            source=_joined([f.source + first[up] for (up, _), f in known.items()], np.int32),
+            target=_joined([f.target + first[down] for (_, down), f in known.items()], np.int32),
+            rate=_joined([found.rows for found in known.values()], np.float64),
+        ),
+        operators=tuple(names),
+        operator_of=np.repeat(
+            np.arange(len(names), dtype=np.int32),
+            [facts.assignment.num_key_groups for facts in components.values()],
+        ),
+        downstream=tuple((names.index(up), names.index(down)) for up, down in known),
+        history=history if len(history) else np.empty((0, 0)),
+    )
+
+
+def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype)

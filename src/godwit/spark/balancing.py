@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from godwit.dataflow.frames import user_call
+from godwit.dataflow.naming import listing
 from godwit.migration import Strategy
 from godwit.model.errors import InvalidPlanError
 from godwit.planning import Limits
 from godwit.planning import planner as planner_named
-from godwit.planning.carrying_out import carry_out
+from godwit.planning.carrying_out import carry_out, carry_out_each
 from godwit.planning.preview import preview
-from godwit.planning.running import problem_of
+from godwit.planning.running import ComponentFacts, joint_problem, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from godwit.migration import Bounds
     from godwit.model.assignment import Assignment
+    from godwit.model.pairs import KeyGroupPairs
     from godwit.planning import Problem, Solution
     from godwit.planning.carrying_out import CarryingOut
     from godwit.planning.preview import PlanPreview
@@ -76,6 +78,10 @@ class Balancing(ABC):
         """Bytes of state of each key group."""
 
     @abstractmethod
+    def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
+        """(Component upstream, downstream) → rows an epoch with input sent, by key groups."""
+
+    @abstractmethod
     def _draining(self) -> frozenset[str]:
         """Executors that nothing may move onto."""
 
@@ -84,7 +90,7 @@ class Balancing(ABC):
 
     @user_call
     def problem(self, component: str | None = None, *, limits: Limits | None = None) -> Problem:
-        """Ask a planner's question about a component as it runs now.
+        """Ask a planner's question about a component as it runs now, or about all of them.
 
         Load is the CPU time of each key group in milliseconds an epoch, the mean over the last
         epochs with input, which are the problem's history too; state is what a new copy has to
@@ -93,24 +99,47 @@ class Balancing(ABC):
         Parameters
         ----------
         component
-            Whose key groups; may be left out if the flow has only one component.
+            Whose key groups. Left out, those of all components together: key groups are numbered
+            through, component after component, `Problem.operators` are the components, and traffic
+            is what key groups of one send to few of another, in rows an epoch.
         limits
             What a plan may cost and how even it must be.
         """
-        name = self._component(component)
-        places = self._places(name)
-        epochs = self._cpu_ms(name)
+        if component is None and len(self.components) > 1:
+            every = {name: self._facts(name) for name in self.components}
+            windows = min(len(facts.load) for facts in every.values())
+            return joint_problem(
+                {
+                    name: replace(facts, load=facts.load[len(facts.load) - windows :])
+                    for name, facts in every.items()
+                },
+                self._pairs(),
+                draining=self._draining().intersection(
+                    *(facts.assignment.executors for facts in every.values())
+                ),
+                limits=limits,
+            )
+        facts = self._facts(self._component(component))
+        places, history = facts.assignment, facts.load
+        return problem_of(
+            places,
+            load=history.mean(axis=0) if len(history) else np.zeros(places.num_key_groups),
+            state_bytes=facts.state_bytes,
+            history=history if len(history) else None,
+            draining=self._draining() & set(places.executors),
+            limits=limits,
+        )
+
+    def _facts(self, component: str) -> ComponentFacts:
+        places, epochs = self._places(component), self._cpu_ms(component)
         history = np.zeros((len(epochs), places.num_key_groups))
         for at, epoch in enumerate(epochs):
             for key_group, cpu_ms in epoch.items():
                 history[at, key_group] = cpu_ms
-        return problem_of(
-            places,
-            load=history.mean(axis=0) if epochs else np.zeros(places.num_key_groups),
-            state_bytes=self._sizes(name).astype(np.float64),
-            history=history if epochs else None,
-            draining=self._draining() & set(places.executors),
-            limits=limits,
+        return ComponentFacts(
+            assignment=places,
+            load=history,
+            state_bytes=self._sizes(component).astype(np.float64),
         )
 
     @user_call
@@ -162,7 +191,7 @@ class Balancing(ABC):
         InvalidPlanError
             If no plan within the limits was found.
         """
-        name = self._component(component)
+        name = self._component(component)  # problem() would ask about all of several
         solution = planner_named(planner)(self.problem(name, limits=limits), **options)
         plan = carry_out(solution)
         if solution.status == "infeasible":
@@ -174,6 +203,49 @@ class Balancing(ABC):
         if not plan.moves:
             return None
         return self.migrate(plan, component=name, strategy=strategy, bounds=bounds)
+
+    @user_call
+    def carry_out(
+        self,
+        solution: Solution,
+        *,
+        strategy: AnyStrategy = Strategy.LIVE,
+        bounds: Bounds | None = None,
+    ) -> tuple[Migration, ...]:
+        """Carry out a solution of the problem of all components (see `problem`).
+
+        Parameters
+        ----------
+        solution
+            A planner's.
+        strategy, bounds
+            As for `migrate`.
+
+        Returns
+        -------
+        tuple of Migration
+            One for each component that moves, in the order of the components.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the solution is illegal, or of other components.
+        """
+        components = self.components
+        parts = carry_out_each(solution)
+        if len(components) == 1:
+            parts = dict(zip(components, parts.values(), strict=False))
+        elif set(solution.problem.operators) != set(components):
+            raise InvalidPlanError(
+                f"The solution is of {listing(solution.problem.operators)}.",
+                remedy="Ask for query.problem(), without a component, and plan that; or migrate "
+                "the solution with query.migrate(solution, component=...).",
+            )
+        return tuple(
+            self.migrate(parts[name], component=name, strategy=strategy, bounds=bounds)
+            for name in components
+            if name in parts
+        )
 
     @user_call
     def drain(

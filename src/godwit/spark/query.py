@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.dataflow.frames import user_call
+from godwit.dataflow.naming import listing
 from godwit.epoch.outcomes import state_bytes
 from godwit.migration import Strategy, inputs
 from godwit.migration.placement import with_newcomers
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from godwit.migration import Bounds
     from godwit.model.events import Event
+    from godwit.model.pairs import KeyGroupPairs
     from godwit.spark.balancing import AnyStrategy
     from godwit.spark.dispatcher import EventDispatcher
     from godwit.spark.epoch_driver import EpochDriver
@@ -335,6 +337,11 @@ class Query(Scalable):
         current = self.assignment[name]
         order: tuple[int, ...] = ()
         if isinstance(plan, Solution):
+            if len(plan.problem.operators) > 1:
+                raise InvalidPlanError(
+                    f"The solution moves key groups of {listing(plan.problem.operators)}.",
+                    remedy="Carry it out for all of them, with query.carry_out(solution).",
+                )
             plan = carry_out(plan)
         if isinstance(plan, CarryingOut):
             target, order = plan.target(self._places(name)), tuple(plan.places)
@@ -365,6 +372,10 @@ class Query(Scalable):
     def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
         with self._run.conducting.turn() as conductor:
             return conductor.recent_cpu_ms(component)
+
+    def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
+        with self._run.conducting.turn() as conductor:
+            return conductor.mean_pairs()
 
     def _sizes(self, component: str) -> npt.NDArray[np.int64]:
         states = next(c.states for c in self._run.flow.components if c.name == component)
