@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from godwit.dataflow.lineage import flow_version, layouts_of
 from godwit.epoch.outcomes import state_bytes
-from godwit.migration import inputs
+from godwit.migration import LoadSummary, inputs
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
 from godwit.state.commit_log import CommitLog
@@ -20,7 +20,7 @@ from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.state.records import IDENTITY, FlowIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from godwit.dataflow.compiled import CompiledFlow
@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-__all__ = ["TakenUp", "carried_on", "first_assignments", "run_started", "take_up", "transplanted"]
+__all__ = [
+    "TakenUp",
+    "carried_on",
+    "first_assignments",
+    "remembered_load",
+    "run_started",
+    "take_up",
+    "transplanted",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +119,32 @@ def take_up(
         retain_epochs=retain_epochs,
     )
     return log, TakenUp(flow=flow, layouts=layouts, changes=changes)
+
+
+def remembered_load(
+    entries: Iterable[Mapping[str, Any]], flow: CompiledFlow, taken_up: TakenUp
+) -> LoadSummary | None:
+    """Find what key groups cost in the last run, as far as the journal says.
+
+    Parameters
+    ----------
+    entries
+        The journal's last entries, oldest first.
+    flow, taken_up
+        The flow, and how it takes up the checkpoint: of components that are gone, and of key groups
+        that do not exist, nothing is remembered.
+    """
+    written = [entry["load"] for entry in entries if isinstance(entry.get("load"), dict)]
+    summary = LoadSummary.from_dict(written[-1]) if written else None
+    if summary is None:
+        return None
+    here = {component.name for component in flow.components}
+    loads = {
+        name: load
+        for name, load in taken_up.renamed(summary.loads).items()
+        if name in here and (load.key_groups < flow.num_key_groups).all()
+    }
+    return replace(summary, loads=loads)
 
 
 def carried_on(

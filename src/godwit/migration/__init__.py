@@ -60,6 +60,7 @@ from godwit.migration.order import order_moves
 from godwit.migration.outcome import ComponentLoad, ComponentTraffic, EpochOutcome
 from godwit.migration.ports import Ports
 from godwit.migration.protocol import MigrationProtocol
+from godwit.migration.recent_load import LoadSummary
 from godwit.migration.schedule import mini_migrations
 from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, ProtocolView, Transfer
@@ -89,6 +90,7 @@ __all__ = [
     "HoldEpochs",
     "LanesRequested",
     "LoadKeyGroups",
+    "LoadSummary",
     "LossPolicy",
     "MigrationOutcome",
     "MigrationProtocol",

@@ -11,7 +11,6 @@ is refused changes nothing and announces nothing; a view is a value that nobody 
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +19,20 @@ from godwit.migration.commands import Command, DropCopies, EndMigration, StartWa
 from godwit.migration.copies import Copies
 from godwit.migration.narration import narrate
 from godwit.migration.protocol import MigrationProtocol
+from godwit.migration.recent_load import RecentLoad
 from godwit.model import events
-from godwit.model.pairs import KeyGroupPairs
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Mapping, Sequence
 
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.ports import Ports
+    from godwit.migration.recent_load import LoadSummary
     from godwit.migration.strategy import Policy
     from godwit.migration.views import EpochPlan, ProtocolView
     from godwit.model.assignment import Move
 
 __all__ = ["Conductor", "Warmed"]
-
-_EPOCHS_OF_LOAD = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +67,13 @@ class Conductor:
         What holds for the whole run.
     ports
         The world; it may be asked for something at once.
+    remembered
+        Loads of an earlier run, which stand until this one has seen rows.
+
+    Attributes
+    ----------
+    recent_load
+        What key groups cost lately; to be asked under the caller's lock.
     """
 
     def __init__(
@@ -78,12 +83,13 @@ class Conductor:
         states: Mapping[str, Sequence[Hashable]],
         policy: Policy,
         ports: Ports,
+        remembered: LoadSummary | None = None,
     ) -> None:
         self._states, self._ports = dict(states), ports
         self._copies = Copies(states)
         self._protocol = MigrationProtocol(started, policy, self._copies)
         self._ended: dict[str, EndMigration] = {}
-        self._recent: deque[EpochOutcome] = deque(maxlen=_EPOCHS_OF_LOAD)
+        self.recent_load = RecentLoad(remembered)
         self._view = self._protocol.view()
         for order in self._protocol.opening:
             self._carry_out(order, {})
@@ -104,35 +110,6 @@ class Conductor:
         """How a migration ended, once it has."""
         return self._ended.get(migration)
 
-    def recent_cpu_ms(self, component: str) -> tuple[Mapping[int, float], ...]:
-        """Key group → CPU time, for each of the last epochs with input, oldest first."""
-        loads = [o.loads[component] for o in self._recent if component in o.loads]
-        return tuple(
-            dict(zip(load.key_groups.tolist(), load.cpu_ms.tolist(), strict=True)) for load in loads
-        )
-
-    def mean_cpu_ms(self, component: str) -> dict[int, float]:
-        """Key group → CPU time an epoch with input cost, the mean over the last ones."""
-        total: dict[int, float] = {}
-        epochs = self.recent_cpu_ms(component)
-        for epoch in epochs:
-            for key_group, cpu_ms in epoch.items():
-                total[key_group] = total.get(key_group, 0.0) + cpu_ms / len(epochs)
-        return total
-
-    def mean_pairs(self) -> dict[tuple[str, str], KeyGroupPairs]:
-        """(Component upstream, downstream) → rows an epoch with input sent, by key groups."""
-        parts: dict[tuple[str, str], list[KeyGroupPairs]] = {}
-        for outcome in self._recent:
-            for downstream, traffic in outcome.traffic.items():
-                for upstream, pairs in traffic.pairs.items():
-                    parts.setdefault((upstream, downstream), []).append(pairs)
-        share = 1 / max(len(self._recent), 1)
-        return {
-            between: KeyGroupPairs.total(found).times(share)
-            for between, found in sorted(parts.items())
-        }
-
     # -- epochs -----------------------------------------------------------------------------------
 
     def begin(self, epoch: int) -> Mapping[str, EpochPlan] | None:
@@ -150,8 +127,7 @@ class Conductor:
             if executor in self._view.executors:
                 for state, versions in states.items():
                     self._copies.saw(executor, state, versions)
-        if outcome.batch is not None:
-            self._recent.append(outcome)
+        self.recent_load.take(outcome)
         self._handle(outcome.fact())
 
     def abort(self, epoch: int, reason: str) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from godwit.epoch.instructor import Instructor
-from godwit.epoch.takeover import run_started, take_up
+from godwit.epoch.takeover import remembered_load, run_started, take_up
 from godwit.lane.lane import lane_flow
 from godwit.migration import Conductor
 from godwit.model import events
@@ -29,7 +29,7 @@ from godwit.spark.progress_log import give_id
 from godwit.spark.run import Run
 from godwit.spark.scheduler import SparkScheduler
 from godwit.spark.stages import Program, ShippedProgram
-from godwit.state.journal import JournalWriter
+from godwit.state.journal import JournalWriter, read_tail
 from godwit.state.lease import acquire_lease
 from godwit.state.storage import CheckpointStorage
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from godwit.spark.options import Options
 
 __all__ = ["open_run"]
+
+_REMEMBERED = 500
+"""Entries of the journal among which the last loads are looked for."""
 
 
 def open_run(
@@ -106,6 +109,7 @@ def open_run(
             states={c.name: c.states for c in flow.components},
             policy=options.policy,
             ports=ports,
+            remembered=remembered_load(read_tail(storage, _REMEMBERED), flow, taken_up),
         )
         conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
         if resumed and (told := taken_up.told()) is not None:

@@ -359,7 +359,7 @@ class Query(Scalable):
                     target=target,
                     strategy=chosen,
                     bounds=limits,
-                    loads=conductor.mean_cpu_ms(name),
+                    loads=conductor.recent_load.mean_cpu_ms(name),
                     state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
                     order=order,
                 )
@@ -371,11 +371,11 @@ class Query(Scalable):
 
     def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
         with self._run.conducting.turn() as conductor:
-            return conductor.recent_cpu_ms(component)
+            return conductor.recent_load.cpu_ms(component)
 
     def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
         with self._run.conducting.turn() as conductor:
-            return conductor.mean_pairs()
+            return conductor.recent_load.mean_pairs()
 
     def _sizes(self, component: str) -> npt.NDArray[np.int64]:
         states = next(c.states for c in self._run.flow.components if c.name == component)

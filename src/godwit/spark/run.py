@@ -197,7 +197,10 @@ class Run:
                 counting=self._counting,
             )
             conductor.commit(outcome)
+            loads = conductor.recent_load.due_summary()
         self._note("outcome", outcome.to_dict)
+        if loads is not None:
+            self._note("load", loads.to_dict)
         with watch.phase("deliver"):
             deliver(self.flow, record, self.log.storage, self._spark)
         self.at_step("delivered", epoch)

@@ -8,8 +8,9 @@ line of history and nothing else.
 
 What an entry is: one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`),
 ``{"outcome": {...}}`` (`EpochOutcome.to_dict`), ``{"progress": {...}}`` (figures of an epoch, as in
-``query.recentProgress``) and ``{"sources": {...}}`` (how far behind the sources are).  Readers take
-what they know and leave the rest.
+``query.recentProgress``), ``{"sources": {...}}`` (how far behind the sources are) and, every sixteen
+epochs or so, ``{"load": {...}}`` (what each key group cost in them, packed: `LoadSummary.to_dict`).
+Readers take what they know and leave the rest.
 """
 
 from __future__ import annotations

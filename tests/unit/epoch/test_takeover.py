@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
-from tests.oracles.evolving import Program, compiled
+from tests.oracles.evolving import NUM_KEY_GROUPS, Program, compiled
 
-from godwit.epoch.takeover import carried_on, take_up
+from godwit.epoch.takeover import TakenUp, carried_on, remembered_load, take_up
+from godwit.migration import ComponentLoad, LoadSummary
 from godwit.model.errors import CheckpointMismatchError
+from godwit.state.flow_changes import FlowChanges
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.state.records import CommitRecord
 from godwit.state.storage import CheckpointStorage
@@ -106,3 +109,31 @@ def test_a_start_goes_on_under_the_plan_of_the_last_epoch(tmp_path: Path) -> Non
     log, taken_up = take_up(FLOW, storage, "run", retain_epochs=3)
     assert taken_up.flow.physical_plan == plan(both=("a",))
     assert log.commit(CommitRecord(epoch=2, run_id="")).plan == 1
+
+
+def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
+    def entry(epoch: int, **components: int) -> dict[str, Any]:
+        loads = {
+            name: ComponentLoad(
+                key_groups=np.array([0, last]),
+                rows=np.array([1, 2]),
+                keys=np.array([1, 1]),
+                cpu_ms=np.array([1.0, 4.0]),
+                state_bytes=np.array([0, 0]),
+            )
+            for name, last in components.items()
+        }
+        return {"load": LoadSummary(epoch=epoch, epochs=2, loads=loads).to_dict()}
+
+    changes = FlowChanges(version=None, renamed={"old": "a"}, added=(), returned=(), removed=())
+    taken_up = TakenUp(flow=FLOW, layouts={}, changes=changes)
+    entries = [entry(1, a=3), entry(2, old=5, gone=1), {"event": {}}]
+    found = remembered_load(entries, FLOW, taken_up)
+    assert found is not None
+    assert found.epoch == 2
+    assert {name: load.key_groups.tolist() for name, load in found.loads.items()} == {"a": [0, 5]}
+    beyond = remembered_load([entry(1, a=NUM_KEY_GROUPS)], FLOW, taken_up)
+    assert beyond is not None
+    assert beyond.loads == {}
+    assert remembered_load([{"load": {"epoch": 1}}], FLOW, taken_up) is None
+    assert remembered_load([], FLOW, taken_up) is None
