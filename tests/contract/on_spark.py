@@ -13,6 +13,7 @@ from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, build
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
+from godwit.migration import LanesRequested
 from godwit.model.errors import MigrationError
 from godwit.spark.errands import Errands
 
@@ -178,6 +179,14 @@ class OnSpark:
     ) -> str:
         """See `Realization.migrate`."""
         return self._query.migrate(target, component=component, strategy=strategy, bounds=bounds).id
+
+    def change_lanes(
+        self, component: str, lanes: Mapping[str, int], lane_of: Mapping[int, int]
+    ) -> None:
+        """See `Realization.change_lanes`."""
+        request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
+        with self._query._run.conducting.turn() as conductor:
+            conductor.change_lanes(request)
 
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""

@@ -28,7 +28,14 @@ from godwit.epoch.warming import warm_states
 from godwit.lane.copies import drop_copies, warm_copies
 from godwit.lane.executor import local_store_root
 from godwit.lane.lane import lane_flow, local_store
-from godwit.migration import Conductor, DropCopies, MigrationRequested, StartWarming, Strategy
+from godwit.migration import (
+    Conductor,
+    DropCopies,
+    LanesRequested,
+    MigrationRequested,
+    StartWarming,
+    Strategy,
+)
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.state.blocks import read_batch
@@ -410,6 +417,13 @@ class OneProcess:
             )
         )
         return name
+
+    def change_lanes(
+        self, component: str, lanes: Mapping[str, int], lane_of: Mapping[int, int]
+    ) -> None:
+        """See `Realization.change_lanes`."""
+        request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
+        self.conductor.change_lanes(request)
 
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""

@@ -68,6 +68,11 @@ class Realization(Protocol):
     ) -> str:
         """Ask for a migration; returns its name."""
 
+    def change_lanes(
+        self, component: str, lanes: Mapping[str, int], lane_of: Mapping[int, int]
+    ) -> None:
+        """Have key groups change lane within their executors."""
+
     def drain(self, executor: str) -> None:
         """Let nothing move onto an executor any more."""
 

@@ -20,6 +20,7 @@ __all__ = [
     "Drain",
     "Executors",
     "ForgetStore",
+    "Lanes",
     "Migrate",
     "Misfortune",
     "Policy",
@@ -105,6 +106,25 @@ class Deal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """Key groups of a component change lane within their executors, from the next epoch on.
+
+    Attributes
+    ----------
+    component
+        Whose.
+    lanes
+        Executor → number of lanes it is to have there.
+    lane_of
+        Key group → lane.
+    """
+
+    component: str
+    lanes: Mapping[str, int]
+    lane_of: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
     """The last migration that was asked for is cancelled."""
 
@@ -150,6 +170,7 @@ Step = (
     | Settle
     | Migrate
     | Deal
+    | Lanes
     | Cancel
     | Drain
     | Executors

@@ -14,6 +14,7 @@ from tests.contract.scenario import (
     Drain,
     Executors,
     ForgetStore,
+    Lanes,
     Migrate,
     Quiet,
     Restart,
@@ -346,6 +347,20 @@ SCENARIOS: tuple[Scenario, ...] = (
         ),
         executors={"local-0": 4, "local-1": 3},
         same_epochs=True,
+    ),
+    Scenario(
+        name="key groups change lane within their executors",
+        steps=(
+            *_rows(3),
+            Lanes(component="order", lanes={"local-0": 1}),
+            *_rows(2),
+            Lanes(component="order", lanes={"local-0": 3}, lane_of={0: 2, 2: 1, 4: 2}),
+            Lanes(component="totals", lanes={"local-1": 2}, lane_of={1: 1}),
+            *_rows(3),
+        ),
+        executors={"local-0": 3, "local-1": 2},
+        same_epochs=True,
+        never=("WarmingStarted",),
     ),
     Scenario(
         name="a local store vanishes and nobody knows",

@@ -12,6 +12,7 @@ from tests.contract.scenario import (
     Drain,
     Executors,
     ForgetStore,
+    Lanes,
     Migrate,
     Quiet,
     Restart,
@@ -77,6 +78,9 @@ class _Play:
             case Deal():
                 target = even_assignment(NUM_KEY_GROUPS, [*step.lanes], [*step.lanes.values()])
                 self._migrate(self.component(step.component), target, Strategy.LIVE, Bounds())
+            case Lanes():
+                component = self.component(step.component)
+                realization.change_lanes(component, step.lanes, step.lane_of)
             case Cancel():
                 realization.cancel(self.migrations[-1])
             case Drain():

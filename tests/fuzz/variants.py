@@ -25,7 +25,7 @@ from godwit.state.evolution import Columns, FlowVersion, OperatorVersion, StateD
 from godwit.state.framing import _HEADER, encode_record
 from godwit.state.journal import JournalWriter
 from godwit.state.local_storage import LocalStorage
-from godwit.state.records import ALIGNMENT, padded
+from godwit.state.paths import ALIGNMENT, padded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

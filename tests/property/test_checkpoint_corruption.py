@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +17,11 @@ from godwit.state.blocks import read_block
 from godwit.state.collection import collect, needed_files
 from godwit.state.commit_log import CommitLog
 from godwit.state.local_storage import LocalStorage
-from godwit.state.records import BLOCKS, BlockRef, commit_path
+from godwit.state.paths import BLOCKS, commit_path
 from godwit.state.verification import verify
+
+if TYPE_CHECKING:
+    from godwit.state.records import BlockRef
 
 
 def write_checkpoint(root: Path, seed: int) -> CommitLog:

@@ -25,13 +25,15 @@ from godwit.model.events import event_from_dict
 from godwit.model.wording import counted, human_bytes, printable
 from godwit.state.inspection import CheckpointSummary, inspect
 from godwit.state.journal import read_tail
-from godwit.state.records import IDENTITY
+from godwit.state.paths import IDENTITY
 from godwit.state.storage import CheckpointStorage
-from godwit.state.verification import VerificationReport, verify
+from godwit.state.verification import verify
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from godwit.state.findings import VerificationReport
 
 __all__ = ["add_checkpoint_command", "opened_checkpoint"]
 

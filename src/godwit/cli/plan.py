@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.model.errors import GodwitError, InvalidProblemError
-from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost, serially
+from godwit.planning.intervals.blocks import serially
+from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
 from godwit.planning.intervals.projected import ProjectedCost
 from godwit.planning.intervals.transitions import Transitions, estimate_transitions
 from godwit.planning.json_format import plain, problem_from_json, solution_to_dict
@@ -28,7 +29,7 @@ from godwit.planning.solution import Solution
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.planning.intervals.pmc import BlockMap
+    from godwit.planning.intervals.blocks import BlockMap
 
 __all__ = ["add_plan_command"]
 

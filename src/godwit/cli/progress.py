@@ -17,8 +17,8 @@ from rich.text import Text
 from godwit.model.errors import GodwitError
 from godwit.model.wording import human_bytes
 from godwit.state.commit_log import CommitLog
-from godwit.state.records import padded
-from godwit.state.verification import VerificationReport, verify
+from godwit.state.paths import padded
+from godwit.state.verification import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
 
+    from godwit.state.findings import VerificationReport
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["Bar", "Lines", "Watcher", "verify_watched", "watcher_on"]

@@ -25,7 +25,8 @@ from godwit.model.wording import printable
 from godwit.state.journal import JournalReader
 from godwit.state.lease import EXPIRY_S, look_at_lease
 from godwit.state.ownership import load_record
-from godwit.state.records import IDENTITY, FlowIdentity
+from godwit.state.paths import IDENTITY
+from godwit.state.records import FlowIdentity
 
 if TYPE_CHECKING:
     import argparse

@@ -11,31 +11,27 @@ gives: exactly, except that sums of floats depend on their order in the last bit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.dataflow.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate
 from godwit.dataflow.aggregates.ordering import pairing
-from godwit.dataflow.aggregates.sums import SumOverflowError
 from godwit.dataflow.arrays import column_of
-from godwit.dataflow.faults import user_traceback
 from godwit.dataflow.operator import Advance, MergeableOperator, Step
+from godwit.dataflow.slots import Slot, check_distinct, slots_of
 from godwit.model.errors import (
     CheckpointMismatchError,
-    EpochFailedError,
-    GodwitError,
     InvalidFlowError,
-    UserFunctionError,
 )
-from godwit.state.evolution import StateDescription, columns_of, differences
+from godwit.state.evolution import StateDescription, columns_of
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
+    from godwit.dataflow.aggregates.aggregate import Aggregate
     from godwit.dataflow.groups import Groups
     from godwit.state.evolution import StateUpgrade
 
@@ -87,13 +83,13 @@ class ComputeOperator(MergeableOperator):
         self.name = name
         self.inputs = inputs
         self.complete = complete
-        self._slots = tuple(_slots(name, inputs, aggregates))
+        self._slots = tuple(slots_of(name, inputs, aggregates))
         state = pa.schema([field for slot in self._slots for field in slot.fields])
         self.schema = StateSchema(keys=keys, values=state)
         results = [pa.field(slot.name, slot.aggregate.output) for slot in self._slots]
         self.output = pa.schema([*keys, *results])
-        _check_distinct(name, [*keys.names, *(slot.name for slot in self._slots)])
-        _check_distinct(name, [*keys.names, *state.names])
+        check_distinct(name, [*keys.names, *(slot.name for slot in self._slots)])
+        check_distinct(name, [*keys.names, *state.names])
 
     def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Aggregate raw rows into one partial state per group."""
@@ -221,7 +217,7 @@ class ComputeOperator(MergeableOperator):
 
     def _update(
         self,
-        slot: _Slot,
+        slot: Slot,
         states: pa.RecordBatch,
         groups: Groups,
         rows: pa.RecordBatch,
@@ -238,7 +234,7 @@ class ComputeOperator(MergeableOperator):
     def _merge(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
-        def merge(slot: _Slot) -> pa.RecordBatch:
+        def merge(slot: Slot) -> pa.RecordBatch:
             return slot.call(
                 "merge",
                 lambda: slot.aggregate.merge(slot.of(left), slot.of(right)),
@@ -248,7 +244,7 @@ class ComputeOperator(MergeableOperator):
 
         return self._joined(merge(slot) for slot in self._slots)
 
-    def _finish(self, slot: _Slot, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.Array:
+    def _finish(self, slot: Slot, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.Array:
         return slot.call(
             "finish", lambda: slot.aggregate.finish(states), count=states.num_rows, keys=keys
         )
@@ -267,173 +263,3 @@ class _ColumnsByName:
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
         return self.operator.from_columns(values, self.kept)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slot:
-    """One aggregate's place in an operator.
-
-    Attributes
-    ----------
-    operator, name
-        Names of the operator and of the result.
-    aggregate
-        The aggregate.
-    columns
-        Names of its columns among the operator's inputs.
-    first
-        Position of its first column among the operator's state columns.
-    fields
-        Its state columns, by the operator's names.
-    """
-
-    operator: str
-    name: str
-    aggregate: BoundAggregate
-    columns: tuple[str, ...]
-    first: int
-    fields: tuple[pa.Field, ...]
-
-    def of(self, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the aggregate's own columns, by its own names."""
-        columns = [state.column(self.first + i) for i in range(len(self.fields))]
-        return pa.RecordBatch.from_arrays(columns, schema=self.aggregate.state)
-
-    @property
-    def description(self) -> dict[str, object]:
-        """What the checkpoint keeps of it."""
-        return {
-            "state": [field.name for field in self.fields],
-            "aggregate": self.aggregate.describe(),
-        }
-
-    def differences(self, stored: StateDescription) -> Iterator[str]:
-        """Say in what way the aggregate is not the one that was stored."""
-        where = f"result {self.name!r}: "
-        found = list(differences(where, stored.type[self.name], self.description))
-        yield from found
-        types = dict(stored.columns)
-        for name, dtype in () if found else columns_of(self.fields):
-            if types.get(name) != dtype:
-                yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
-
-    def create(self, count: int) -> pa.RecordBatch:
-        """Return new states."""
-        return self.call("create", lambda: self.aggregate.create(count), count=count, keys=None)
-
-    def call(
-        self, method: str, function: Callable[[], Any], *, count: int, keys: pa.RecordBatch | None
-    ) -> Any:
-        """Call one of the aggregate's functions; say where it failed if it does."""
-        try:
-            result = function()
-        except SumOverflowError as error:
-            raise self._overflow(error, keys) from error
-        except GodwitError:
-            raise
-        except (Exception, SystemExit) as error:
-            if not isinstance(self.aggregate, Aggregator):
-                raise
-            raise self._failure(
-                f"{method}() raised {type(error).__name__}: {error}",
-                f"Correct the function; its traceback is:\n{user_traceback(error)}",
-            ) from error
-        if isinstance(self.aggregate, Aggregator):
-            self._check(method, result, count)
-        return result
-
-    def _check(self, method: str, result: Any, count: int) -> None:
-        """Check what a function of the user returned."""
-        if method == "finish":
-            wanted, kind, dtype = "pyarrow.Array", pa.Array, self.aggregate.output
-            found = getattr(result, "type", None)
-        else:
-            wanted, kind, dtype = "pyarrow.RecordBatch", pa.RecordBatch, self.aggregate.state
-            found = getattr(result, "schema", None)
-        if not isinstance(result, kind):
-            raise self._failure(
-                f"{method}() returned a value of type {type(result).__name__}",
-                f"Return a {wanted}.",
-            )
-        if found != dtype:
-            raise self._failure(
-                f"{method}() returned {_flat(found)} where {_flat(dtype)} is declared",
-                "Cast the result, or correct the declaration.",
-            )
-        if len(result) != count:
-            raise self._failure(
-                f"{method}() returned {len(result)} rows for {count} states",
-                "Return one row for every state, in their order.",
-            )
-
-    def _failure(self, what: str, remedy: str) -> UserFunctionError:
-        kind = type(self.aggregate).__qualname__
-        return UserFunctionError(
-            f"Aggregate {self.name!r} ({kind}) of operator {self.operator!r}: {what}.",
-            remedy=remedy,
-            operator=self.operator,
-            aggregate=self.name,
-        )
-
-    def _overflow(self, error: SumOverflowError, keys: pa.RecordBatch | None) -> EpochFailedError:
-        key = (
-            None if keys is None else tuple(column[error.group].as_py() for column in keys.columns)
-        )
-        whose = "a key" if key is None else f"key {key!r}"
-        return EpochFailedError(
-            f"Aggregate {self.name!r} of operator {self.operator!r}: the sum for {whose} does not "
-            f"fit {error.dtype}.",
-            remedy="Cast the column in a map: integers to decimal(28, 0), or anything to double.",
-            operator=self.operator,
-            aggregate=self.name,
-            key=key,
-        )
-
-
-def _slots(operator: str, inputs: pa.Schema, aggregates: Mapping[str, Aggregate]) -> list[_Slot]:
-    slots = []
-    first = 0
-    for name, aggregate in aggregates.items():
-        try:
-            bound = aggregate.bind(inputs)
-        except InvalidFlowError as error:
-            raise InvalidFlowError(
-                f"Result {name!r} of operator {operator!r}: {error.message}",
-                remedy=error.remedy,
-                **{**error.context, "operator": operator, "result": name},
-            ) from error
-        single = len(bound.state) == 1
-        fields = tuple(
-            pa.field(name if single else f"{name}__{field.name}", field.type)
-            for field in bound.state
-        )
-        slots.append(
-            _Slot(
-                operator=operator,
-                name=name,
-                aggregate=bound,
-                columns=tuple(aggregate.columns),
-                first=first,
-                fields=fields,
-            )
-        )
-        first += len(fields)
-    return slots
-
-
-def _check_distinct(operator: str, names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidFlowError(
-            f"Operator {operator!r} would have several columns named {twice[0]!r}.",
-            remedy="Give its results names that differ from the key columns and from each other.",
-            operator=operator,
-            columns=twice,
-        )
-
-
-def _flat(declared: object) -> str:
-    """Return a schema on one line."""
-    if isinstance(declared, pa.Schema):
-        return "columns " + ", ".join(f"{field.name}: {field.type}" for field in declared)
-    return f"type {declared}"

@@ -16,8 +16,9 @@ from godwit.model.errors import InvalidPlanError
 from godwit.state.commit_log import CommitLog
 from godwit.state.copying import forget_sparks_progress
 from godwit.state.flow_changes import FlowChanges, changes_to
+from godwit.state.paths import IDENTITY
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
-from godwit.state.records import IDENTITY, FlowIdentity
+from godwit.state.records import FlowIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

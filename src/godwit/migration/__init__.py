@@ -61,7 +61,6 @@ from godwit.migration.outcome import ComponentLoad, ComponentTraffic, EpochOutco
 from godwit.migration.ports import Ports
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.recent_load import LoadSummary
-from godwit.migration.schedule import mini_migrations
 from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, ProtocolView, Transfer
 from godwit.planning.transfer_phases import transfer_phases
@@ -110,7 +109,6 @@ __all__ = [
     "Warmed",
     "WarmingFailed",
     "WarmingFinished",
-    "mini_migrations",
     "narrate",
     "order_moves",
     "transfer_phases",

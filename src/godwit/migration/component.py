@@ -40,7 +40,6 @@ from godwit.migration.commands import (
 )
 from godwit.migration.placement import arrange
 from godwit.migration.schedule import admit
-from godwit.migration.strategy import UNBOUNDED, Bounds, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, Transfer
 from godwit.model.assignment import Assignment, Move
 from godwit.model.per_key_group import PerKeyGroup
@@ -51,44 +50,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from godwit.migration.inputs import EpochSucceeded, MigrationRequested
+    from godwit.migration.inputs import EpochSucceeded
+    from godwit.migration.ongoing import OngoingMigration
     from godwit.migration.situation import RunningEpoch, Situation
+    from godwit.migration.strategy import Bounds
 
-__all__ = ["OngoingMigration", "TrackedComponent"]
-
-
-@dataclass(slots=True, kw_only=True)
-class OngoingMigration:
-    """A migration under way.
-
-    Attributes
-    ----------
-    moves
-        Key group → move not yet in flight, in the order in which they are to be made.
-    opened
-        Whether the target's lanes and executors are in force (since the first boundary).
-    settles_after
-        The migration may end once a later epoch than this is committed: one that started under the
-        last assignment.
-    """
-
-    request: MigrationRequested
-    moves: dict[int, Move]
-    opened: bool = False
-    settles_after: int = -2
-    moved: int = 0
-    withdrawn: int = 0
-    reason: str = ""
-
-    @property
-    def strategy(self) -> Strategy:
-        """The strategy asked for."""
-        return self.request.strategy
-
-    @property
-    def bounds(self) -> Bounds:
-        """The bounds asked for; none where the stream stands still."""
-        return UNBOUNDED if self.strategy.holds_epochs else self.request.bounds
+__all__ = ["TrackedComponent"]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,9 +17,10 @@ import numpy as np
 
 from godwit.migration import inputs
 from godwit.migration.commands import Command, HoldEpochs, MigrationOutcome, ReleaseEpochs
-from godwit.migration.component import OngoingMigration, TrackedComponent
+from godwit.migration.component import TrackedComponent
 from godwit.migration.copies import Copies
 from godwit.migration.losses import cool, relocate
+from godwit.migration.ongoing import OngoingMigration
 from godwit.migration.order import order_moves
 from godwit.migration.placement import change_lanes, check_target
 from godwit.migration.situation import RunningEpoch, Situation

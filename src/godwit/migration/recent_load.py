@@ -3,7 +3,7 @@
 The problem: a load statistic of every key group is what planners and a controller live on, and it
 is gone with the driver; but a list of thousands of numbers an epoch would drown the journal.
 
-So epochs are summed up, and the sums are written now and then: three columns, two bytes a number
+So epochs are summed up, and the sums are written now and then: four columns, two bytes a number
 (the logarithm, exact to a tenth of a percent), packed.  The more key groups there are the rarer, so
 that an epoch adds some kilobytes to the journal at most, however many there are.
 """
@@ -62,7 +62,10 @@ class LoadSummary:
             "loads": {
                 name: {
                     "key_groups": _packed(np.diff(load.key_groups, prepend=0).astype("<u2")),
-                    **{c: _packed(_logarithms(getattr(load, c))) for c in _COLUMNS},
+                    "rows": _packed(_logarithms(load.rows)),
+                    "cpu_ms": _packed(_logarithms(load.cpu_ms)),
+                    "busy_ms": _packed(_logarithms(_busy_ms(load))),
+                    "state_bytes": _packed(_logarithms(load.state_bytes)),
                 }
                 for name, load in self.loads.items()
             },
@@ -75,22 +78,23 @@ class LoadSummary:
             loads = {}
             for name, columns in values["loads"].items():
                 key_groups = np.cumsum(_unpacked(columns["key_groups"]), dtype=np.int64)
-                rows, cpu_ms, state_bytes = (_numbers(_unpacked(columns[c])) for c in _COLUMNS)
-                if not len(key_groups) == len(rows) == len(cpu_ms) == len(state_bytes):
+                numbers = {c: _numbers(_unpacked(columns[c])) for c in _COLUMNS}
+                if any(len(column) != len(key_groups) for column in numbers.values()):
                     return None
                 loads[str(name)] = ComponentLoad(
                     key_groups=key_groups,
-                    rows=np.rint(rows).astype(np.int64),
-                    keys=np.zeros(len(rows), np.int64),
-                    cpu_ms=cpu_ms,
-                    state_bytes=np.rint(state_bytes).astype(np.int64),
+                    rows=np.rint(numbers["rows"]).astype(np.int64),
+                    keys=np.zeros(len(key_groups), np.int64),
+                    cpu_ms=numbers["cpu_ms"],
+                    busy_ms=numbers["busy_ms"],
+                    state_bytes=np.rint(numbers["state_bytes"]).astype(np.int64),
                 )
             return cls(epoch=int(values["epoch"]), epochs=int(values["epochs"]), loads=loads)
         except (KeyError, TypeError, ValueError, AttributeError, zlib.error, binascii.Error):
             return None
 
 
-_COLUMNS: Final = ("rows", "cpu_ms", "state_bytes")
+_COLUMNS: Final = ("rows", "cpu_ms", "busy_ms", "state_bytes")
 
 
 class RecentLoad:
@@ -164,6 +168,10 @@ class RecentLoad:
         )
 
 
+def _busy_ms(load: ComponentLoad) -> npt.NDArray[np.float64]:
+    return load.busy_ms if len(load.busy_ms) else load.cpu_ms
+
+
 def _by_key_group(load: ComponentLoad, factor: float) -> dict[int, float]:
     return dict(zip(load.key_groups.tolist(), (load.cpu_ms * factor).tolist(), strict=True))
 
@@ -171,12 +179,14 @@ def _by_key_group(load: ComponentLoad, factor: float) -> dict[int, float]:
 def _summed(loads: list[ComponentLoad]) -> ComponentLoad:
     size = 1 + max((int(load.key_groups[-1]) for load in loads if len(load.key_groups)), default=-1)
     rows, keys, state_bytes = np.zeros((3, size), np.int64)
-    cpu_ms, touched = np.zeros(size), np.zeros(size, np.bool_)
+    cpu_ms, busy_ms = np.zeros((2, size))
+    touched = np.zeros(size, np.bool_)
     for load in loads:
         touched[load.key_groups] = True
         rows[load.key_groups] += load.rows
         keys[load.key_groups] += load.keys
         cpu_ms[load.key_groups] += load.cpu_ms
+        busy_ms[load.key_groups] += _busy_ms(load)
         state_bytes[load.key_groups] = load.state_bytes
     of = np.flatnonzero(touched)
     return ComponentLoad(
@@ -184,6 +194,7 @@ def _summed(loads: list[ComponentLoad]) -> ComponentLoad:
         rows=rows[of],
         keys=keys[of],
         cpu_ms=cpu_ms[of],
+        busy_ms=busy_ms[of],
         state_bytes=state_bytes[of],
     )
 

@@ -1,4 +1,4 @@
-"""Splitting a plan into mini-migrations, which bound a pause.
+"""Letting moves begin as far as the bounds allow, which bounds a pause.
 
 A *mini-migration* is what may be in flight at once: a run of the ordered moves within bounds on
 key groups and bytes (Ding et al. §3.2, "progressively").  Phases of peer transfers are in
@@ -11,12 +11,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from godwit.migration.strategy import Bounds
     from godwit.model.assignment import Move
 
-__all__ = ["admit", "mini_migrations"]
+__all__ = ["admit"]
 
 
 def admit(
@@ -34,25 +34,3 @@ def admit(
         admitted.append(move)
         in_flight_bytes += move.state_bytes
     return admitted
-
-
-def mini_migrations(moves: Sequence[Move], bounds: Bounds) -> tuple[tuple[Move, ...], ...]:
-    """Split ordered moves into mini-migrations, each as long as the bounds allow.
-
-    The protocol itself does not wait for one to end: it admits further moves as soon as a switch
-    makes room.  This is the coarser cut that a preview shows.
-
-    Parameters
-    ----------
-    moves
-        In the order in which they are to be made.
-    bounds
-        ``max_moves`` and ``max_bytes`` of each mini-migration; a larger move makes one by itself.
-    """
-    minis: list[tuple[Move, ...]] = []
-    done = 0
-    while done < len(moves):
-        batch = tuple(admit(islice(moves, done, None), bounds))
-        minis.append(batch)
-        done += len(batch)
-    return tuple(minis)

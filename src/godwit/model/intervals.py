@@ -100,11 +100,6 @@ class Intervals:
         lengths = np.diff(self.starts, append=self.num_key_groups)
         return np.repeat(self.values, lengths).astype(np.int32)
 
-    @property
-    def one_each(self) -> bool:
-        """Whether no value has more than one interval, as paper 1 asks of executors."""
-        return len(np.unique(self.values)) == len(self.values)
-
 
 def pack(value_of: IntArray) -> list[int] | dict[str, list[int]]:
     """Write a map in plain values: as intervals where these are fewer than half as many numbers."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
@@ -26,9 +25,10 @@ from godwit.sinks.delta_table import (
     error_text,
     takes_plain_files,
 )
-from godwit.sinks.lane_files import LANE_BYTES
+from godwit.sinks.lane_files import LANE_BYTES, files_there
 from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
 from godwit.sinks.rows import (
+    check_mode,
     checked_rejects,
     column_names,
     fit,
@@ -104,15 +104,7 @@ class DeltaSink(Sink):
         lane_bytes: int = LANE_BYTES,
         rejects: Sink | None = None,
     ) -> None:
-        if mode not in {"append", "upsert"}:
-            raise SinkError(
-                f"Delta sink: mode {mode!r} is not known.", remedy="Use append or upsert."
-            )
-        if keys is not None and mode == "append":
-            raise SinkError(
-                "Delta sink: keys mean nothing when rows are appended.",
-                remedy='Use mode="upsert", or leave keys out.',
-            )
+        check_mode("Delta sink", mode, keys)
         self._path = os.fspath(path)
         self._mode = mode
         self._keys = keys
@@ -292,10 +284,9 @@ class DeltaSink(Sink):
 
     def _add(self, files: Sequence[WrittenFile], epoch: int) -> None:
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
-        infos = filesystem.get_file_info([f"{root}/{file.path}" for file in files])
-        gone = [info.path for info in infos if info.type == pafs.FileType.NotFound]
-        ours = any(f"-{self._opening}-" in path for path in gone)
-        if gone and (ours or not self._is_new):
+        needed = self._opening if self._is_new else None
+        there, gone = files_there(filesystem, root, files, needed=needed)
+        if gone:
             raise self._error(
                 f"epoch {epoch}: {len(gone)} of the files that lanes wrote are gone, among them "
                 f"{gone[0]}",
@@ -303,11 +294,7 @@ class DeltaSink(Sink):
                 epoch=epoch,
             )
         self._table.create_write_transaction(
-            [
-                add_action(file)
-                for file, info in zip(files, infos, strict=True)
-                if info.type != pafs.FileType.NotFound
-            ],
+            [add_action(file) for file, _ in there],
             mode="overwrite" if self._context.complete else "append",
             schema=Schema.from_arrow(self._schema),
             partition_by=list(self._table.metadata().partition_columns),

@@ -21,7 +21,16 @@ from godwit.sinks.parquet_files import partition_directories
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LANE_BYTES", "Partition", "are_worth_files", "partitioned", "write_file"]
+    from godwit.state.written_files import WrittenFile
+
+__all__ = [
+    "LANE_BYTES",
+    "Partition",
+    "are_worth_files",
+    "files_there",
+    "partitioned",
+    "write_file",
+]
 
 LANE_BYTES: Final = 2**20
 """A lane with less for a sink leaves it to the driver, unless the sink says otherwise."""
@@ -82,3 +91,42 @@ def write_file(filesystem: pafs.FileSystem, path: str, rows: pa.Table, compressi
     with filesystem.open_output_stream(path) as stream:
         pq.write_table(rows, stream, compression=compression)
         return int(stream.tell())
+
+
+def files_there(
+    filesystem: pafs.FileSystem,
+    root: str,
+    written: Sequence[WrittenFile],
+    *,
+    needed: str | None,
+) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
+    """Find the files that lanes wrote for an epoch.
+
+    Parameters
+    ----------
+    filesystem, root
+        Where their paths begin.
+    written
+        The files.
+    needed
+        The opening of a target that was there before no epoch was delivered to it: only files of
+        that opening are missed then, others went with the target that somebody removed. ``None``:
+        all are.
+
+    Returns
+    -------
+    list of (WrittenFile, FileInfo)
+        Those that are there.
+    list of str
+        Paths of those that are missed; where there are any, the epoch must not be delivered.
+    """
+    infos = filesystem.get_file_info([f"{root}/{file.path}" for file in written])
+    there = [
+        (file, info)
+        for file, info in zip(written, infos, strict=True)
+        if info.type != pafs.FileType.NotFound
+    ]
+    gone = [info.path for info in infos if info.type == pafs.FileType.NotFound]
+    if needed is not None and not any(f"-{needed}-" in path for path in gone):
+        gone = []
+    return there, gone

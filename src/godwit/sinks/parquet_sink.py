@@ -37,7 +37,7 @@ import pyarrow.fs as pafs
 from godwit.model.errors import SinkError
 from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import exists, open_file_system, renames_directories
-from godwit.sinks.lane_files import LANE_BYTES
+from godwit.sinks.lane_files import LANE_BYTES, files_there
 from godwit.sinks.parquet_directory import (
     check_columns,
     delivered_epochs,
@@ -289,11 +289,9 @@ class ParquetSink(Sink):
 
         They stay where they are until the epoch is delivered, so that it can be delivered again.
         """
-        written = output.files()
-        infos = self._fs.get_file_info([f"{self._root}/{file.path}" for file in written])
-        gone = [info.path for info in infos if info.type == pafs.FileType.NotFound]
-        ours = any(f"-{self._opening}-" in path for path in gone)
-        if gone and (ours or not self._is_new):
+        needed = self._opening if self._is_new else None
+        there, gone = files_there(self._fs, self._root, output.files(), needed=needed)
+        if gone:
             raise self._error(
                 f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
                 f"them {gone[0]}",
@@ -301,9 +299,7 @@ class ParquetSink(Sink):
                 "the directory, epochs and all, to begin it anew.",
                 epoch=output.epoch,
             )
-        for file, info in zip(written, infos, strict=True):
-            if info.type == pafs.FileType.NotFound:
-                continue  # with the directory that it was in, which somebody removed
+        for file, info in there:
             inner = file.delivered.removeprefix(f"epoch={output.epoch}/")
             link_or_copy(self._fs, info.path, f"{directory}/{inner}")
 

@@ -20,7 +20,7 @@ from godwit.sinks.postgres_copy import csv_rows
 from godwit.sinks.postgres_dsn import check_dsn, secrets_of_dsn, shown_dsn
 from godwit.sinks.postgres_refusals import error_text, find_refused, is_about_a_row
 from godwit.sinks.postgres_table import Connection, TargetTable, comma_separated
-from godwit.sinks.rows import checked_rejects, fit, gather, storable_schema, upsert_keys
+from godwit.sinks.rows import check_mode, checked_rejects, fit, gather, storable_schema, upsert_keys
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
@@ -80,15 +80,7 @@ class PostgresSink(Sink):
         create: bool = True,
         rejects: Sink | None = None,
     ) -> None:
-        if mode not in {"append", "upsert"}:
-            raise SinkError(
-                f"PostgreSQL sink: mode {mode!r} is not known.", remedy="Use append or upsert."
-            )
-        if keys is not None and mode == "append":
-            raise SinkError(
-                f"PostgreSQL sink on table {table}: keys mean nothing when rows are appended.",
-                remedy='Use mode="upsert", or leave keys out.',
-            )
+        check_mode(f"PostgreSQL sink on table {table}", mode, keys)
         if not all(table.split(".")) or table.count(".") > 1 or "\0" in table:
             raise SinkError(
                 f"PostgreSQL sink: {table!r} does not name a table.",

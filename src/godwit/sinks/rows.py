@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 __all__ = [
+    "check_mode",
     "checked_rejects",
     "column_names",
     "fit",
@@ -58,6 +59,23 @@ def checked_rejects(sink: Sink | None) -> Sink | None:
         f"rejects={sink!r} {what}.",
         remedy='Give a plain sink, such as gw.sinks.parquet("out/rejected").',
     )
+
+
+def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> None:
+    """Check how rows are to be added to a table.
+
+    Raises
+    ------
+    SinkError
+        If there is no such way, or keys are given where they mean nothing.
+    """
+    if mode not in {"append", "upsert"}:
+        raise SinkError(f"{subject}: mode {mode!r} is not known.", remedy="Use append or upsert.")
+    if keys is not None and mode == "append":
+        raise SinkError(
+            f"{subject}: keys mean nothing when rows are appended.",
+            remedy='Use mode="upsert", or leave keys out.',
+        )
 
 
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:

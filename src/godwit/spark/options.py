@@ -21,39 +21,20 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of `godwit.spark.flow.Flow.start`, which explains them.
+    """Options of `godwit.spark.flow.Flow.start`, checked; that says what each of them means.
 
     Attributes
     ----------
-    checkpoint
-        Directory of the checkpoint: a path, or a URI that both ``pyarrow.fs`` and Spark open.
-        Starting again from it resumes the flow.
-    trigger
-        Keyword arguments of ``DataStreamWriter.trigger``, such as ``{"availableNow": True}`` or
-        ``{"processingTime": "1 second"}``; by default epochs follow each other at once.
-    executors
-        Executors to wait for before the first epoch, at most `executors_timeout_s` seconds.
-    executors_timeout_s
-        Seconds.
-    assignments
-        Component → assignment to begin a new checkpoint with; the others are dealt out evenly. A
-        checkpoint that is resumed goes on with its own.
-    policy
-        What happens to key groups of an executor that dies, and more.
-    retain_epochs
-        Epochs whose state stays readable by ``read_state(epoch=...)``.
+    checkpoint, name, access, single_driver, retain_epochs
+        The checkpoint: where, for which query, who may read it, who else may write it, how much of
+        its past stays readable.
+    trigger, executors, executors_timeout_s, assignments, policy
+        How the run goes: when epochs run, how many executors it waits for and how long, where key
+        groups begin, what becomes of those whose executor dies.
     lanes
         How lanes read and write state.
-    name
-        Name of the Spark query; by default the flow's.
-    access
-        Who may read the checkpoint on a local disk: ``"owner"`` (0700, 0600), or ``"umask"`` for
-        whomever the umask lets, as where executors run as another user than the driver.
-    single_driver
-        Vouches that no second driver can ever be started on this checkpoint. Needed only on stores
-        where a file cannot be created only if there is none.
     metrics_port, metrics_host
-        Where to serve metrics for Prometheus; ``None``: nowhere.
+        Where metrics are served, if anywhere.
     """
 
     checkpoint: str

@@ -104,7 +104,7 @@ def run_stages(
         The context.
     """
     locations = [place.location for place in instruction.places]
-    lanes = len(locations)
+    places = len(locations)
 
     def source_side(batches: Iterator[bytes]) -> Iterator[Blob]:
         yield from ship_source(program.get(), instruction, batches)
@@ -112,7 +112,7 @@ def run_stages(
     exchanged = None
     if source is not None:
         with _named(f"source side of epoch {instruction.epoch}", spark):
-            exchanged = exchange(source, source_side, lanes, spark)
+            exchanged = exchange(source, source_side, places, spark)
 
     def lanes_of(run: Callable[[int, list[bytes]], Iterable[Any]]) -> RDD[Any]:
         if exchanged is None:
@@ -122,7 +122,7 @@ def run_stages(
     for level in range(1, levels):
         with _named(f"lanes of epoch {instruction.epoch}, level {level}", spark):
             at_level = lanes_of(_run_level(program, instruction, level))
-            exchanged = exchange(at_level, _forward, lanes, spark)
+            exchanged = exchange(at_level, _forward, places, spark)
     with _named(f"lanes of epoch {instruction.epoch}, level {levels}", spark):
         reports = lanes_of(_run_last_level(program, instruction, levels)).collect()
     return [pickle.loads(report) for report in reports]  # noqa: S301  our own executors'

@@ -19,7 +19,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from godwit.model.errors import CorruptCheckpointError
-from godwit.state.records import BLOCKS, BlockRef, padded
+from godwit.state.paths import BLOCKS, padded
+from godwit.state.records import BlockRef
 
 if TYPE_CHECKING:
     from types import TracebackType

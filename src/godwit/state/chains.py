@@ -27,14 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.model.errors import CheckpointError
-from godwit.state.records import (
-    BlockRef,
-    CommitRecord,
-    Manifest,
-    SegmentRef,
-    SnapshotRef,
-    StateId,
-)
+from godwit.state.manifest import Manifest
+from godwit.state.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
 from godwit.state.state_chains import (
     StateChains,
     WaitingRows,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from godwit.state.records import (
+from godwit.state.paths import (
     BLOCKS,
     COMMITS,
     EDITS,

@@ -11,24 +11,21 @@ from typing import TYPE_CHECKING
 from godwit.model.errors import CheckpointError, CorruptCheckpointError
 from godwit.state.chains import Chains
 from godwit.state.evolution import FlowVersion
+from godwit.state.manifest import Manifest
 from godwit.state.ownership import load_record, numbers_in
-from godwit.state.physical_plan import PhysicalPlan
-from godwit.state.records import (
+from godwit.state.paths import (
     COMMITS,
     EDITS,
     FLOWS,
     MANIFESTS,
-    CommitRecord,
-    EditRecord,
-    FlowIdentity,
-    Manifest,
-    StateId,
     commit_path,
     edit_path,
     flow_path,
     manifest_path,
     plan_path,
 )
+from godwit.state.physical_plan import PhysicalPlan
+from godwit.state.records import CommitRecord, EditRecord, FlowIdentity, StateId
 
 if TYPE_CHECKING:
     from godwit.state.storage import CheckpointStorage

@@ -31,6 +31,7 @@ from godwit.state.commit_history import CommitHistory
 from godwit.state.evolution import FlowVersion
 from godwit.state.framing import encode_commit, encode_record
 from godwit.state.identity import differences
+from godwit.state.manifest import Manifest
 from godwit.state.ownership import (
     create_identity,
     create_numbered,
@@ -40,20 +41,9 @@ from godwit.state.ownership import (
     stored_identity,
     take_over,
 )
+from godwit.state.paths import FLOWS, PLANS, RUNS, commit_path, manifest_path, number_in, run_path
 from godwit.state.physical_plan import PhysicalPlan
-from godwit.state.records import (
-    FLOWS,
-    PLANS,
-    RUNS,
-    CommitRecord,
-    FlowIdentity,
-    Manifest,
-    RunRecord,
-    commit_path,
-    manifest_path,
-    number_in,
-    run_path,
-)
+from godwit.state.records import CommitRecord, FlowIdentity, RunRecord
 
 if TYPE_CHECKING:
     from godwit.state.storage import CheckpointStorage

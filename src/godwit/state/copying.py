@@ -28,7 +28,7 @@ from godwit.model.errors import CheckpointError, CorruptCheckpointError
 from godwit.state.collection import needed_files
 from godwit.state.commit_log import CommitLog
 from godwit.state.framing import encode_record
-from godwit.state.records import IDENTITY, edit_path
+from godwit.state.paths import IDENTITY, edit_path
 
 if TYPE_CHECKING:
     from godwit.state.storage import CheckpointStorage

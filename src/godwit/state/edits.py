@@ -15,7 +15,8 @@ import msgspec
 from godwit.model.errors import CheckpointError
 from godwit.state.flow_changes import edited
 from godwit.state.framing import encode_record
-from godwit.state.records import EditRecord, edit_path
+from godwit.state.paths import edit_path
+from godwit.state.records import EditRecord
 
 if TYPE_CHECKING:
     from godwit.state.commit_log import CommitLog

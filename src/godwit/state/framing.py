@@ -14,18 +14,9 @@ from typing import TypeVar
 import msgspec
 
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
+from godwit.state.paths import ALIGNMENT, FORMAT, commit_path, padded
 from godwit.state.record_checks import record_problems
-from godwit.state.records import (
-    ALIGNMENT,
-    FORMAT,
-    BlockRef,
-    CommitRecord,
-    OutputRef,
-    SegmentRef,
-    SnapshotRef,
-    commit_path,
-    padded,
-)
+from godwit.state.records import BlockRef, CommitRecord, OutputRef, SegmentRef, SnapshotRef
 
 __all__ = ["decode_record", "encode_commit", "encode_record", "without_bytes"]
 

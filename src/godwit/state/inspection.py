@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from godwit.state.collection import unneeded_files
 from godwit.state.commit_log import CommitLog
 from godwit.state.ownership import load_record
-from godwit.state.records import (
+from godwit.state.paths import (
     BLOCKS,
     COMMITS,
     EDITS,
@@ -17,11 +17,9 @@ from godwit.state.records import (
     MANIFESTS,
     PLANS,
     RUNS,
-    FlowIdentity,
-    RunRecord,
-    StateId,
     number_in,
 )
+from godwit.state.records import FlowIdentity, RunRecord, StateId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

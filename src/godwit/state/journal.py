@@ -8,9 +8,9 @@ line of history and nothing else.
 
 What an entry is: one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`),
 ``{"outcome": {...}}`` (`EpochOutcome.to_dict`), ``{"progress": {...}}`` (figures of an epoch, as in
-``query.recentProgress``), ``{"sources": {...}}`` (how far behind the sources are) and, every sixteen
-epochs or so, ``{"load": {...}}`` (what each key group cost in them, packed: `LoadSummary.to_dict`).
-Readers take what they know and leave the rest.
+``query.recentProgress``), ``{"sources": {...}}`` (how far behind the sources are) and, now and
+then, ``{"load": {...}}`` (what each key group cost, packed: `LoadSummary.to_dict`).  Readers take
+what they know and leave the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from godwit.model.errors import GodwitError
 from godwit.state.framing import decode_record, encode_record
-from godwit.state.records import JOURNAL, JournalSegment, journal_path, number_in
+from godwit.state.paths import JOURNAL, journal_path, number_in
+from godwit.state.records import JournalSegment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

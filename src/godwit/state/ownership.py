@@ -13,16 +13,8 @@ import msgspec
 
 from godwit.model.errors import ConcurrentRunError, CorruptCheckpointError
 from godwit.state.framing import decode_record, encode_record
-from godwit.state.records import (
-    COMMITS,
-    IDENTITY,
-    RUNS,
-    FlowIdentity,
-    RunRecord,
-    number_in,
-    numbered_path,
-    run_path,
-)
+from godwit.state.paths import COMMITS, IDENTITY, RUNS, number_in, numbered_path, run_path
+from godwit.state.records import FlowIdentity, RunRecord
 
 if TYPE_CHECKING:
     from godwit.state.storage import CheckpointStorage

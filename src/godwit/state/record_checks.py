@@ -18,22 +18,19 @@ import numpy as np
 
 from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
 from godwit.state.evolution import FlowVersion
+from godwit.state.manifest import Manifest
+from godwit.state.paths import ALIGNMENT, BLOCKS, COMMITS, number_in
 from godwit.state.physical_plan import PhysicalPlan
 from godwit.state.records import (
-    ALIGNMENT,
-    BLOCKS,
-    COMMITS,
     BlockRef,
     CommitRecord,
     EditRecord,
     FlowIdentity,
     JournalSegment,
-    Manifest,
     OutputRef,
     RunRecord,
     SegmentRef,
     SnapshotRef,
-    number_in,
 )
 
 if TYPE_CHECKING:

@@ -1,20 +1,9 @@
-"""What a checkpoint is made of: its records, and the names of its files.
+"""What a checkpoint's records say: what each epoch changed, and whose all of it is.
 
-The checkpoint is a directory of files that are written once and never changed::
-
-    identity.rec                            whose checkpoint this is
-    flows/<number>.rec                      what the flow's operators were, from some epoch on
-    plans/<number>.rec                      which operators made a component, from some epoch on
-    edits/<number>.rec                      what the next flow version is to rename and drop
-    runs/<number>.rec                       who opened it to write; the last one owns it
-    commits/<epoch>.rec                     the one record that makes an epoch's files count
-    manifests/<epoch>.rec                   all chains as of that epoch, so that few records do
-    journal/<number>.rec                    what happened, for people; nothing depends on it
-    blocks/<epoch>-<who>-<attempt>.blk      segments, snapshots and staged output of one lane
-
-A record is framed by its length and a checksum of every byte.  Small blocks travel inside the
-commit record (``BlockRef.file`` empty, the bytes in ``data``); once written, they have an address
-in the record's file like any other block, so nothing downstream knows the difference.
+Where they lie is in `godwit.state.paths`.  A record is framed by its length and a checksum of every
+byte.  Small blocks travel inside the commit record (``BlockRef.file`` empty, the bytes in
+``data``); once written, they have an address in the record's file like any other block, so nothing
+downstream knows the difference.
 
 Invariant: the record of epoch *e* names only block files whose names carry *e* or a later epoch.
 So a file of a committed epoch that no record names will never be named, and may be collected.
@@ -27,65 +16,25 @@ bytes are read as what they were written, whatever the flow has become.
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
+from godwit.state.paths import FORMAT
+
 __all__ = [
-    "ALIGNMENT",
-    "BLOCKS",
-    "COMMITS",
-    "EDITS",
-    "FLOWS",
-    "FORMAT",
-    "IDENTITY",
-    "JOURNAL",
-    "MANIFESTS",
-    "PLANS",
-    "RUNS",
     "BatchRef",
     "BlockRef",
     "CommitRecord",
     "EditRecord",
     "FlowIdentity",
     "JournalSegment",
-    "KeyGroupEntry",
-    "Manifest",
     "OutputRef",
     "RunRecord",
     "SegmentRef",
     "SnapshotRef",
     "StateId",
-    "StateManifest",
-    "WaitingManifest",
-    "commit_path",
-    "edit_path",
-    "flow_path",
-    "journal_path",
-    "manifest_path",
-    "number_in",
-    "numbered_path",
-    "padded",
-    "plan_path",
-    "run_path",
 ]
-
-FORMAT: Final = 2
-"""Version of all this; another one is refused by name."""
-
-IDENTITY: Final = "identity.rec"
-FLOWS: Final = "flows"
-PLANS: Final = "plans"
-EDITS: Final = "edits"
-RUNS: Final = "runs"
-COMMITS: Final = "commits"
-MANIFESTS: Final = "manifests"
-BLOCKS: Final = "blocks"
-JOURNAL: Final = "journal"
-
-ALIGNMENT: Final = 64
-"""Blocks begin at multiples of this many bytes, so that a mapped block is aligned for Arrow."""
 
 
 class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -385,140 +334,3 @@ class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     run_id: str
     entries: tuple[bytes, ...]
-
-
-class KeyGroupEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How far one key group of one state is; see `godwit.state.chains` for the words."""
-
-    key_group: int
-    version: int
-    base: int
-
-
-class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The chains of one state.
-
-    Attributes
-    ----------
-    state
-        Whose, by its names as of the manifest's epoch.
-    segments
-        Segments that some chain needs, in the order they were committed, without inline bytes.
-    snapshots
-        The latest snapshot of each key group that has one.
-    entries
-        Key groups that have anything.
-    """
-
-    state: StateId
-    segments: tuple[SegmentRef, ...]
-    snapshots: tuple[SnapshotRef, ...]
-    entries: tuple[KeyGroupEntry, ...]
-
-
-class WaitingManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that wait for one operator.
-
-    Attributes
-    ----------
-    operator
-        Whose, by its name as of the manifest's epoch.
-    segments
-        In the order they were committed, without inline bytes.
-    consumed
-        Key group → the last epoch by which all earlier waiting rows had been processed.
-    """
-
-    operator: str
-    segments: tuple[SegmentRef, ...]
-    consumed: dict[int, int]
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Every chain as of one epoch.
-
-    Attributes
-    ----------
-    epoch
-        The epoch whose record is the last one that is in.
-    flow
-        The flow version of that epoch.
-    num_key_groups
-        As in the identity.
-    states, waiting
-        In order of states, and of operators.
-    """
-
-    epoch: int
-    flow: int
-    num_key_groups: int
-    states: tuple[StateManifest, ...]
-    waiting: tuple[WaitingManifest, ...]
-
-
-def numbered_path(directory: str, number: int) -> str:
-    """Path of the record of that number in a directory."""
-    return f"{directory}/{number:012d}.rec"
-
-
-def commit_path(epoch: int) -> str:
-    """Path of the commit record of `epoch`."""
-    return numbered_path(COMMITS, epoch)
-
-
-def manifest_path(epoch: int) -> str:
-    """Path of the manifest of `epoch`."""
-    return numbered_path(MANIFESTS, epoch)
-
-
-def edit_path(number: int) -> str:
-    """Path of the record of edit `number`."""
-    return numbered_path(EDITS, number)
-
-
-def flow_path(number: int) -> str:
-    """Path of the record of flow version `number`."""
-    return numbered_path(FLOWS, number)
-
-
-def plan_path(number: int) -> str:
-    """Path of the record of physical plan `number`."""
-    return numbered_path(PLANS, number)
-
-
-def run_path(number: int) -> str:
-    """Path of the record of run `number`."""
-    return numbered_path(RUNS, number)
-
-
-def journal_path(number: int) -> str:
-    """Path of the journal's segment `number`."""
-    return numbered_path(JOURNAL, number)
-
-
-_NUMBERED = re.compile(
-    rf"(?:{RUNS}|{FLOWS}|{PLANS}|{EDITS}|{COMMITS}|{MANIFESTS}|{JOURNAL})"
-    rf"/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
-    rf"|{BLOCKS}/(\d{{12}})-[\w.+-]+\.blk"
-)
-
-
-def number_in(path: str, *, temporary: bool = False) -> int | None:
-    """Give the number (of epoch, run, flow version, ...) in a file's name; None if it is not ours.
-
-    Parameters
-    ----------
-    path
-        Path within the checkpoint.
-    temporary
-        Whether to accept also the name of a file that was never finished.
-    """
-    match = _NUMBERED.fullmatch(path)
-    if match is None or (match[2] is not None and not temporary):
-        return None
-    return int(match[1] or match[3])
-
-
-def padded(length: int) -> int:
-    """`length`, rounded up to a multiple of `ALIGNMENT`."""
-    return -(-length // ALIGNMENT) * ALIGNMENT

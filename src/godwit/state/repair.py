@@ -18,19 +18,18 @@ from godwit.model.errors import GodwitError
 from godwit.state.chains import Chains
 from godwit.state.evolution import FlowVersion
 from godwit.state.framing import encode_record
+from godwit.state.manifest import Manifest
 from godwit.state.ownership import load_record
-from godwit.state.records import (
+from godwit.state.paths import (
     COMMITS,
     IDENTITY,
     MANIFESTS,
-    CommitRecord,
-    FlowIdentity,
-    Manifest,
     commit_path,
     flow_path,
     manifest_path,
     number_in,
 )
+from godwit.state.records import CommitRecord, FlowIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

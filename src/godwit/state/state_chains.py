@@ -11,19 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.state.framing import without_bytes
-from godwit.state.records import (
-    KeyGroupEntry,
-    SegmentRef,
-    SnapshotRef,
-    StateId,
-    StateManifest,
-    WaitingManifest,
-)
+from godwit.state.manifest import KeyGroupEntry, StateManifest, WaitingManifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
+
+    from godwit.state.records import SegmentRef, SnapshotRef, StateId
 
 _RECENT_EPOCHS = 64
 """What was changed so long ago is looked up key group by key group."""

@@ -8,7 +8,6 @@ finds as much as it can in one go and never raises because of what it finds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -21,9 +20,10 @@ from godwit.state.blocks import read_batch, read_block
 from godwit.state.chains import Chains
 from godwit.state.entries import is_entries_of
 from godwit.state.evolution import FlowVersion, columns_of
+from godwit.state.findings import Finding, VerificationReport
+from godwit.state.manifest import Manifest
 from godwit.state.ownership import load_record
-from godwit.state.physical_plan import PhysicalPlan
-from godwit.state.records import (
+from godwit.state.paths import (
     COMMITS,
     EDITS,
     FLOWS,
@@ -31,20 +31,22 @@ from godwit.state.records import (
     MANIFESTS,
     PLANS,
     RUNS,
-    BlockRef,
-    CommitRecord,
-    EditRecord,
-    FlowIdentity,
-    Manifest,
-    OutputRef,
-    RunRecord,
-    SegmentRef,
-    SnapshotRef,
     commit_path,
     flow_path,
     manifest_path,
     number_in,
     plan_path,
+)
+from godwit.state.physical_plan import PhysicalPlan
+from godwit.state.records import (
+    BlockRef,
+    CommitRecord,
+    EditRecord,
+    FlowIdentity,
+    OutputRef,
+    RunRecord,
+    SegmentRef,
+    SnapshotRef,
 )
 from godwit.state.written_files import decode_files
 
@@ -61,51 +63,6 @@ _REPORT = "This is an error in Godwit: please report it with this text."
 IntArray = npt.NDArray[np.int64]
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Finding:
-    """One thing that is wrong with a checkpoint.
-
-    Attributes
-    ----------
-    file
-        Path of the file within the checkpoint.
-    problem
-        What is wrong.
-    remedy
-        What can be done about it.
-    """
-
-    file: str
-    problem: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerificationReport:
-    """What `verify` found.
-
-    Attributes
-    ----------
-    findings
-        Everything that is wrong, ordered by file; empty if the checkpoint is whole.
-    epochs
-        Retained epochs, first and last; ``None`` if none is committed or it cannot be told.
-    records, blocks, checked_bytes
-        How many records and blocks were checked, and their size.
-    """
-
-    findings: tuple[Finding, ...]
-    epochs: tuple[int, int] | None
-    records: int
-    blocks: int
-    checked_bytes: int
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
 
 
 def verify(storage: CheckpointStorage) -> VerificationReport:

@@ -30,7 +30,8 @@ from godwit.state import lease as leases
 from godwit.state.framing import encode_record
 from godwit.state.journal import JournalWriter
 from godwit.state.lease import EXPIRY_S, acquire_lease
-from godwit.state.records import FORMAT, IDENTITY, FlowIdentity, journal_path
+from godwit.state.paths import FORMAT, IDENTITY, journal_path
+from godwit.state.records import FlowIdentity
 from godwit.state.remote_storage import RemoteStorage
 
 if TYPE_CHECKING:

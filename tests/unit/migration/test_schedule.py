@@ -1,4 +1,4 @@
-"""Mini-migrations and transfer phases."""
+"""What may be in flight at once, and transfer phases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.migration import Bounds, mini_migrations, transfer_phases
+from godwit.migration import Bounds, transfer_phases
 from godwit.migration.schedule import admit
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidPlanError
@@ -20,10 +20,6 @@ def moves(*sizes: int) -> list[Move]:
     return [
         Move(key_group=g, source="a", destination="b", state_bytes=n) for g, n in enumerate(sizes)
     ]
-
-
-def numbers(groups: tuple[tuple[Move, ...], ...]) -> list[list[int]]:
-    return [[move.key_group for move in group] for group in groups]
 
 
 plans = st.lists(
@@ -39,47 +35,26 @@ plans = st.lists(
 )
 
 
-def test_a_plan_is_cut_where_the_number_of_moves_is_reached() -> None:
-    assert numbers(mini_migrations(moves(1, 1, 1, 1, 1), Bounds(max_moves=2))) == [
-        [0, 1],
-        [2, 3],
-        [4],
-    ]
+def admitted(sizes: tuple[int, ...], bounds: Bounds, in_flight: int = 0, size: int = 0) -> int:
+    return len(admit(moves(*sizes), bounds, in_flight=in_flight, in_flight_bytes=size))
 
 
-def test_a_plan_is_cut_where_the_bytes_are_reached() -> None:
-    assert numbers(mini_migrations(moves(6, 4, 1), Bounds(max_bytes=10))) == [[0, 1], [2]]
+def test_moves_begin_until_their_number_or_their_bytes_are_reached() -> None:
+    assert admitted((1, 1, 1), Bounds(max_moves=2)) == 2
+    assert admitted((6, 4, 1), Bounds(max_bytes=10)) == 2
+    assert admitted((), Bounds()) == 0
 
 
 def test_a_key_group_larger_than_the_bound_moves_alone() -> None:
-    assert numbers(mini_migrations(moves(1, 99, 1), Bounds(max_bytes=10))) == [[0], [1], [2]]
-
-
-def test_an_empty_plan_has_no_mini_migration() -> None:
-    assert mini_migrations([], Bounds()) == ()
+    assert admitted((99, 1), Bounds(max_bytes=10)) == 1
+    assert admitted((99, 1), Bounds(max_bytes=10), in_flight=1, size=1) == 0
 
 
 def test_what_is_in_flight_takes_room() -> None:
     bounds = Bounds(max_moves=3, max_bytes=10)
-    assert len(admit(moves(2, 2, 2), bounds, in_flight=2, in_flight_bytes=6)) == 1
-    assert admit(moves(5), bounds, in_flight=1, in_flight_bytes=6) == []
-    assert admit(moves(1), bounds, in_flight=3, in_flight_bytes=0) == []
-
-
-@settings(derandomize=True, deadline=None, max_examples=80)
-@given(plans, st.integers(1, 5), st.integers(1, 80))
-def test_mini_migrations_keep_order_and_bounds_and_are_as_long_as_they_can_be(
-    plan: list[Move], max_moves: int, max_bytes: int
-) -> None:
-    minis = mini_migrations(plan, Bounds(max_moves=max_moves, max_bytes=max_bytes))
-    assert [move for mini in minis for move in mini] == plan
-    for i, mini in enumerate(minis):
-        size = sum(move.state_bytes for move in mini)
-        assert len(mini) <= max_moves
-        assert size <= max_bytes or len(mini) == 1
-        if i + 1 < len(minis):
-            next_bytes = minis[i + 1][0].state_bytes
-            assert len(mini) == max_moves or size + next_bytes > max_bytes
+    assert admitted((2, 2, 2), bounds, in_flight=2, size=6) == 1
+    assert admitted((5,), bounds, in_flight=1, size=6) == 0
+    assert admitted((1,), bounds, in_flight=3) == 0
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.model.assignment import Assignment
+    from godwit.model.pairs import KeyGroupPairs
     from godwit.planning.carrying_out import CarryingOut
 
 __all__ = ["FakeScheduler", "FakeStream"]
@@ -179,7 +180,10 @@ class FakeStream(Balancing):
 
     def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
         with self.conducting.turn() as conductor:
-            return conductor.recent_cpu_ms(component)
+            return conductor.recent_load.cpu_ms(component)
+
+    def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
+        return {}
 
     def _sizes(self, component: str) -> np.ndarray:
         return np.arange(10, 10 + KEY_GROUPS)

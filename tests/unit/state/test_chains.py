@@ -8,15 +8,9 @@ from godwit.model.errors import CheckpointError
 from godwit.state.chains import Chains
 from godwit.state.evolution import FlowVersion
 from godwit.state.framing import decode_record, encode_record
-from godwit.state.records import (
-    BlockRef,
-    CommitRecord,
-    Manifest,
-    SegmentRef,
-    SnapshotRef,
-    StateId,
-    manifest_path,
-)
+from godwit.state.manifest import Manifest
+from godwit.state.paths import manifest_path
+from godwit.state.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
 from godwit.state.state_chains import rows_of
 
 STATE = StateId("op", "state")

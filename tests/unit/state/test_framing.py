@@ -7,15 +7,8 @@ import pytest
 
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.state.framing import decode_record, encode_commit, encode_record
-from godwit.state.records import (
-    ALIGNMENT,
-    BlockRef,
-    CommitRecord,
-    OutputRef,
-    RunRecord,
-    commit_path,
-    run_path,
-)
+from godwit.state.paths import ALIGNMENT, commit_path, run_path
+from godwit.state.records import BlockRef, CommitRecord, OutputRef, RunRecord
 
 RUN = RunRecord(number=3, run_id="a run")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from godwit.state import journal
 from godwit.state.journal import JournalReader, JournalWriter, read_tail
-from godwit.state.records import JOURNAL, journal_path
+from godwit.state.paths import JOURNAL, journal_path
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:

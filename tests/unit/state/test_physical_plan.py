@@ -14,8 +14,9 @@ from godwit.state.commit_log import CommitLog
 from godwit.state.copying import copy_checkpoint
 from godwit.state.framing import decode_record, encode_record
 from godwit.state.inspection import inspect
+from godwit.state.paths import PLANS, plan_path
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
-from godwit.state.records import PLANS, CommitRecord, FlowIdentity, plan_path
+from godwit.state.records import CommitRecord, FlowIdentity
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 

@@ -8,29 +8,28 @@ import pytest
 from godwit.model.errors import CorruptCheckpointError
 from godwit.state.evolution import FlowVersion, OperatorVersion, StateDescription
 from godwit.state.framing import decode_record, encode_record
-from godwit.state.records import (
+from godwit.state.manifest import KeyGroupEntry, Manifest, StateManifest, WaitingManifest
+from godwit.state.paths import (
     IDENTITY,
-    BatchRef,
-    BlockRef,
-    CommitRecord,
-    EditRecord,
-    FlowIdentity,
-    JournalSegment,
-    KeyGroupEntry,
-    Manifest,
-    OutputRef,
-    RunRecord,
-    SegmentRef,
-    SnapshotRef,
-    StateId,
-    StateManifest,
-    WaitingManifest,
     commit_path,
     edit_path,
     flow_path,
     journal_path,
     manifest_path,
     run_path,
+)
+from godwit.state.records import (
+    BatchRef,
+    BlockRef,
+    CommitRecord,
+    EditRecord,
+    FlowIdentity,
+    JournalSegment,
+    OutputRef,
+    RunRecord,
+    SegmentRef,
+    SnapshotRef,
+    StateId,
 )
 
 if TYPE_CHECKING:

@@ -4,15 +4,8 @@ import pickle
 
 import pytest
 
-from godwit.state.records import (
-    BlockRef,
-    SegmentRef,
-    commit_path,
-    manifest_path,
-    number_in,
-    padded,
-    run_path,
-)
+from godwit.state.paths import commit_path, manifest_path, number_in, padded, run_path
+from godwit.state.records import BlockRef, SegmentRef
 
 
 def test_every_numbered_name_gives_its_number_back() -> None:

@@ -8,7 +8,7 @@ from tests.oracles.checkpoint_model import make_history, models, open_log, run_e
 
 from godwit.model.errors import CheckpointError
 from godwit.state.commit_log import CommitLog
-from godwit.state.records import commit_path, manifest_path
+from godwit.state.paths import commit_path, manifest_path
 from godwit.state.repair import carry_out, plan_record_repair
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify

@@ -10,17 +10,16 @@ from godwit.state.blocks import BlockWriter, encode_batch
 from godwit.state.commit_log import CommitLog
 from godwit.state.evolution import FlowVersion, OperatorVersion, StateDescription
 from godwit.state.framing import encode_record
+from godwit.state.manifest import Manifest
 from godwit.state.ownership import load_record
+from godwit.state.paths import commit_path, manifest_path
 from godwit.state.records import (
     BlockRef,
     CommitRecord,
     FlowIdentity,
-    Manifest,
     OutputRef,
     SegmentRef,
     SnapshotRef,
-    commit_path,
-    manifest_path,
 )
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify

@@ -111,10 +111,43 @@ __all__ = [
     "event_from_dict",
 ]
 
-_KINDS: dict[Any, type[Event]] = {
-    name: kind
-    for name, kind in list(globals().items())
-    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+_KINDS: Mapping[Any, type[Event]] = {
+    kind.__name__: kind
+    for kind in (
+        AssignmentSwitched,
+        DecisionSkipped,
+        EpochAborted,
+        EpochCommitted,
+        EpochsHeld,
+        EpochsReleased,
+        ExecutorAdded,
+        ExecutorDraining,
+        ExecutorLost,
+        ExecutorsReturned,
+        FilesCollected,
+        FlowChanged,
+        HandRespected,
+        KeyGroupsLoaded,
+        KeyGroupsResumed,
+        KeyGroupsSuspended,
+        KeyGroupsWarmed,
+        LanesBalanced,
+        ListenerFailed,
+        LoadMeasured,
+        MigrationCancelled,
+        MigrationFinished,
+        MigrationStarted,
+        PlanAbandoned,
+        PlannerFailed,
+        QueryFailed,
+        QueryStarted,
+        QueryStopped,
+        RebalancingStarted,
+        ScaledIn,
+        ScaledOut,
+        ScalingRefused,
+        WarmingStarted,
+    )
 }
 
 

@@ -27,7 +27,8 @@ from godwit.planning import metrics
 from godwit.planning.allocation.aims import Aims
 from godwit.planning.allocation.collocation import collocate
 from godwit.planning.allocation.graph_partition import KeyGroupGraph
-from godwit.planning.allocation.milp import SolverLimits, allocate_units, plan_milp, solver_limits
+from godwit.planning.allocation.limits import SolverLimits, solver_limits
+from godwit.planning.allocation.milp import allocate_units, plan_milp
 from godwit.planning.allocation.model import build_model
 from godwit.planning.allocation.pairs import ScoredPairs, pin_pairs, score_pairs
 from godwit.planning.allocation.placement import Placement

@@ -18,12 +18,13 @@ far from the optimum they can be.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from godwit.planning.allocation.bound import load_distance_bound
+from godwit.planning.allocation.limits import SolverLimits, solver_limits
 from godwit.planning.allocation.model import AllocationModel, build_model
 from godwit.planning.allocation.search import AllocationSearch
 from godwit.planning.allocation.solver import program_size, solve_allocation
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = ["AllocationResult", "SolverLimits", "allocate_units", "plan_milp", "solver_limits"]
+__all__ = ["AllocationResult", "allocate_units", "plan_milp"]
 
 _WHOLE_PROGRAM = 600
 """Binaries up to which HiGHS gets the whole program at once."""
@@ -51,35 +52,6 @@ _PROGRESS = 1e-3
 """A plan that gains less than this share of the mean takes a key group off a draining executor."""
 _SHAKES = 32
 """One of so many rounds goes to HiGHS, which takes as long as a dozen of the others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SolverLimits:
-    """How long to look for a better plan.
-
-    Attributes
-    ----------
-    time_limit_s
-        Seconds for the whole plan, by `clock`.
-    node_limit
-        Branch-and-bound nodes of each program; gives the same plan on every machine when the time
-        limit is not reached.
-    rounds
-        Searches after the first, at most.
-    patience
-        Searches in a row that bring nothing before it stops.
-    clock
-        Where time is read.
-    rng
-        Draws what is taken back or re-planned.
-    """
-
-    time_limit_s: float = 5.0
-    node_limit: int | None = None
-    rounds: int = 10_000
-    patience: int = 400
-    clock: Clock = time.perf_counter
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,40 +83,6 @@ class AllocationResult:
     infeasible: bool
     rounds: int
     forced: bool
-
-
-def solver_limits(
-    *,
-    time_limit_s: float,
-    node_limit: int | None,
-    rounds: int,
-    patience: int,
-    clock: Clock,
-    rng: np.random.Generator | None,
-) -> SolverLimits:
-    """Check a planner's options and gather them.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a limit is not positive.
-    """
-    for name, value in (
-        ("time_limit_s", time_limit_s),
-        ("node_limit", node_limit),
-        ("rounds", rounds),
-        ("patience", patience),
-    ):
-        if value is not None and not value > 0:
-            raise wrong_value(f"options.{name}", value, "give a number above 0")
-    return SolverLimits(
-        time_limit_s=time_limit_s,
-        node_limit=node_limit,
-        rounds=rounds,
-        patience=patience,
-        clock=clock,
-        rng=np.random.default_rng(0) if rng is None else rng,
-    )
 
 
 def plan_milp(

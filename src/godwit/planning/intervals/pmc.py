@@ -25,60 +25,36 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from godwit.model.errors import InvalidProblemError
+from godwit.planning.intervals.blocks import BLOCK_PAIRS, Block, BlockMap, row_blocks, serially
 from godwit.planning.intervals.partitionings import count_partitionings, kept_bytes, partitionings
 from godwit.planning.intervals.projected import ProjectedCost, Space, space_of
 from godwit.planning.intervals.sampling import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from godwit.planning.arrays import Clock, FloatArray, IntArray
     from godwit.planning.intervals.transitions import Transitions
     from godwit.planning.problem import Problem
 
 __all__ = [
     "MAX_PARTITIONINGS",
-    "BlockMap",
     "Sweep",
     "approximate_projected_cost",
     "projected_cost",
-    "serially",
 ]
 
 MAX_PARTITIONINGS = 20_000
 """Most partitionings, all sizes together, that the exact computation takes by default."""
-BLOCK_PAIRS = 1 << 14
-"""Pairs of partitionings aligned at once; a few such matrices fit a core's cache."""
-
 ROUNDS = 4
 """Times that a sample is solved and grown around what its solution visits."""
 
 CANDIDATES = 1_200
 """Partitionings of a size, about, that a round looks at beyond the sample."""
-
-In = TypeVar("In")
-Out = TypeVar("Out")
-Block = tuple[int, int, int]
-"""Index of a size, first row, last row + 1."""
-
-
-class BlockMap(Protocol):
-    """Port: apply a function to every block, in any place and order; results in order."""
-
-    def __call__(self, function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
-        """Return ``[function(block) for block in blocks]``."""
-        ...
-
-
-def serially(function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
-    """Apply in this process: the `BlockMap` of small problems and of tests."""
-    return [function(block) for block in blocks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -311,7 +287,7 @@ def _offers(
         if len(around) == 0:
             continue
         look_ahead = _LookAhead(space=space, size=j, rows=around, cost=found.cost)
-        blocks = _row_blocks([len(around)], max(counts))
+        blocks = row_blocks([len(around)], max(counts))
         ahead = np.concatenate(block_map(look_ahead, blocks))
         worth = np.zeros(len(around))
         for i in np.flatnonzero(space.transitions.probability[:, j]).tolist():
@@ -348,19 +324,9 @@ def _visits(space: Space, chosen: IntArray) -> FloatArray:
     return visits
 
 
-def _row_blocks(counts: Sequence[int], widest: int) -> list[Block]:
-    """Blocks of rows of every size, small enough for a cache next to `widest` targets."""
-    rows_at_once = max(1, min(256, BLOCK_PAIRS // max(1, min(widest, 256))))
-    return [
-        (size, first, min(count, first + rows_at_once))
-        for size, count in enumerate(counts)
-        for first in range(0, count, rows_at_once)
-    ]
-
-
 def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Found:
     counts = [len(rows) for rows in space.cuts]
-    blocks = _row_blocks(counts, max(counts))
+    blocks = row_blocks(counts, max(counts))
     bounds = np.cumsum([0, *counts])
     cost = np.zeros(bounds[-1])
     sweeps = 0

@@ -63,21 +63,6 @@ class Transitions:
         object.__setattr__(self, "sizes", sizes)
         object.__setattr__(self, "probability", probability)
 
-    def sequence_probability(self, sizes: Sequence[int]) -> float:
-        """Probability that a sequence of migrations occurs, given its first size.
-
-        Examples
-        --------
-        >>> table_4 = Transitions(
-        ...     sizes=(2, 3, 4),
-        ...     probability=np.array([[0.3, 0.6, 0.1], [0.3, 0.4, 0.3], [0.1, 0.5, 0.4]]),
-        ... )
-        >>> round(table_4.sequence_probability([2, 3, 4]), 6)
-        0.18
-        """
-        at = [self.sizes.index(n) for n in sizes]
-        return float(np.prod([self.probability[a, b] for a, b in itertools.pairwise(at)]))
-
 
 def _wrong(name: str, value: object, remedy: str) -> InvalidProblemError:
     return InvalidProblemError(

@@ -1,0 +1,82 @@
+"""Feeds: what operators read of sources, laid out as one table, and given back to each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+
+from godwit.dataflow import aggregates as gw
+from godwit.dataflow.flow import LogicalFlow
+from godwit.spark.feeds import feeds_of, read_feeds
+
+LEFT = pa.schema({"k": pa.string(), "v": pa.int64(), "w": pa.int64(), "unread": pa.binary()})
+RIGHT = pa.schema({"name": pa.string(), "size": pa.int64()})
+
+
+def flow_of(*names: str) -> Any:
+    """Sums of two columns of one source and of one of another; operators declared as named."""
+    flow = LogicalFlow("feeds", num_key_groups=4)
+    left: Any = FakeDataFrame(LEFT)
+    right: Any = FakeDataFrame(RIGHT)
+    streams = {"z": flow.source("z", left), "a": flow.source("a", right)}
+    made = {
+        "one": lambda: streams["z"].key_by("k").compute(name="one", s=gw.sum("v")),
+        "two": lambda: streams["z"].key_by("k").compute(name="two", s=gw.sum("w")),
+        "other": lambda: streams["a"].key_by("name").compute(name="other", s=gw.sum("size")),
+    }
+    for name in names:
+        flow.sink(name, made[name](), FakeSink())
+    return flow.compile(resolver(flow))
+
+
+def test_operators_of_one_source_share_a_feed_of_the_columns_they_read() -> None:
+    feeds = feeds_of(flow_of("one", "two", "other"))
+    assert [feed.source for feed in feeds] == ["a", "z"]
+    other, shared = feeds
+    assert set(shared.columns) == {"k", "v", "w"}
+    assert len(shared.inputs) == 2
+    # Slots are shared by type: the union is as wide as its widest feed.
+    assert set(other.columns.values()) <= set(shared.columns.values())
+
+
+def test_the_order_of_feeds_does_not_follow_the_operators() -> None:
+    one, other = (feeds_of(flow_of(*n)) for n in (("one", "other"), ("other", "one")))
+    assert [feed.source for feed in one] == [feed.source for feed in other] == ["a", "z"]
+
+
+def test_each_operator_gets_its_own_rows_under_its_own_names() -> None:
+    flow = flow_of("one", "two", "other")
+    feeds = feeds_of(flow)
+    a, z = feeds
+    table = pa.table(
+        {
+            z.columns["k"]: ["x", "y", "m"],
+            z.columns["v"]: pa.array([1, 2, 7], pa.int64()),
+            z.columns["w"]: pa.array([3, 4, None], pa.int64()),
+            "__godwit_feed": pa.array([1, 1, 0], pa.int32()),
+        }
+    )
+    found = {
+        flow.operators[given.operator].name: columns.to_pylist()
+        for given, columns in read_feeds(tuple(tuple(f.inputs) for f in feeds), table)
+    }
+    assert found["one"] == [{"k": "x", "v": 1}, {"k": "y", "v": 2}]
+    assert found["two"] == [{"k": "x", "w": 3}, {"k": "y", "w": 4}]
+    assert list(found["other"][0].values()) == ["m", 7]
+    assert a.source == "a"
+
+
+def test_a_feed_without_rows_is_passed_over() -> None:
+    feeds = feeds_of(flow_of("one", "other"))
+    slots = {slot for feed in feeds for slot in feed.columns.values()}
+    columns = {
+        slot: pa.array([None], pa.string() if slot.startswith("string") else pa.int64())
+        for slot in slots
+    }
+    table = pa.table({**columns, "__godwit_feed": pa.array([0], pa.int32())})
+    inputs = tuple(tuple(feed.inputs) for feed in feeds)
+    assert [given.operator for given, _ in read_feeds(inputs, table)] == [
+        feeds[0].inputs[0].operator
+    ]
