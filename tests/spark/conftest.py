@@ -6,12 +6,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from godwit.spark.few_rows import FewRows
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-__all__ = ["no_query_is_left"]
+__all__ = ["by_way_of_an_exchange", "no_query_is_left"]
+
+
+@pytest.fixture(autouse=True)
+def by_way_of_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give all rows to lanes by an exchange, however few they are.
+
+    Nearly every epoch here is small; what drives whole flows elsewhere (the scenarios, the chaos
+    tests, the examples) takes the rows of such epochs to the driver.
+    """
+    monkeypatch.setattr(FewRows, "expected", False)
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from tests.spark.streams import Inbox, counted, drain
 
 import godwit as gw
 from godwit.spark import source_rows
+from godwit.spark.few_rows import FewRows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +66,81 @@ def test_rows_come_from_the_plan_of_the_micro_batch_and_are_the_same_without_it(
     )
     assert short == long
     assert len(short) == 7
+
+
+class Taken:
+    """Lets the rows of small epochs be taken to the driver, as they are outside the tests.
+
+    Attributes
+    ----------
+    few
+        For each epoch, how many batches were taken; ``None`` where the rows went by an exchange.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rows_at_most: int) -> None:
+        self.few: list[int | None] = []
+        take = FewRows.take
+
+        def taken(few_rows: FewRows, rows: DataFrame, number: int) -> list[bytes] | None:
+            few_rows._rows_at_most = rows_at_most
+            batches = take(few_rows, rows, number)
+            self.few.append(None if batches is None else len(batches))
+            return batches
+
+        monkeypatch.setattr(FewRows, "expected", EXPECTED)
+        monkeypatch.setattr(FewRows, "take", taken)
+
+
+EXPECTED = FewRows.__dict__["expected"]
+
+
+def test_rows_of_small_epochs_come_without_an_exchange_and_are_the_same(
+    inbox: Inbox, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drain(flow_of(inbox), tmp_path / "long")
+    taken = Taken(monkeypatch, rows_at_most=1000)
+    drain(flow_of(inbox), tmp_path / "short")
+    assert taken.few[0] is None  # nothing is known of the first
+    assert all(taken.few[1:])
+    short, long = (
+        counted(tuple(row) for row in gw.read_state(spark, tmp_path / name, "t").collect())
+        for name in ("short", "long")
+    )
+    assert short == long
+
+
+def test_an_epoch_that_is_larger_than_expected_goes_by_the_exchange_as_a_whole(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k string, at timestamp, v long")
+    sizes = (5, 40, 5, 6, 0, 7)
+    inbox.put(*([(f"k{i % 7}", i, 3 * i + 1) for i in range(size)] for size in sizes))
+    taken = Taken(monkeypatch, rows_at_most=20)
+    drain(flow_of(inbox), tmp_path / "ck")
+    assert [few is not None for few in taken.few] == [False, False, False, True, True, True]
+    state = gw.read_state(spark, tmp_path / "ck", "t").collect()
+    assert sum(row["n"] for row in state) == sum(sizes)
+
+
+def test_operators_downstream_get_what_operators_without_an_exchange_before_them_made(
+    inbox: Inbox, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flow() -> gw.Flow:
+        made = gw.Flow("flow", num_key_groups=8)
+        by_key = made.source("rows", inbox.stream()).key_by("k").compute(name="a", n=gw.count())
+        sizes = by_key.key_by("n").compute(name="b", keys=gw.count())
+        made.sink("out", sizes, gw.sinks.memory())
+        return made
+
+    drain(flow(), tmp_path / "long")
+    taken = Taken(monkeypatch, rows_at_most=1000)
+    drain(flow(), tmp_path / "short")
+    assert all(taken.few[1:])
+    short, long = (
+        counted(tuple(row) for row in gw.read_state(spark, tmp_path / name, "b").collect())
+        for name in ("short", "long")
+    )
+    assert short == long
 
 
 def test_the_short_cut_to_the_logs_ends_once_the_query_has_started(

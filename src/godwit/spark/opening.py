@@ -17,6 +17,7 @@ from godwit.spark.executor_pool import SparkExecutorPool
 from godwit.spark.executor_watch import ExecutorWatch
 from godwit.spark.executors import insist_on_placement, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
+from godwit.spark.few_rows import FewRows
 from godwit.spark.lost_executors import LostExecutors
 from godwit.spark.micro_batches import MicroBatches
 from godwit.spark.outputs import (
@@ -28,7 +29,7 @@ from godwit.spark.outputs import (
 from godwit.spark.progress_log import give_id
 from godwit.spark.run import Run
 from godwit.spark.scheduler import SparkScheduler
-from godwit.spark.stages import Program, ShippedProgram
+from godwit.spark.shipping import Program, ShippedProgram
 from godwit.state.journal import JournalWriter, read_tail
 from godwit.state.lease import acquire_lease
 from godwit.state.storage import CheckpointStorage
@@ -87,12 +88,12 @@ def open_run(
         give_id(storage, query_id)
         undo.callback(close_sinks, flow)
         open_sinks(flow, query_id, spark)
-        feeds = feeds_of(flow)
+        feeds, schema = feeds_of(flow), arrow_schema(rows)
         program = ShippedProgram(
             Program(
                 feeds=tuple(tuple(feed.inputs) for feed in feeds),
                 lanes=lane_flow(flow, taken_up.layouts, staged_sinks(flow)),
-                schema=arrow_schema(rows),
+                schema=schema,
             ),
             run_id,
             spark.sparkContext,
@@ -157,6 +158,7 @@ def open_run(
             note=dispatcher.note,
             program=program,
             counting=frozenset(flow.operators[f.inputs[0].operator].name for f in feeds),
+            few=FewRows(schema),
             gate=gate,
             spark=spark,
         )

@@ -32,6 +32,7 @@ from godwit.state.collection import collect
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.compiled import CompiledFlow
@@ -42,10 +43,11 @@ if TYPE_CHECKING:
     from godwit.spark.errands import Errands
     from godwit.spark.executor_pool import SparkExecutorPool
     from godwit.spark.executor_watch import ExecutorWatch
+    from godwit.spark.few_rows import FewRows
     from godwit.spark.gate import EpochGate
     from godwit.spark.lost_executors import LostExecutors
     from godwit.spark.micro_batches import MicroBatches
-    from godwit.spark.stages import ShippedProgram
+    from godwit.spark.shipping import ShippedProgram
     from godwit.state.commit_log import CommitLog
     from godwit.state.lease import CheckpointLease
     from godwit.state.records import BatchRef, CommitRecord
@@ -82,6 +84,8 @@ class Run:
         What executors need of the flow.
     counting
         Operators whose rows are the source's: one for each feed.
+    few
+        Takes the rows of small epochs to the driver.
     gate
         Says when the query is to stop.
     spark
@@ -113,6 +117,7 @@ class Run:
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
         program: ShippedProgram,
         counting: frozenset[str],
+        few: FewRows,
         gate: EpochGate,
         spark: SparkSession,
     ) -> None:
@@ -122,6 +127,7 @@ class Run:
         self._watch, self._lost, self._batches = watch, lost, batches
         self._note = note
         self._program, self._counting, self._gate = program, counting, gate
+        self._few = few
         self._spark = spark
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="godwit-beside-epochs")
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
@@ -198,6 +204,8 @@ class Run:
             )
             conductor.commit(outcome)
             loads = conductor.recent_load.due_summary()
+        if batch is not None:
+            self._few.expect(outcome.rows_in)
         self._note("outcome", outcome.to_dict)
         if loads is not None:
             self._note("load", loads.to_dict)
@@ -271,12 +279,14 @@ class Run:
     def _stages(
         self, batch: BatchRef | None, rows: DataFrame | None, instruction: EpochInstruction
     ) -> list[LaneReport]:
-        source = None
-        if rows is not None and batch is not None:
-            source = arrow_batches(rows, batch.number)
         used = [place.executor for place in instruction.places]
         try:
             with self._lost.break_off(used, self._watch.executors):
+                source: RDD[bytes] | list[bytes] | None = None
+                if rows is not None and batch is not None:
+                    source = self._few.take(rows, batch.number)
+                    if source is None:
+                        source = arrow_batches(rows, batch.number)
                 return run_stages(
                     source, self._program, self.flow.levels, instruction, self._spark.sparkContext
                 )

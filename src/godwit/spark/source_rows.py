@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
-__all__ = ["arrow_batches"]
+__all__ = ["arrow_batches", "limited_arrow_batches"]
 
 _QUERY = "sql.streaming.queryId"
 _EXECUTION = "spark.sql.execution.id"
@@ -29,6 +29,25 @@ def arrow_batches(rows: DataFrame, epoch: int) -> RDD[bytes]:
     plan = _plan_of(frame, epoch, spark)
     batches = frame.toArrowBatchRdd() if plan is None else frame.toArrowBatchRdd(plan)
     return RDD(batches.toJavaRDD(), spark, NoOpSerializer())
+
+
+def limited_arrow_batches(rows: DataFrame, epoch: int, limit: int) -> list[bytes] | None:
+    """Rows of a micro-batch, at most `limit` of each partition, brought here by a job of Spark's.
+
+    Returns
+    -------
+    list of bytes or None
+        As of `arrow_batches`, in the order of partitions; ``None`` if the plan is not found.
+    """
+    frame = rows._jdf  # noqa: SLF001  no public way gives bytes
+    spark = rows.sparkSession.sparkContext
+    plan = _plan_of(frame, epoch, spark)
+    if plan is None:
+        return None
+    view: Any = spark._jvm  # noqa: SLF001  the gateway has no public name
+    limited = view.org.apache.spark.sql.execution.LocalLimitExec(limit, plan)
+    batches: RDD[bytes] = RDD(frame.toArrowBatchRdd(limited).toJavaRDD(), spark, NoOpSerializer())
+    return batches.collect()
 
 
 def _plan_of(frame: Any, epoch: int, spark: SparkContext) -> Any:

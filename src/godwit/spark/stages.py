@@ -1,87 +1,45 @@
 """One epoch as one chain of stages: source side, then an exchange and lanes per level.
 
-What runs on executors is picklable and small: the flow travels once, as a broadcast that every
-Python process unpacks once; the epoch's instruction travels with the stages.
+What runs on executors is picklable and small: the flow travels once, as a broadcast; the epoch's
+instruction travels with the stages, and so do the rows of an epoch that has few of them, which then
+has no source side.
 """
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import RDD, TaskContext
 from pyspark.traceback_utils import SCCallSiteSync
 
-from godwit.lane.lane import LaneFlow, run_lane, shipments
+from godwit.lane.lane import run_lane, shipments
 from godwit.lane.wire import due_at, ship
-from godwit.spark import by_value
 from godwit.spark.exchange import exchange, on_executors, placed
-from godwit.spark.feeds import FeedInput, read_feeds
+from godwit.spark.feeds import read_feeds
 from godwit.spark.parcels import parted, report_parcel
-from godwit.spark.worker_memory import settle
+from godwit.spark.shipping import ShippedEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from pyspark import RDD, Broadcast, SparkContext
+    from pyspark import SparkContext
 
     from godwit.lane.messages import EpochInstruction, LaneReport
     from godwit.lane.wire import Blob
+    from godwit.spark.shipping import Arrived, Program, ShippedProgram
 
-__all__ = ["Program", "ShippedProgram", "run_stages"]
+__all__ = ["run_stages"]
 
 _MAX_ROWS = 1_000_000
 _MAX_BYTES = 256 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What executors need of a flow.
-
-    Attributes
-    ----------
-    feeds
-        How source rows are laid out: the inputs of each feed.
-    lanes
-        The operators.
-    schema
-        Arrow schema of the source rows.
-    """
-
-    feeds: tuple[tuple[FeedInput, ...], ...]
-    lanes: LaneFlow
-    schema: pa.Schema
-
-
-class ShippedProgram:
-    """A program on its way to executors, unpacked once per Python process."""
-
-    def __init__(self, program: Program, key: str, spark: SparkContext) -> None:
-        self._key = key
-        # Functions and classes of the user may live in __main__, or in other functions.
-        self._broadcast: Broadcast[bytes] = spark.broadcast(by_value.dumps(program))
-
-    def get(self) -> Program:
-        """Unpack the program in this process, once."""
-        if self._key not in _programs:
-            _programs.clear()
-            _programs[self._key] = pickle.loads(self._broadcast.value)  # noqa: S301  our own driver's
-        settle(self._key)
-        return _programs[self._key]
-
-    def destroy(self) -> None:
-        """Remove it from the executors."""
-        self._broadcast.destroy()
-
-
-_programs: dict[str, Program] = {}
-
-
 def run_stages(
-    source: RDD[bytes] | None,
+    source: RDD[bytes] | Sequence[bytes] | None,
     program: ShippedProgram,
     levels: int,
     instruction: EpochInstruction,
@@ -92,8 +50,8 @@ def run_stages(
     Parameters
     ----------
     source
-        The epoch's source rows, as `feeds.streaming_dataframe` laid them out, in Arrow batches;
-        ``None`` for an epoch without input, which has no source side.
+        The epoch's source rows, as `feeds.streaming_dataframe` laid them out, in Arrow batches,
+        wherever they are or here; ``None`` for an epoch without input.
     program
         The flow.
     levels
@@ -106,25 +64,28 @@ def run_stages(
     locations = [place.location for place in instruction.places]
     places = len(locations)
 
+    arrived = _arrived(program, instruction, source) if isinstance(source, Sequence) else {}
+    told = ShippedEpoch(instruction, arrived)
+
     def source_side(batches: Iterator[bytes]) -> Iterator[Blob]:
-        yield from ship_source(program.get(), instruction, batches)
+        yield from ship_source(program.get(), told.instruction, batches)
 
     exchanged = None
-    if source is not None:
+    if isinstance(source, RDD):
         with _named(f"source side of epoch {instruction.epoch}", spark):
             exchanged = exchange(source, source_side, places, spark)
 
     def lanes_of(run: Callable[[int, list[bytes]], Iterable[Any]]) -> RDD[Any]:
         if exchanged is None:
-            return on_executors(locations, lambda place: run(place, []), spark)
+            return on_executors(locations, lambda place: run(place, told.arrived(place)), spark)
         return placed(exchanged, locations, run, spark)
 
     for level in range(1, levels):
         with _named(f"lanes of epoch {instruction.epoch}, level {level}", spark):
-            at_level = lanes_of(_run_level(program, instruction, level))
+            at_level = lanes_of(_run_level(program, told, level))
             exchanged = exchange(at_level, _forward, places, spark)
     with _named(f"lanes of epoch {instruction.epoch}, level {levels}", spark):
-        reports = lanes_of(_run_last_level(program, instruction, levels)).collect()
+        reports = lanes_of(_run_last_level(program, told, levels)).collect()
     return [pickle.loads(report) for report in reports]  # noqa: S301  our own executors'
 
 
@@ -141,24 +102,24 @@ def _forward(blobs: Iterator[Any]) -> Iterable[Blob]:
     return blobs
 
 
-def _run_level(program: ShippedProgram, instruction: EpochInstruction, level: int) -> Any:
+def _run_level(program: ShippedProgram, told: ShippedEpoch, level: int) -> Any:
     def run(place: int, parcels: list[bytes]) -> Iterator[Blob]:
         rows, reports = parted(parcels)
         due, later = due_at(level, rows)
         # The next exchange brings on what is for nobody of this level.
         yield from ((place, payload) for payload in later)
         yield from ((place, report_parcel(report)) for report in reports)
-        report = yield from run_lane(program.get().lanes, instruction, level, place, due)
+        report = yield from run_lane(program.get().lanes, told.instruction, level, place, due)
         yield place, report_parcel(report.dumps())
 
     return run
 
 
-def _run_last_level(program: ShippedProgram, instruction: EpochInstruction, level: int) -> Any:
+def _run_last_level(program: ShippedProgram, told: ShippedEpoch, level: int) -> Any:
     def run(place: int, parcels: list[bytes]) -> Iterator[bytes]:
         rows, reports = parted(parcels)
         yield from reports
-        yield _ended(run_lane(program.get().lanes, instruction, level, place, rows)).dumps()
+        yield _ended(run_lane(program.get().lanes, told.instruction, level, place, rows)).dumps()
 
     return run
 
@@ -171,6 +132,17 @@ def _ended(lane: Generator[Blob, None, LaneReport]) -> LaneReport:
         report: LaneReport = end.value
         return report
     raise AssertionError("the last level has nobody to send rows to")
+
+
+def _arrived(
+    program: ShippedProgram, instruction: EpochInstruction, batches: Sequence[bytes]
+) -> Arrived:
+    """Do what the source side does, here, and what the exchange behind it does."""
+    assert program.here is not None, "only the driver has rows without an exchange"
+    arrived: dict[int, list[bytes]] = {}
+    for place, payload in ship_source(program.here, instruction, batches):
+        arrived.setdefault(place, []).append(payload)
+    return arrived
 
 
 def ship_source(
