@@ -105,12 +105,15 @@ def run_godwit(
     source: str,
     build: Callable[[Any, Any], Any],
     sink: Callable[[Any, Path], Any] = lambda gw, _: gw.sinks.noop(),
+    *,
+    num_key_groups: int = 256,
+    lanes: int | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
     import godwit as gw
 
-    spark = session()
-    flow = gw.Flow("benchmark")
+    spark = session(**({} if lanes is None else {"spark.default.parallelism": str(lanes)}))
+    flow = gw.Flow("benchmark", num_key_groups=num_key_groups)
     result = build(gw, flow.source("rows", stream(spark, source)).key_by("key"))
     flow.sink("out", result, sink(gw, work / "out"))
     query = flow.start(checkpoint=work / "checkpoint", **options)
@@ -131,6 +134,15 @@ def sums(gw: Any, keyed: Any) -> Any:
 
 def godwit_aggregate(source: str, work: Path) -> list[dict[str, Any]]:
     return run_godwit(work, source, sums)
+
+
+def godwit_over(**size: int) -> Callable[[str, Path], list[dict[str, Any]]]:
+    """Run the aggregate over so many key groups or lanes."""
+
+    def run(source: str, work: Path) -> list[dict[str, Any]]:
+        return run_godwit(work, source, sums, **size)
+
+    return run
 
 
 def godwit_into(sink: str) -> Callable[[str, Path], list[dict[str, Any]]]:
@@ -218,6 +230,8 @@ PROGRAMS: dict[str, Callable[[str, Path], list[dict[str, Any]]]] = {
     "native-memory": native_aggregate("memory"),
     "native-rocksdb": native_aggregate("rocksdb"),
     "godwit": godwit_aggregate,
+    **{f"godwit-{n}-key-groups": godwit_over(num_key_groups=n) for n in (256, 4096, 32768)},
+    **{f"godwit-{n}-lanes": godwit_over(lanes=n) for n in (2, 8, 32, 128, 256)},
     "godwit-parquet": godwit_into("parquet"),
     "godwit-delta": godwit_into("delta"),
     "transform-with-state": transform_with_state,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from godwit.cli.demo.flights import load_flights
+from godwit.cli.demo.flights import find_flights, load_flights
 
 pytestmark = [
     pytest.mark.spark,
@@ -63,7 +63,7 @@ def test_no_row_is_lost_by_a_migration_and_a_killed_executor(tmp_path: Path) -> 
     assert running.returncode == 0, told + errors
     assert told.count("equal to the batch query") == 3
     values = json.loads(measured.read_text())
-    flights = load_flights().select(["month", "day"]).to_pylist()
+    flights = load_flights(find_flights()).select(["month", "day"]).to_pylist()
     expected = sum(flight["month"] == 1 and flight["day"] <= 16 for flight in flights)
     assert values["rows"] == values["rows_in_all"] == expected
     assert values["verdict"]["equal"] is True

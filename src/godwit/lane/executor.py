@@ -12,6 +12,7 @@ import re
 import shutil
 import stat
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -31,19 +32,23 @@ def current_executor(expected: str) -> str:
     """
     if expected.startswith("local-"):
         return expected
-    pid = os.getpid()
+    return _named_by_the_process_above(os.getpid()) or expected
+
+
+@lru_cache(maxsize=1)
+def _named_by_the_process_above(pid: int) -> str | None:
     for _ in range(4):  # this process, the forking daemon, the executor's JVM
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             status = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
-            return expected
+            return None
         if b"--executor-id" in arguments:
             return arguments[arguments.index(b"--executor-id") + 1].decode()
         pid = int(re.sub(r"^.*\) ", "", status, flags=re.DOTALL).split()[1])
         if pid <= 1:
             break
-    return expected
+    return None
 
 
 def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import shutil
 import signal
@@ -109,10 +110,11 @@ def _at_least(least: int) -> Any:
 
 
 def _run(args: argparse.Namespace) -> int:
-    # Spark and matplotlib are slow to import, and --help needs neither.
-    from godwit.cli.demo.figure import save  # noqa: PLC0415
+    # Spark is slow to import, and --help does not need it.
     from godwit.cli.demo.story import Settings, play  # noqa: PLC0415
 
+    if importlib.util.find_spec("matplotlib") is None:  # imported at the end: it is slow as well
+        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
     if args.json is not None and not args.json.absolute().parent.is_dir():
         raise GodwitError(
             f"--json {args.json} cannot be written: its directory does not exist.",
@@ -133,6 +135,8 @@ def _run(args: argparse.Namespace) -> int:
     try:
         with _terminable(), audience:
             outcome = play(settings, audience)
+        from godwit.cli.demo.figure import save  # noqa: PLC0415
+
         picture = work_dir / "epochs.png"
         save(outcome.recording, picture)
         if args.json is not None:

