@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -55,6 +56,7 @@ def build(flow: LogicalFlow, source: Any, *, deep: bool, sink: Any) -> None:
         flow.sink(name, stream, sink(name))
 
 
+@cache
 def key_group_of(key: int) -> int:
     hashes = hash_keys(pa.record_batch({"k": pa.array([key], pa.int32())}))
     return int(key_groups_of(hashes, NUM_KEY_GROUPS)[0])

@@ -91,7 +91,9 @@ class Cluster:
     Attributes
     ----------
     machines
-        One for each executor there is at the start; their names are 0, 1, ...
+        One for each executor there is at the start.
+    names
+        Their names; 0, 1, ... if left out.
     added
         What executors that come later are like.
     checkpoint_bytes_per_s
@@ -103,6 +105,7 @@ class Cluster:
     """
 
     machines: tuple[Machine, ...]
+    names: tuple[str, ...] = ()
     added: Machine = Machine()
     checkpoint_bytes_per_s: float = 1e9
     slowdowns: tuple[Slowdown, ...] = ()
@@ -149,7 +152,9 @@ class Executors:
     _refused: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
-        self.alive = {str(i): machine for i, machine in enumerate(self.cluster.machines)}
+        machines = self.cluster.machines
+        names = self.cluster.names or tuple(map(str, range(len(machines))))
+        self.alive = dict(zip(names, machines, strict=True))
         self._named = len(self.alive)
         for death in self.cluster.deaths:
             self._plan(death.at_s, "dies", death.executor)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.migration import LossPolicy
 from godwit.sim.components import levels_of
 from godwit.sim.epoch_work import ComponentWork, EpochWork, slowest_lane_ms
 from godwit.sim.holdings import Holdings
@@ -49,6 +50,8 @@ class SimulatedFlow:
         Of hashes and shuffles.
     rng
         Draws which rows go where between components.
+    on_loss
+        What a lane does that expects state and finds none.
 
     Attributes
     ----------
@@ -67,10 +70,11 @@ class SimulatedFlow:
         *,
         seed: int,
         rng: np.random.Generator,
+        on_loss: LossPolicy = LossPolicy.SUSPEND,
     ) -> None:
         self.levels = levels_of(components)
         self.components = {c.name: c for level in self.levels for c in level}
-        self._keys, self._costs, self._rng = keys, costs, rng
+        self._keys, self._costs, self._rng, self._on_loss = keys, costs, rng, on_loss
         self._spread = {
             name: KeySpread(keys=keys, key_groups=c.key_groups, seed=(seed, at))
             for at, (name, c) in enumerate(sorted(self.components.items()))
@@ -221,6 +225,8 @@ class SimulatedFlow:
         """Key groups whose lane expects state and finds none: their rows wait."""
         assignment, held = plan.assignment, self.holdings[name]
         astray = np.zeros(assignment.num_key_groups, np.bool_)
+        if self._on_loss is LossPolicy.LOAD:
+            return astray
         for at, executor in enumerate(assignment.executors):
             gone = touched & (assignment.executor_of == at) & (held.state_bytes > 0)
             gone &= ~held.copy(executor).there

@@ -86,6 +86,7 @@ class Simulation:
             scenario.costs,
             seed=seed,
             rng=draws[1],
+            on_loss=scenario.policy.on_loss,
         )
         self.topology = Topology(
             stages=tuple(tuple(c.name for c in level) for level in self.flow.levels),
