@@ -19,6 +19,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from godwit import sinks
+from godwit.control.problems import Means
+from godwit.control.scaling import fixed, latency, scripted, utilisation
+from godwit.control.settings import Control
+from godwit.control.worth import Budget
 from godwit.dataflow.aggregates import (
     Aggregator,
     approx_distinct,
@@ -55,11 +59,14 @@ __all__ = [
     "Aggregator",
     "Assignment",
     "Bounds",
+    "Budget",
+    "Control",
     "Flow",
     "GodwitError",
     "KeyRows",
     "KeyedStream",
     "LossPolicy",
+    "Means",
     "Migration",
     "Move",
     "Policy",
@@ -76,15 +83,19 @@ __all__ = [
     "even_assignment",
     "events",
     "first",
+    "fixed",
     "last",
+    "latency",
     "max",
     "mean",
     "min",
     "read_state",
+    "scripted",
     "sinks",
     "stddev",
     "sum",
     "top_k",
+    "utilisation",
     "variance",
 ]
 

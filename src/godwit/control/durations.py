@@ -16,6 +16,7 @@ Duration: TypeAlias = float | str | dt.timedelta
 
 
 _UNITS = {
+    "ms": 1e-3,
     "millisecond": 1e-3,
     "second": 1.0,
     "minute": 60.0,
@@ -68,9 +69,11 @@ def _read(text: str) -> float:
     total, at, spelled = 0.0, 0, text.strip().lower()
     while at < len(spelled):
         part = _PART.match(spelled, at)
-        unit = "" if part is None else part[2].removesuffix("s")
-        if part is None or unit not in _UNITS:
+        unit_s = (
+            None if part is None else _UNITS.get(part[2], _UNITS.get(part[2].removesuffix("s")))
+        )
+        if part is None or unit_s is None:
             return math.nan
-        total += float(part[1]) * _UNITS[unit]
+        total += float(part[1]) * unit_s
         at = part.end()
     return total if spelled else math.nan

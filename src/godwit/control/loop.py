@@ -124,7 +124,8 @@ class Controller:
 
     def observe(self, epoch: EpochObserved) -> None:
         """Take note of an epoch that was committed."""
-        self._statistics.observe(epoch, self._clock.now_s())
+        committed_s = epoch.committed_s
+        self._statistics.observe(epoch, self._clock.now_s() if committed_s is None else committed_s)
         if epoch.outcome.batch is not None:
             self._epochs_of_lanes.append(epoch)
 

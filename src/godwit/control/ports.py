@@ -72,12 +72,15 @@ class EpochObserved:
         From its start to its commit, in seconds.
     backlog_rows
         Rows that the sources have and the stream has not taken yet; ``None`` where they do not say.
+    committed_s
+        When it was committed, by the controller's clock; ``None``: just now.
     """
 
     outcome: EpochOutcome
     assignments: Mapping[str, Assignment]
     took_s: float
     backlog_rows: int | None = None
+    committed_s: float | None = None
 
 
 class Clock(Protocol):

@@ -234,8 +234,8 @@ class Statistics:
         """Epochs with input of this period."""
         return len(self._epochs.rows)
 
-    def observe(self, epoch: EpochObserved, now_s: float) -> None:
-        """Count an epoch that was committed just now."""
+    def observe(self, epoch: EpochObserved, committed_s: float) -> None:
+        """Count an epoch that was committed at that time."""
         outcome, so_far = epoch.outcome, self._epochs
         for name, load in outcome.loads.items():
             if name in epoch.assignments:
@@ -243,7 +243,7 @@ class Statistics:
                 sizes[load.key_groups] = load.state_bytes
         if outcome.batch is None:
             return  # what it cost is of rows that waited, which says nothing of the load to come
-        so_far.began_s.append(now_s - epoch.took_s)
+        so_far.began_s.append(committed_s - epoch.took_s)
         so_far.rows.append(outcome.rows_in)
         so_far.took_s.append(epoch.took_s)
         so_far.backlog.append(np.nan if epoch.backlog_rows is None else epoch.backlog_rows)

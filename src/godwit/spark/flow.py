@@ -22,6 +22,7 @@ from godwit.spark.triggers import Trigger, checked_trigger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from godwit.control.settings import Control
     from godwit.model.assignment import Assignment
     from godwit.spark.query import Query
 
@@ -115,6 +116,7 @@ class Flow(LogicalFlow):
         single_driver: bool = False,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
+        control: Control | None = None,
     ) -> Query:
         """Start the flow.
 
@@ -163,6 +165,9 @@ class Flow(LogicalFlow):
             free, and ``query.metrics_url`` says which. Needs ``pip install 'godwit[metrics]'``.
         metrics_host
             Address that the port is opened on: by default only this machine can reach it.
+        control
+            Lets the stream balance and scale itself, as in ``gw.Control(period="10 seconds")``;
+            by default nothing moves unless somebody says so.
 
         Returns
         -------
@@ -196,6 +201,7 @@ class Flow(LogicalFlow):
             name=name,
             metrics_port=metrics_port,
             metrics_host=metrics_host,
+            control=control,
         )
         from godwit.spark.runtime import start  # noqa: PLC0415  it loads Spark
 

@@ -12,6 +12,7 @@ from godwit.lane.lane import lane_flow
 from godwit.migration import Conductor
 from godwit.model import events
 from godwit.spark.conducting import Conducting, SparkPorts
+from godwit.spark.controlling import Controlling, past_decisions
 from godwit.spark.errands import Errands
 from godwit.spark.executor_pool import SparkExecutorPool
 from godwit.spark.executor_watch import ExecutorWatch
@@ -105,8 +106,10 @@ def open_run(
         dispatcher.keep("journal", JournalWriter(storage, run_id))
         ports = SparkPorts(dispatcher.emit)
         resumed = log.latest_epoch >= 0
+        past = [] if options.control is None else past_decisions(storage)
+        started = run_started(flow, log, taken_up, options.assignments, found, run_id=run_id)
         conductor = Conductor(
-            run_started(flow, log, taken_up, options.assignments, found, run_id=run_id),
+            started,
             states={c.name: c.states for c in flow.components},
             policy=options.policy,
             ports=ports,
@@ -137,6 +140,16 @@ def open_run(
             on_loss=options.policy.on_loss,
             run_id=run_id,
         )
+        controlling = None
+        if options.control is not None:
+            controlling = Controlling(
+                options.control,
+                flow,
+                conducting=conducting,
+                pool=pool,
+                state_bytes=started.state_bytes,
+                past=past,
+            )
         undo.pop_all()  # from here on nothing can fail, and the run closes it all
         return Run(
             flow,
@@ -156,6 +169,7 @@ def open_run(
             pool=pool,
             batches=MicroBatches(storage),
             note=dispatcher.note,
+            controlling=controlling,
             program=program,
             counting=frozenset(flow.operators[f.inputs[0].operator].name for f in feeds),
             few=FewRows(schema),

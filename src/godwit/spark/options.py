@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from godwit.control.settings import Control
 from godwit.epoch.settings import LaneSettings
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import Assignment
@@ -35,6 +36,8 @@ class Options:
         How lanes read and write state.
     metrics_port, metrics_host
         Where metrics are served, if anywhere.
+    control
+        Settings of the controller, if there is one.
     """
 
     checkpoint: str
@@ -50,6 +53,7 @@ class Options:
     single_driver: bool = False
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    control: Control | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("executors", 1), ("executors_timeout_s", 0), ("retain_epochs", 1)):
@@ -59,6 +63,11 @@ class Options:
                 least=least,
                 whole=name != "executors_timeout_s",
                 error=InvalidFlowError,
+            )
+        if self.control is not None and not isinstance(self.control, Control):
+            raise InvalidFlowError(
+                f"The option control of start is {self.control!r}.",
+                remedy="Give a gw.Control, as in control=gw.Control(period=10).",
             )
         port = self.metrics_port
         if port is not None and not (type(port) is int and 0 <= port < 2**16):

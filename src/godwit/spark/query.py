@@ -127,6 +127,8 @@ class Query(Scalable):
         status["held"] = list(view.holds)
         status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
         status["keyGroupsWaiting"] = sum(len(c.waiting) for c in view.components.values())
+        if self._run.controlling is not None:
+            status["control"] = dict(self._run.controlling.status)
         status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
         return status
 

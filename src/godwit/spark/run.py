@@ -21,6 +21,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from godwit.control import EpochObserved
 from godwit.epoch.outcomes import outcome_of, record_of
 from godwit.model import events
 from godwit.spark.outputs import close_sinks, deliver
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from godwit.lane.messages import EpochInstruction, LaneReport
     from godwit.migration import EpochPlan, ProtocolView
     from godwit.spark.conducting import Conducting
+    from godwit.spark.controlling import Controlling
     from godwit.spark.errands import Errands
     from godwit.spark.executor_pool import SparkExecutorPool
     from godwit.spark.executor_watch import ExecutorWatch
@@ -80,6 +82,8 @@ class Run:
         Spark's log of micro-batches.
     note
         Takes kind and values of entries for the journal.
+    controlling
+        The controller, if there is one.
     program
         What executors need of the flow.
     counting
@@ -115,6 +119,7 @@ class Run:
         pool: SparkExecutorPool,
         batches: MicroBatches,
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
+        controlling: Controlling | None,
         program: ShippedProgram,
         counting: frozenset[str],
         few: FewRows,
@@ -125,7 +130,7 @@ class Run:
         self.run_id = instructor.run_id
         self._lease, self._instructor, self._errands = lease, instructor, errands
         self._watch, self._lost, self._batches = watch, lost, batches
-        self._note = note
+        self._note, self.controlling = note, controlling
         self._program, self._counting, self._gate = program, counting, gate
         self._few = few
         self._spark = spark
@@ -147,6 +152,8 @@ class Run:
     def close(self) -> None:
         """Stop what goes on beside the epochs, and close the sinks."""
         try:
+            if self.controlling is not None:
+                self.controlling.close()
             self.pool.close()
             self._watch.close()
             self._errands.close()
@@ -191,7 +198,8 @@ class Run:
         epoch, watch = self.log.latest_epoch + 1, Stopwatch()
         while (done := self._attempt(epoch, batch, rows, watch)) is None:
             pass  # an executor was lost in it: again, at once and without it
-        reports, record = done
+        reports, record, plans = done
+        took_s = watch.took_ms()["epoch"] / 1e3
         self.at_step("committed", epoch)
         with self.conducting.turn() as conductor:
             outcome = outcome_of(
@@ -206,6 +214,15 @@ class Run:
             loads = conductor.recent_load.due_summary()
         if batch is not None:
             self._few.expect(outcome.rows_in)
+        if self.controlling is not None:
+            self.controlling.observe(
+                EpochObserved(
+                    outcome=outcome,
+                    assignments={name: plan.assignment for name, plan in plans.items()},
+                    took_s=took_s,
+                    committed_s=self.controlling.now_s(),
+                )
+            )
         self._note("outcome", outcome.to_dict)
         if loads is not None:
             self._note("load", loads.to_dict)
@@ -230,7 +247,7 @@ class Run:
 
     def _attempt(
         self, epoch: int, batch: BatchRef | None, rows: DataFrame | None, watch: Stopwatch
-    ) -> tuple[list[LaneReport], CommitRecord] | None:
+    ) -> tuple[list[LaneReport], CommitRecord, Mapping[str, EpochPlan]] | None:
         """Carry out an epoch up to its commit; ``None`` if an executor was lost in the middle."""
         plans = self._begin(epoch)
         try:
@@ -265,7 +282,7 @@ class Run:
             if isinstance(error, _ExecutorLostError):
                 return None
             raise
-        return reports, record
+        return reports, record, plans
 
     def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
         """Ask how the epoch runs, waiting for as long as epochs are held."""

@@ -1,0 +1,240 @@
+"""The controller beside the epochs: a thread of its own, which no epoch ever waits for.
+
+Problem: planning may take a second, and a function of the user's any time; epochs go on meanwhile.
+
+Invariant: an epoch hands over what it did and goes on; the conductor's lock is held only for as
+long as one question or one order takes, never while anything is planned; whatever the controller
+fails at is told of, and neither it nor the stream stops by it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from godwit.control import Controller, Topology
+from godwit.dataflow.compiled import UpstreamInput
+from godwit.model import events
+from godwit.model.errors import GodwitError
+from godwit.state.journal import read_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from godwit.control import Control, EpochObserved, ExecutorPool
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.migration import LanesRequested, MigrationRequested, ProtocolView
+    from godwit.planning import Solution
+    from godwit.spark.conducting import Conducting
+    from godwit.state.storage import CheckpointStorage
+
+__all__ = ["Controlling", "PlanningThread", "SharedMigrations", "past_decisions", "topology_of"]
+
+_LOOK_S = 0.25
+_JOURNAL_ENTRIES = 2000
+
+
+def topology_of(flow: CompiledFlow) -> Topology:
+    """Say what of a flow a controller has to know: components of a level run together."""
+    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
+    pairs = {
+        (of_operator[given.upstream], of_operator[given.operator])
+        for given in flow.inputs
+        if isinstance(given, UpstreamInput)
+    }
+    levels = sorted({component.level for component in flow.components})
+    return Topology(
+        stages=tuple(
+            tuple(c.name for c in flow.components if c.level == level) for level in levels
+        ),
+        downstream=tuple(sorted(pairs)),
+    )
+
+
+def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
+    """Events that the journal of a checkpoint has kept, oldest first."""
+    found = []
+    for entry in read_tail(storage, _JOURNAL_ENTRIES):
+        if "event" in entry:
+            with suppress(GodwitError, TypeError):  # of another version
+                found.append(events.event_from_dict(entry["event"]))
+    return found
+
+
+class SharedMigrations:
+    """The conductor, for a thread that shares it with others."""
+
+    def __init__(self, conducting: Conducting) -> None:
+        self._conducting = conducting
+
+    @property
+    def view(self) -> ProtocolView:
+        """See `godwit.control.Migrations.view`."""
+        return self._conducting.view
+
+    def migrate(self, request: MigrationRequested) -> None:
+        """See `godwit.control.Migrations.migrate`."""
+        with self._conducting.turn() as conductor:
+            conductor.migrate(request)
+
+    def change_lanes(self, request: LanesRequested) -> None:
+        """See `godwit.control.Migrations.change_lanes`."""
+        with self._conducting.turn() as conductor:
+            conductor.change_lanes(request)
+
+    def drain(self, executor: str) -> None:
+        """See `godwit.control.Migrations.drain`."""
+        with self._conducting.turn() as conductor:
+            conductor.drain(executor)
+
+    def cancel(self, migration: str, reason: str) -> None:
+        """See `godwit.control.Migrations.cancel`."""
+        with self._conducting.turn() as conductor:
+            conductor.cancel(migration, reason)
+
+    def announce(self, kind: type[events.Event], **values: Any) -> None:
+        """See `godwit.control.Migrations.announce`."""
+        with self._conducting.turn() as conductor:
+            conductor.announce(kind, **values)
+
+
+class PlanningThread:
+    """Runs planners on threads that can be given up.
+
+    A thread cannot be ended from outside; one that was given up goes on by itself, and nothing
+    else is planned until it has returned.
+    """
+
+    def __init__(self) -> None:
+        self._given_up: threading.Thread | None = None
+
+    def __call__(self, plan: Callable[[], Solution], *, time_limit_s: float) -> Solution:
+        """See `godwit.control.PlannerRunner`."""
+        if self._given_up is not None and self._given_up.is_alive():
+            raise TimeoutError
+        made: list[Solution] = []
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                made.append(plan())
+            except BaseException as error:  # noqa: BLE001  raised again where it was asked for
+                failed.append(error)
+
+        thread = threading.Thread(target=work, name="godwit-planner", daemon=True)
+        thread.start()
+        thread.join(time_limit_s)
+        if thread.is_alive():
+            self._given_up = thread
+            raise TimeoutError
+        if failed:
+            raise failed[0]
+        return made[0]
+
+
+class SteadyClock:
+    """Unix time that never runs backwards: the scale of the journal's events."""
+
+    def __init__(self) -> None:
+        self._ahead_s = time.time() - time.monotonic()
+
+    def now_s(self) -> float:
+        """See `godwit.control.Clock.now_s`."""
+        return time.monotonic() + self._ahead_s
+
+
+class Controlling:
+    """Drives a controller on a thread of its own.
+
+    Parameters
+    ----------
+    settings, flow
+        What the user wants, and for which flow.
+    conducting
+        The conductor.
+    pool
+        Adds and removes executors; ``None`` where nobody can.
+    state_bytes
+        Component → key group → bytes of state when the run begins.
+    past
+        Events of earlier runs, oldest first.
+    """
+
+    def __init__(
+        self,
+        settings: Control,
+        flow: CompiledFlow,
+        *,
+        conducting: Conducting,
+        pool: ExecutorPool | None,
+        state_bytes: Mapping[str, Mapping[int, int]],
+        past: list[events.Event],
+    ) -> None:
+        self._clock = SteadyClock()
+        self._migrations = SharedMigrations(conducting)
+        self._controller = Controller(
+            settings,
+            topology=topology_of(flow),
+            migrations=self._migrations,
+            pool=pool,
+            clock=self._clock,
+            run_planner=PlanningThread(),
+            state_bytes=state_bytes,
+            past=past,
+        )
+        self._told: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._status: Mapping[str, Any] = self._controller.status
+        self._fault = ""
+        self._thread = threading.Thread(target=self._work, name="godwit-controller", daemon=True)
+        self._thread.start()
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """What the controller is doing, as of its last turn."""
+        return self._status
+
+    def now_s(self) -> float:
+        """Return the time by the controller's clock."""
+        return self._clock.now_s()
+
+    def observe(self, epoch: EpochObserved) -> None:
+        """Hand over what an epoch did; returns at once."""
+        self._told.put(lambda: self._controller.observe(epoch))
+
+    def scaled_by_hand(self) -> None:
+        """Let the controller know that somebody set the number of executors."""
+        self._told.put(self._controller.scaled_by_hand)
+
+    def close(self) -> None:
+        """Decide nothing any more."""
+        self._told.put(None)
+        self._thread.join(timeout=5)
+
+    def _work(self) -> None:
+        while self._take():
+            self._guarded(self._controller.turn)
+            self._status = self._controller.status
+
+    def _take(self) -> bool:
+        """Pass on all that was handed over, waiting for the first; whether to go on."""
+        wait = True
+        with suppress(Empty):
+            while True:
+                told = self._told.get(wait, _LOOK_S if wait else None)
+                if told is None:
+                    return False
+                self._guarded(told)
+                wait = False
+        return True
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001  told of; the stream goes on
+            fault = f"{type(error).__name__}: {error}"
+            if fault != self._fault:
+                self._fault = fault
+                self._migrations.announce(events.PlannerFailed, planner="controller", reason=fault)

@@ -1,0 +1,132 @@
+"""The adaptation loop on random streams: it converges, comes to rest, and ends what it begins."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.oracles.controlled import Part, World
+
+from godwit.control import Budget, Control
+from godwit.control.scaling import utilisation
+from godwit.control.worth import Terms, judge
+from godwit.model import events
+from godwit.planning import Limits, Problem, metrics
+
+PERIOD_S = 4.0
+BOUND = 0.1
+
+seeds = st.integers(0, 2**16)
+
+
+def rows_of(seed: int, key_groups: int, per_s: float) -> np.ndarray:
+    """Rows a second of key groups, none of them more than a fifth of an executor's share."""
+    rng = np.random.default_rng(seed)
+    rows: np.ndarray = rng.lognormal(0.0, 0.7, key_groups).clip(0.05, 3.0)
+    rows *= per_s / rows.sum()
+    return rows
+
+
+def world(seed: int, executors: int, *, noise: float, per_s: float, **changed: object) -> World:
+    control = Control(**({"period": PERIOD_S, "planner": "flux"} | changed))  # type: ignore[arg-type]
+    return World(
+        {"sum": Part(rows=rows_of(seed, 24 * executors, per_s))},
+        {f"e{i}": 2 for i in range(executors)},
+        settings=control,
+        noise=noise,
+        seed=seed,
+    )
+
+
+@given(seed=seeds, executors=st.integers(2, 6))
+@settings(derandomize=True, deadline=None, max_examples=12)
+def test_after_a_shift_the_load_is_within_its_bound_in_two_periods(
+    seed: int, executors: int
+) -> None:
+    stream = world(seed, executors, noise=0.05, per_s=800.0 * executors)
+    stream.run(3 * PERIOD_S)
+    part = stream.parts["sum"]
+    part.rows = np.random.default_rng(seed + 1).permutation(part.rows)
+    # The period under way has seen the old load too, so two whole ones follow.
+    stream.run(3 * PERIOD_S + 1.0)
+    assert stream.distance("sum") <= BOUND + 0.05
+
+
+@given(seed=seeds, executors=st.integers(2, 5))
+@settings(derandomize=True, deadline=None, max_examples=8)
+def test_steady_input_with_noise_comes_to_rest(seed: int, executors: int) -> None:
+    stream = world(seed, executors, noise=0.1, per_s=800.0 * executors)
+    stream.run(5 * PERIOD_S)
+    before = len(stream.told(events.RebalancingStarted))
+    stream.run(12 * PERIOD_S)
+    assert len(stream.told(events.RebalancingStarted)) == before
+
+
+@given(seed=seeds, factor=st.sampled_from([0.25, 0.5, 1.7, 2.5, 4.0]), delay_s=st.floats(0.1, 9.0))
+@settings(derandomize=True, deadline=None, max_examples=12)
+def test_a_step_in_the_rate_needs_two_scaling_decisions_at_most_and_none_is_taken_back(
+    seed: int, factor: float, delay_s: float
+) -> None:
+    stream = world(seed, 3, noise=0.05, per_s=2000.0, scaling=utilisation(0.6))
+    stream.pool.delay_s = delay_s
+    stream.run(8 * PERIOD_S)
+    settled = len(stream.told(events.ScaledOut, events.ScaledIn))
+    stream.parts["sum"].rows = stream.parts["sum"].rows * factor
+    stream.run(16 * PERIOD_S)
+    decided = stream.told(events.ScaledOut, events.ScaledIn)[settled:]
+    assert len(decided) <= 2
+    assert len({type(event) for event in decided}) <= 1
+
+
+@given(
+    seed=seeds,
+    executors=st.integers(2, 5),
+    moves=st.integers(1, 6),
+    planner=st.sampled_from(["flux", "universal_hashing", "clb"]),
+)
+@settings(derandomize=True, deadline=None, max_examples=10)
+def test_draining_always_ends(seed: int, executors: int, moves: int, planner: str) -> None:
+    stream = world(
+        seed,
+        executors,
+        noise=0.1,
+        per_s=400.0 * executors,
+        planner=planner,
+        budget=Budget(max_moves=moves),
+    )
+    stream.run(PERIOD_S)
+    stream.conductor.drain("e0")
+    key_groups = 24 * executors
+    stream.run(PERIOD_S * (key_groups / moves + 4))
+    assert not len(stream.conductor.view.components["sum"].assignment.key_groups("e0"))
+
+
+@given(seed=seeds, key_groups=st.integers(2, 40), executors=st.integers(2, 6))
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_what_is_judged_worth_it_keeps_to_the_budget_and_never_makes_it_worse(
+    seed: int, key_groups: int, executors: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    problem = Problem(
+        executors=tuple(f"e{i}" for i in range(executors)),
+        load=rng.lognormal(0.0, 1.0, key_groups) / key_groups,
+        state_bytes=rng.uniform(0.0, 1e7, key_groups),
+        current=rng.integers(0, executors, key_groups).astype(np.int32),
+        limits=Limits(),
+    )
+    planned = rng.integers(0, executors, key_groups).astype(np.int32)
+    assume((planned != problem.current).any())
+    budget = Budget(max_moves=int(rng.integers(1, 10)), max_bytes=float(rng.uniform(1e6, 1e8)))
+    terms = Terms(max_load_distance=BOUND, even_enough=0.02, horizon_s=100.0, seconds_per_byte=1e-8)
+    verdict = judge(problem, planned, terms, budget)
+    assert len(verdict.order) <= (budget.max_moves or 0)
+    assert verdict.moved_bytes <= max(
+        budget.max_bytes or 0, problem.state_bytes[verdict.order[:1]].sum()
+    ) * (1 + 1e-6)
+    busiest = metrics.load_index(problem, verdict.assignment).max()
+    assert busiest <= metrics.load_index(problem, problem.current).max()
+    if len(verdict.order):
+        assert verdict.gain_s > verdict.cost_s
+        assert not verdict.reason
+    else:
+        assert verdict.reason
