@@ -96,6 +96,8 @@ class Scalable(Balancing):
         chosen, limits = checked_strategy(strategy), checked_bounds(bounds)
         planner_named(planner).load()
         self._run.pool.insist_on_scaling()
+        if self._run.controlling is not None:
+            self._run.controlling.scaled_by_hand()
         self._scaling = Scaling(
             executors,
             query=self,

@@ -122,7 +122,11 @@ _KINDS: Mapping[Any, type[Event]] = {
         EpochsReleased,
         ExecutorAdded,
         ExecutorDraining,
+        ExecutorKept,
         ExecutorLost,
+        ExecutorRemoved,
+        ExecutorsMissing,
+        ExecutorsRequested,
         ExecutorsReturned,
         FilesCollected,
         FlowChanged,
@@ -145,7 +149,10 @@ _KINDS: Mapping[Any, type[Event]] = {
         RebalancingStarted,
         ScaledIn,
         ScaledOut,
+        ScalingFailed,
+        ScalingFinished,
         ScalingRefused,
+        ScalingStarted,
         WarmingStarted,
     )
 }
