@@ -6,8 +6,9 @@ import os
 import shutil
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,16 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["postgres", "postgres_server", "spark"]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+_ON_SPARK = ("tests/spark/", "tests/chaos/", "tests/contract/test_on_spark.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep what starts Spark in one process, where tests are dealt out to several.
 
-    One session serves many tests, and two at once only take each other's cores.  First, since the
-    plugin that deals tests out reads the marks in the same hook.
+    One session serves many tests, and two at once only take each other's cores.
     """
-    for item in items:
-        if {"spark", "chaos"} & {mark.name for mark in item.iter_markers()}:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
+    scheduler._split_scope = lambda test: "spark" if test.startswith(_ON_SPARK) else test
+    return scheduler
 
 
 @pytest.fixture(scope="session")

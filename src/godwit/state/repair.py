@@ -147,7 +147,8 @@ class _RecordPlan:
         """Give the last epoch that can be opened; -1 if there is none."""
         ends = [n for n in self.commits if n + 1 not in self.commits]
         for end in sorted(ends, reverse=True):
-            if self.commits[end] is None and end - 1 in self.commits:
+            leads_up = end - 1 in self.commits or self.manifests.get(end) is not None
+            if self.commits[end] is None and leads_up:
                 problem = "It is damaged, and what the last epoch committed is known nowhere else."
                 self._step(commit_path(end), problem, "none")
                 return -1

@@ -8,6 +8,7 @@ from tests.oracles.checkpoint_model import make_history, models, open_log, run_e
 
 from godwit.model.errors import CheckpointError
 from godwit.state.commit_log import CommitLog
+from godwit.state.framing import encode_record
 from godwit.state.paths import commit_path, manifest_path
 from godwit.state.repair import carry_out, plan_record_repair
 from godwit.state.storage import CheckpointStorage
@@ -78,6 +79,19 @@ def test_a_manifest_that_the_records_can_give_again_is_written(tmp_path: Path, d
     assert repair(log.storage) == [(path, "write")]
     assert log.storage.read(path).to_pybytes() == whole
     assert_whole(log.storage)
+
+
+def test_a_damaged_record_that_stands_alone_beside_its_manifest_is_said_to_be_lost(
+    log: CommitLog,
+) -> None:
+    last = log.latest_epoch
+    for entry in log.storage.list("commits"):
+        if entry.path != commit_path(last):
+            log.storage.delete(entry.path)
+    log.storage.write_atomic(manifest_path(last), encode_record(log.chains.manifest()))
+    log.storage.write_atomic(commit_path(last), b"GWR")
+    ((path, action),) = repair(log.storage)
+    assert (path, action) == (commit_path(last), "none")
 
 
 def test_a_manifest_that_nothing_can_give_again_is_said_to_be_lost(log: CommitLog) -> None:
