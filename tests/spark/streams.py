@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+import godwit as gw
 from godwit.state.snapshots import choose_snapshots
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    import godwit as gw
 
 __all__ = [
     "Inbox",
@@ -34,6 +34,7 @@ __all__ = [
     "drain",
     "rows_of",
     "snapshots_of_small_changelogs",
+    "totals",
 ]
 
 Row = tuple[Any, ...]
@@ -94,6 +95,14 @@ class Inbox:
     def batch(self) -> DataFrame:
         """Return the rows as a table."""
         return self.spark.read.schema(self.columns).parquet(str(self.directory))
+
+
+def totals(inbox: Inbox, sink: Any, name: str = "query") -> gw.Flow:
+    """Make a flow that adds up column v by column k."""
+    flow = gw.Flow(name, num_key_groups=8)
+    stream = flow.source("rows", inbox.stream()).key_by("k").compute(name="t", total=gw.sum("v"))
+    flow.sink("out", stream, sink)
+    return flow
 
 
 def drain(flow: gw.Flow, checkpoint: Path, **options: Any) -> gw.Query:

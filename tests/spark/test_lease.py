@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.streams import Inbox, drain, rows_of
+from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
 from godwit.model.errors import CheckpointInUseError, GodwitError
@@ -16,16 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.sinks.memory_sink import MemorySink
 
 pytestmark = pytest.mark.spark
-
-
-def totals(inbox: Inbox, sink: MemorySink) -> gw.Flow:
-    flow = gw.Flow("query", num_key_groups=8)
-    stream = flow.source("rows", inbox.stream()).key_by("k").compute(name="t", total=gw.sum("v"))
-    flow.sink("out", stream, sink)
-    return flow
 
 
 @pytest.fixture

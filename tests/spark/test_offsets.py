@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.streams import Inbox, drain, rows_of
+from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
 from godwit.model.errors import CheckpointMismatchError
@@ -26,13 +26,6 @@ def inbox(spark: SparkSession, tmp_path: Path) -> Inbox:
     return Inbox(
         spark=spark, directory=tmp_path / "in", columns="k string, v long", files_per_epoch=2
     )
-
-
-def totals(inbox: Inbox, sink: Any) -> gw.Flow:
-    flow = gw.Flow("offsets", num_key_groups=4)
-    stream = flow.source("rows", inbox.stream()).key_by("k").compute(name="t", total=gw.sum("v"))
-    flow.sink("out", stream, sink)
-    return flow
 
 
 def lose(checkpoint: Path, *paths: str) -> None:

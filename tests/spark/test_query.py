@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.streams import Inbox, drain, rows_of
+from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
 from godwit.model import events
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-def totals(inbox: Inbox, sink: Any, name: str = "query") -> gw.Flow:
-    flow = gw.Flow(name, num_key_groups=8)
-    stream = flow.source("rows", inbox.stream()).key_by("k").compute(name="t", total=gw.sum("v"))
-    flow.sink("out", stream, sink)
-    return flow
 
 
 @pytest.fixture

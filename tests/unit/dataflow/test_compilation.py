@@ -8,25 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.unit.dataflow.refusals import assert_refused
 
 from godwit.dataflow.aggregates import Aggregator, count, last, sum  # noqa: A004
 from godwit.dataflow.flow import LogicalFlow as Flow
-from godwit.model.errors import GodwitError, InvalidFlowError
+from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
     from godwit.dataflow.stream import Stream
 
 Resolve = Callable[[str, tuple[Callable[[Any], Any], ...]], pa.Schema]
-
-
-def assert_refused(call: Any, *parts: str) -> InvalidFlowError:
-    """Check that the error says what, where and what to do."""
-    with pytest.raises(InvalidFlowError) as caught:
-        call()
-    for part in parts:
-        assert part in str(caught.value)
-    assert caught.value.remedy
-    return caught.value
 
 
 def without_legs(df: Any) -> Any:

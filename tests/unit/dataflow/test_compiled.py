@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.unit.dataflow.refusals import assert_refused
 
 from godwit.dataflow.aggregates import count, max, sum  # noqa: A004
 from godwit.dataflow.compiled import CompiledFlow, SourceInput, UpstreamInput
@@ -16,23 +17,12 @@ from godwit.dataflow.flow import LogicalFlow as Flow
 from godwit.dataflow.lineage import flow_version
 from godwit.dataflow.operator import MergeableOperator
 from godwit.dataflow.process import ProcessOperator
-from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from godwit.dataflow.stream import Stream
     from godwit.state.evolution import FlowVersion
 
 Resolve = Callable[[str, tuple[Callable[[Any], Any], ...]], pa.Schema]
-
-
-def assert_refused(call: Any, *parts: str) -> InvalidFlowError:
-    """Check that the error says what, where and what to do."""
-    with pytest.raises(InvalidFlowError) as caught:
-        call()
-    for part in parts:
-        assert part in str(caught.value)
-    assert caught.value.remedy
-    return caught.value
 
 
 def clear_market(key: Any, rows: Any, state: Any) -> None: ...

@@ -5,22 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.unit.dataflow.refusals import assert_refused
 
 from godwit.dataflow.aggregates import sum  # noqa: A004
 from godwit.dataflow.flow import LogicalFlow as Flow
-from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from godwit.dataflow.stream import Stream
-
-
-def assert_refused(call: Any, *parts: str) -> None:
-    """Check that the error says what, where and what to do."""
-    with pytest.raises(InvalidFlowError) as caught:
-        call()
-    for part in parts:
-        assert part in str(caught.value)
-    assert caught.value.remedy
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.unit.dataflow.refusals import assert_refused
 
 from godwit.dataflow.aggregates import Aggregator, count, sum  # noqa: A004
 from godwit.dataflow.flow import LogicalFlow as Flow
@@ -17,15 +18,6 @@ if TYPE_CHECKING:
 
 
 def clear_market(key: Any, rows: Any, state: Any) -> None: ...
-
-
-def assert_refused(call: Any, *parts: str) -> None:
-    """Check that the error says what, where and what to do."""
-    with pytest.raises(InvalidFlowError) as caught:
-        call()
-    for part in parts:
-        assert part in str(caught.value)
-    assert caught.value.remedy
 
 
 @pytest.fixture
