@@ -82,7 +82,10 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
     these numbers.  So the order must not follow the operators, which come and go.
     """
     feeds: list[Feed] = []
-    for index, given in enumerate(flow.inputs):
+    # As they were declared, whatever the physical plan: see `CompiledFlow.under`.
+    declared = {operator: number for number, operator in enumerate(flow.actions)}
+    inputs = sorted(enumerate(flow.inputs), key=lambda item: declared[item[1].operator])
+    for index, given in inputs:
         if not isinstance(given, SourceInput):
             continue
         feed = next((f for f in feeds if f.source == given.source and f.maps == given.maps), None)

@@ -116,7 +116,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     epoch
         The epoch that wrote it.
     lane
-        Flat number of the lane that wrote it.
+        Number of the place, one lane task of its epoch, that wrote it.
     kind
         ``"changes"``: changed and removed entries of state; ``"waiting"``: rows that arrived for
         key groups whose state was not there, to be processed by a later epoch.
@@ -185,7 +185,7 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
     flow
         The flow version it was written under.
     lane
-        Flat number of the lane that wrote it.
+        Number of the place, one lane task of its epoch, that wrote it.
     rows
         Number of rows.
     kind

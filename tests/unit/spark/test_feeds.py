@@ -10,6 +10,7 @@ from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 from godwit.dataflow import aggregates as gw
 from godwit.dataflow.flow import LogicalFlow
 from godwit.spark.feeds import feeds_of, read_feeds
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
 LEFT = pa.schema({"k": pa.string(), "v": pa.int64(), "w": pa.int64(), "unread": pa.binary()})
 RIGHT = pa.schema({"name": pa.string(), "size": pa.int64()})
@@ -80,3 +81,21 @@ def test_a_feed_without_rows_is_passed_over() -> None:
     assert [given.operator for given, _ in read_feeds(inputs, table)] == [
         feeds[0].inputs[0].operator
     ]
+
+
+def test_feeds_are_the_same_under_every_physical_plan() -> None:
+    # The driver lays rows out before the checkpoint is opened, which may hold another plan.
+    flow = flow_of("one", "two", "other")
+    plan = PhysicalPlan(
+        components=(
+            ComponentPlan(name="b", operators=("other", "two")),
+            ComponentPlan(name="a", operators=("one",)),
+        )
+    )
+    regrouped = flow.under(plan)
+    assert [o.name for o in regrouped.operators] != [o.name for o in flow.operators]
+    for before, after in zip(feeds_of(flow), feeds_of(regrouped), strict=True):
+        assert before.columns == after.columns
+        assert {flow.operators[i.operator].name: i.slots for i in before.inputs} == {
+            regrouped.operators[i.operator].name: i.slots for i in after.inputs
+        }
