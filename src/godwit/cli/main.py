@@ -31,6 +31,7 @@ start here:
   godwit checkpoint inspect PATH       what a query has committed, and how large it is
   godwit checkpoint verify PATH        whether a checkpoint is whole
   godwit top PATH                      a running stream in the terminal
+  godwit advise EVENTLOG               what an ordinary Spark run lost to unbalanced state
   godwit plan example assignment > p.json  a problem for the planners ...
   godwit plan compare p.json           ... and what each of them would do
 
@@ -43,6 +44,7 @@ _COMMANDS = (
     ("demo", "godwit.cli.demo.command", "add_demo_command", "demo"),
     ("checkpoint", "godwit.cli.checkpoint", "add_checkpoint_command", "cli"),
     ("top", "godwit.cli.top", "add_top_command", "cli"),
+    ("advise", "godwit.cli.advise.command", "add_advise_command", "cli"),
     ("plan", "godwit.cli.plan", "add_plan_command", "planning"),
 )
 

@@ -1,0 +1,378 @@
+"""Stateful stages of streaming queries, found in the events of an application.
+
+A stage is stateful if one of its RDDs holds state stores.  Spark tells of it when it is submitted
+(which query, which micro-batch, on how many slots), of each task when it ends, and of the stage
+when it is complete; nothing is kept of it afterwards.  Lines of other kinds are not even decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from godwit.cli.advise.event_log import EventLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["QueryFigures", "StageReader", "StageRun", "TaskRun"]
+
+_PREFIX: Final = b'{"Event":"'
+_STREAMING: Final = "org.apache.spark.sql.streaming.StreamingQueryListener$"
+_MOST_OPEN: Final = 1000
+_MOST_QUERIES: Final = 1000
+
+
+class _Accumulable(msgspec.Struct):
+    name: str | None = msgspec.field(name="Name", default=None)
+    update: Any = msgspec.field(name="Update", default=None)
+
+
+class _TaskInfo(msgspec.Struct):
+    index: int = msgspec.field(name="Index")
+    launch_ms: int = msgspec.field(name="Launch Time")
+    finish_ms: int = msgspec.field(name="Finish Time")
+    executor: str = msgspec.field(name="Executor ID")
+    partition: int = msgspec.field(name="Partition ID", default=-1)
+    accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
+
+
+class _ShuffleRead(msgspec.Struct):
+    remote_bytes: int = msgspec.field(name="Remote Bytes Read", default=0)
+    local_bytes: int = msgspec.field(name="Local Bytes Read", default=0)
+    records: int = msgspec.field(name="Total Records Read", default=0)
+
+
+class _TaskMetrics(msgspec.Struct):
+    cpu_ns: int = msgspec.field(name="Executor CPU Time", default=0)
+    shuffle: _ShuffleRead = msgspec.field(name="Shuffle Read Metrics", default_factory=_ShuffleRead)
+
+
+class _Reason(msgspec.Struct):
+    reason: str = msgspec.field(name="Reason", default="")
+
+
+class _TaskEnd(msgspec.Struct):
+    stage: int = msgspec.field(name="Stage ID")
+    attempt: int = msgspec.field(name="Stage Attempt ID")
+    info: _TaskInfo = msgspec.field(name="Task Info")
+    reason: _Reason = msgspec.field(name="Task End Reason", default_factory=_Reason)
+    metrics: _TaskMetrics | None = msgspec.field(name="Task Metrics", default=None)
+
+
+class _Rdd(msgspec.Struct):
+    name: str = msgspec.field(name="Name", default="")
+    scope: str | None = msgspec.field(name="Scope", default=None)
+
+
+class _StageInfo(msgspec.Struct):
+    stage: int = msgspec.field(name="Stage ID")
+    attempt: int = msgspec.field(name="Stage Attempt ID")
+    rdds: list[_Rdd] = msgspec.field(name="RDD Info", default_factory=list)
+    failure: str | None = msgspec.field(name="Failure Reason", default=None)
+
+
+class _Stage(msgspec.Struct):
+    info: _StageInfo = msgspec.field(name="Stage Info")
+    properties: dict[str, Any] | None = msgspec.field(name="Properties", default=None)
+
+
+class _ExecutorInfo(msgspec.Struct):
+    cores: int = msgspec.field(name="Total Cores", default=0)
+
+
+class _Executor(msgspec.Struct):
+    executor: str = msgspec.field(name="Executor ID")
+    info: _ExecutorInfo = msgspec.field(name="Executor Info", default_factory=_ExecutorInfo)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRun:
+    """One task that succeeded.
+
+    Attributes
+    ----------
+    executor
+        Where.
+    launch_ms, finish_ms
+        From when to when, in milliseconds, as Spark counts.
+    cpu_s
+        CPU time.
+    shuffle_bytes, shuffle_rows
+        What it read from the exchange.
+    state_rows, state_bytes
+        What its state stores held afterwards, as they tell.
+    """
+
+    executor: str
+    launch_ms: int
+    finish_ms: int
+    cpu_s: float
+    shuffle_bytes: int
+    shuffle_rows: int
+    state_rows: int
+    state_bytes: int
+
+    @property
+    def took_s(self) -> float:
+        """What it took, in seconds."""
+        return (self.finish_ms - self.launch_ms) / 1e3
+
+
+@dataclass(slots=True, kw_only=True)
+class StageRun:
+    """One stateful stage of one micro-batch.
+
+    Attributes
+    ----------
+    query
+        Identifier of the query, the same over restarts.
+    batch
+        Number of the micro-batch; -1 if Spark does not say.
+    operators
+        Names of its stateful operators.
+    place
+        Which of the stages with these operators it is within its micro-batch.
+    slots
+        Tasks that could run at once when it began; 0 if Spark does not say.
+    tasks
+        Partition → its first task that succeeded.
+    """
+
+    query: str
+    batch: int
+    operators: tuple[str, ...]
+    place: int
+    slots: int
+    tasks: dict[int, TaskRun] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class QueryFigures:
+    """What a query's progress says.
+
+    Attributes
+    ----------
+    name
+        Its name; empty if it has none.
+    batches, trigger_s
+        Micro-batches, and what they took altogether, in seconds.
+    operators
+        State operators as of the last one: name, rows, bytes in memory, commit time in seconds
+        summed over micro-batches.
+    """
+
+    name: str = ""
+    batches: int = 0
+    trigger_s: float = 0.0
+    operators: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+class StageReader:
+    """Reads events one after the other.
+
+    Attributes
+    ----------
+    spark_version, application
+        As the log says; empty if it does not.
+    queries
+        Identifier → figures, of every streaming query.
+    events, bad_lines
+        Lines that are events, and lines that are not.
+    """
+
+    def __init__(self) -> None:
+        self.spark_version = self.application = ""
+        self.queries: dict[str, QueryFigures] = {}
+        self.events = self.bad_lines = 0
+        self._cores: dict[str, int] = {}
+        self._task_cpus = 1
+        self._open: dict[tuple[int, int], StageRun] = {}
+        self._seen: dict[str, tuple[int, dict[tuple[str, ...], list[int]]]] = {}
+        self._handlers: dict[str, Callable[[bytes], StageRun | None]] = {
+            "SparkListenerLogStart": self._log_start,
+            "SparkListenerApplicationStart": self._application_start,
+            "SparkListenerEnvironmentUpdate": self._environment,
+            "SparkListenerExecutorAdded": self._executor_added,
+            "SparkListenerExecutorRemoved": self._executor_removed,
+            "SparkListenerStageSubmitted": self._stage_submitted,
+            "SparkListenerTaskEnd": self._task_end,
+            "SparkListenerStageCompleted": self._stage_completed,
+            f"{_STREAMING}QueryStartedEvent": self._query_started,
+            f"{_STREAMING}QueryProgressEvent": self._query_progress,
+        }
+
+    def read(self, lines: Iterator[bytes]) -> Iterator[StageRun]:
+        """Give every stateful stage that is complete, in the order in which they ended.
+
+        Raises
+        ------
+        EventLogError
+            If the first line is no event of Spark.
+        """
+        for line in lines:
+            kind = _kind(line)
+            if kind is None:
+                if self.events == 0:
+                    raise EventLogError(
+                        f"This is no event log of Spark: it begins with {line[:60]!r}.",
+                        remedy="Give what Spark wrote under spark.eventLog.dir; each line is a "
+                        'JSON object that begins with {"Event":.',
+                    )
+                self.bad_lines += 1
+                continue
+            self.events += 1
+            handler = self._handlers.get(kind)
+            if handler is None:
+                continue
+            try:
+                run = handler(line)
+            except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, ArithmeticError):
+                self.bad_lines += 1
+                continue
+            if run is not None:
+                yield run
+
+    def _log_start(self, line: bytes) -> None:
+        self.spark_version = str(_mapping(json.loads(line)).get("Spark Version", ""))[:40]
+
+    def _application_start(self, line: bytes) -> None:
+        self.application = str(_mapping(json.loads(line)).get("App Name", ""))[:200]
+
+    def _environment(self, line: bytes) -> None:
+        properties = _mapping(json.loads(line)).get("Spark Properties")
+        known = dict(properties) if isinstance(properties, list) else _mapping(properties)
+        self._task_cpus = max(1, int(known.get("spark.task.cpus", 1)))
+
+    def _executor_added(self, line: bytes) -> None:
+        added = msgspec.json.decode(line, type=_Executor)
+        self._cores[added.executor] = max(0, added.info.cores)
+
+    def _executor_removed(self, line: bytes) -> None:
+        self._cores.pop(msgspec.json.decode(line, type=_Executor).executor, None)
+
+    def _stage_submitted(self, line: bytes) -> None:
+        if b"StateStore" not in line:
+            return
+        submitted = msgspec.json.decode(line, type=_Stage)
+        operators = _stateful(submitted.info.rdds)
+        properties = submitted.properties or {}
+        query = properties.get("sql.streaming.queryId")
+        if not operators or query is None:
+            return
+        batch = int(properties.get("streaming.sql.batchId", -1))
+        if len(self._open) >= _MOST_OPEN:  # stages whose end the log has lost
+            self._open.pop(next(iter(self._open)))
+        info = submitted.info
+        self._open[info.stage, info.attempt] = StageRun(
+            query=str(query),
+            batch=batch,
+            operators=operators,
+            place=self._place(str(query), batch, operators, info.stage),
+            slots=sum(cores // self._task_cpus for cores in self._cores.values()),
+        )
+
+    def _place(self, query: str, batch: int, operators: tuple[str, ...], stage: int) -> int:
+        """Tell stages of one micro-batch with the same operators apart; attempts are one stage."""
+        if query not in self._seen or self._seen[query][0] != batch:
+            if len(self._seen) >= _MOST_QUERIES:
+                self._seen.clear()
+            self._seen[query] = (batch, {})
+        stages = self._seen[query][1].setdefault(operators, [])
+        if stage not in stages:
+            stages.append(stage)
+        return stages.index(stage)
+
+    def _task_end(self, line: bytes) -> None:
+        if not self._open:
+            return
+        ended = msgspec.json.decode(line, type=_TaskEnd)
+        run = self._open.get((ended.stage, ended.attempt))
+        info = ended.info
+        if run is None or ended.reason.reason != "Success" or info.finish_ms < info.launch_ms:
+            return
+        metrics = ended.metrics or _TaskMetrics()
+        shuffle = metrics.shuffle
+        partition = info.partition if info.partition >= 0 else info.index
+        task = TaskRun(
+            executor=info.executor,
+            launch_ms=info.launch_ms,
+            finish_ms=info.finish_ms,
+            cpu_s=metrics.cpu_ns / 1e9,
+            shuffle_bytes=shuffle.remote_bytes + shuffle.local_bytes,
+            shuffle_rows=shuffle.records,
+            state_rows=_summed(info.accumulables, "number of total state rows"),
+            state_bytes=_summed(info.accumulables, "memory used by state"),
+        )
+        run.tasks.setdefault(partition, task)
+
+    def _stage_completed(self, line: bytes) -> StageRun | None:
+        if not self._open:
+            return None
+        info = msgspec.json.decode(line, type=_Stage).info
+        run = self._open.pop((info.stage, info.attempt), None)
+        return run if run is not None and run.tasks and info.failure is None else None
+
+    def _query_started(self, line: bytes) -> None:
+        started = _mapping(json.loads(line))
+        self._query(started.get("id"), started.get("name"))
+
+    def _query_progress(self, line: bytes) -> None:
+        progress = _mapping(_mapping(json.loads(line)).get("progress"))
+        figures = self._query(progress.get("id"), progress.get("name"))
+        figures.batches += 1
+        took_ms = _mapping(progress.get("durationMs")).get("triggerExecution", 0)
+        figures.trigger_s += float(took_ms) / 1e3
+        for place, operator in enumerate(map(_mapping, progress.get("stateOperators") or [])):
+            name = f"{place} {operator.get('operatorName', 'operator')}"[:80]
+            before = figures.operators.get(name, {})
+            commit_s = float(operator.get("commitTimeMs", 0)) / 1e3
+            figures.operators[name] = {
+                "rows": float(operator.get("numRowsTotal", 0)),
+                "memory_bytes": float(operator.get("memoryUsedBytes", 0)),
+                "commit_s": before.get("commit_s", 0.0) + commit_s,
+            }
+
+    def _query(self, identifier: Any, name: Any) -> QueryFigures:
+        key = str(identifier)
+        if key not in self.queries and len(self.queries) >= _MOST_QUERIES:
+            self.queries.pop(next(iter(self.queries)))
+        figures = self.queries.setdefault(key, QueryFigures())
+        if name is not None:
+            figures.name = str(name)[:200]
+        return figures
+
+
+def _kind(line: bytes) -> str | None:
+    if line.startswith(_PREFIX):
+        end = line.find(b'"', len(_PREFIX), len(_PREFIX) + 200)
+        if end >= 0:
+            return line[len(_PREFIX) : end].decode("utf-8", "replace")
+    try:  # by another writer of JSON than Spark's, or no event at all
+        value = _mapping(json.loads(line)).get("Event")
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
+    names = set()
+    for rdd in rdds:
+        if "StateStore" in rdd.name:
+            scope = _mapping(json.loads(rdd.scope)) if rdd.scope else {}
+            names.add(str(scope.get("name", rdd.name))[:80])
+    if "StateStoreSave" in names:
+        names.discard("StateStoreRestore")  # the other half of the same operator
+    return tuple(sorted(names))
+
+
+def _summed(accumulables: list[_Accumulable], name: str) -> int:
+    return sum(int(a.update) for a in accumulables if a.name == name and a.update is not None)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,181 @@
+"""Spark's event logs are read in every form they come in, and damage costs what follows it."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from godwit.cli.advise import event_log
+from godwit.cli.advise.event_log import EventLogError, open_event_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LINES = [b'{"Event":"E%d","text":"%s"}' % (n, b"x" * (n % 300)) for n in range(3000)]
+TEXT = b"\n".join(LINES) + b"\n"
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as out:
+        out.write(data)
+    return bytes(sink.getvalue())
+
+
+def lz4(data: bytes, *, end: bool = True) -> bytes:
+    """Write as ``LZ4BlockOutputStream`` does."""
+    codec, made = pa.Codec("lz4_raw"), b""
+    for start in range(0, len(data), 32768):
+        block = data[start : start + 32768]
+        packed = codec.compress(block, asbytes=True)
+        raw = len(packed) >= len(block)
+        token = (0x10 if raw else 0x20) | 5
+        body = block if raw else packed
+        made += struct.pack("<8sBiii", b"LZ4Block", token, len(body), len(block), 7) + body
+    return made + (struct.pack("<8sBiii", b"LZ4Block", 0x15, 0, 0, 0) if end else b"")
+
+
+def snappy(data: bytes) -> bytes:
+    """Write as ``SnappyOutputStream`` does."""
+    codec, made = pa.Codec("snappy"), b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    for start in range(0, len(data), 32768):
+        packed = codec.compress(data[start : start + 32768], asbytes=True)
+        made += struct.pack(">i", len(packed)) + packed
+    return made
+
+
+FORMS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "zstd": zstd,
+    "lz4": lz4,
+    "lz4 without end": lambda data: lz4(data, end=False),
+    "snappy": snappy,
+    "gzip": gzip.compress,
+    "gzip, two members": lambda data: gzip.compress(data[:9999]) + gzip.compress(data[9999:]),
+    "zstd, two frames": lambda data: zstd(data[:9999]) + zstd(data[9999:]),
+    "lz4, two streams": lambda data: lz4(data[:9999]) + lz4(data[9999:]),
+    "snappy, two streams": lambda data: snappy(data[:9999]) + snappy(data[9999:]),
+}
+
+
+def read(path: Path) -> tuple[list[bytes], list[str]]:
+    log = open_event_log(str(path))
+    return list(log.lines()), log.notes
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_lines(form: str, tmp_path: Path) -> None:
+    (tmp_path / "app-1").write_bytes(FORMS[form](TEXT))
+    assert read(tmp_path / "app-1") == (LINES, [])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_log_that_is_cut_short_gives_what_came_before(form: str, tmp_path: Path) -> None:
+    data = FORMS[form](TEXT)
+    (tmp_path / "app-1").write_bytes(data[: len(data) * 2 // 3])
+    found, notes = read(tmp_path / "app-1")
+    assert 1000 < len(found) < len(LINES)
+    assert found[:-1] == LINES[: len(found) - 1]  # the last may be cut short itself
+    if form != "plain":
+        (note,) = notes
+        assert "is cut short or damaged" in note
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_damage_ends_in_anything_but_a_note(form: str, tmp_path: Path) -> None:
+    rnd, data = random.Random(9), bytearray(FORMS[form](TEXT[:20_000]))
+    path = tmp_path / "app-1"
+    for _ in range(150):
+        spoilt = bytearray(data)
+        for _ in range(rnd.randrange(1, 6)):
+            spoilt[rnd.randrange(8, len(spoilt))] = rnd.randrange(256)
+        path.write_bytes(bytes(spoilt))
+        read(path)
+
+
+def test_a_block_that_claims_to_be_huge_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "app-1"
+    huge = 2**31 - 1
+    for hostile in (
+        struct.pack("<8sBiii", b"LZ4Block", 0x25, 4, huge, 0) + b"abcd",
+        struct.pack("<8sBiii", b"LZ4Block", 0x25, huge, 8, 0) + b"abcd",
+        struct.pack("<8sBiii", b"LZ4Block", 0x25, -1, 8, 0) + b"abcd",
+        b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, huge) + b"abcd",
+        b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, 8) + b"\xff\xff\xff\xff\x07abc",
+    ):
+        path.write_bytes(hostile)
+        tracemalloc.start()
+        found, (note,) = read(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+        tracemalloc.stop()
+        assert found == []
+        assert "is cut short or damaged" in note
+
+
+def test_a_line_without_end_is_left_out_and_the_next_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "_LINE_BYTES", 1000)
+    monkeypatch.setattr(event_log, "_PIECE", 500)
+    (tmp_path / "app-1").write_bytes(b"first\n" + b"x" * 50_000 + b"\n\n  \nlast\nno end")
+    found, notes = read(tmp_path / "app-1")
+    assert found == [b"first", b"last", b"no end"]
+    assert set(notes) == {notes[0]}
+    assert "an event of more than 1000 B" in notes[0]
+
+
+def test_rolled_files_are_read_in_their_order(tmp_path: Path) -> None:
+    rolled = tmp_path / "eventlog_v2_app-1"
+    rolled.mkdir()
+    for n, part in enumerate((LINES[:1000], LINES[1000:2000], LINES[2000:])):
+        data = zstd(b"\n".join(part) + b"\n")
+        (rolled / f"events_{n + 9}_app-1.zstd").write_bytes(data)
+    (rolled / "appstatus_app-1").write_bytes(b"")
+    log = open_event_log(str(rolled))
+    assert (list(log.lines()), log.notes, log.unfinished) == (LINES, [], False)
+    (rolled / "appstatus_app-1").rename(rolled / "appstatus_app-1.inprogress")
+    assert open_event_log(str(rolled)).unfinished
+    (rolled / "events_10_app-1.zstd").unlink()
+    assert open_event_log(rolled.as_uri()).notes == [
+        f"Of the rolled log {rolled.as_uri()}, file 10 is missing."
+    ]
+
+
+def test_a_compacted_file_stands_for_those_before_it(tmp_path: Path) -> None:
+    rolled = tmp_path / "eventlog_v2_app-1"
+    rolled.mkdir()
+    for name, line in (
+        ("events_1_app-1", b"old"),
+        ("events_2_app-1", b"old"),
+        ("events_2_app-1.compact", b"kept"),
+        ("events_3_app-1", b"new"),
+    ):
+        (rolled / name).write_bytes(line + b"\n")
+    log = open_event_log(str(rolled))
+    assert list(log.lines()) == [b"kept", b"new"]
+    assert "was compacted" in log.notes[0]
+
+
+def test_what_is_no_log_is_refused_by_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(EventLogError, match="There is nothing at"):
+        open_event_log(str(tmp_path / "nowhere"))
+    with pytest.raises(EventLogError, match="holds no event log"):
+        open_event_log(str(tmp_path))
+    (tmp_path / "app-1").write_bytes(b"")
+    with pytest.raises(EventLogError, match="is empty"):
+        open_event_log(str(tmp_path / "app-1"))
+    (tmp_path / "local-2").write_bytes(b"x")
+    with pytest.raises(EventLogError, match=r"several event logs.*app-1.*local-2"):
+        open_event_log(str(tmp_path))
+    (tmp_path / "app-3.lzf").write_bytes(b"ZV\x01\x00\x00")
+    with pytest.raises(EventLogError, match="compressed by LZF"):
+        list(open_event_log(str(tmp_path / "app-3.lzf")).lines())
+    with pytest.raises(EventLogError, match="cannot be read"):
+        open_event_log("nonsense://bucket/log")
