@@ -14,9 +14,19 @@ import numpy as np
 from tests.oracles.noting_ports import NotingPorts
 
 from godwit.control import Control, Controller, EpochObserved, PoolView, Topology, run_at_once
-from godwit.migration import ComponentLoad, Conductor, EpochOutcome, Policy, Warmed, inputs
+from godwit.migration import (
+    ComponentLoad,
+    ComponentTraffic,
+    Conductor,
+    EpochOutcome,
+    EpochPlan,
+    Policy,
+    Warmed,
+    inputs,
+)
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import GodwitError
+from godwit.model.pairs import KeyGroupPairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -89,6 +99,7 @@ class World:
         executors: Mapping[str, int],
         *,
         stages: Sequence[Sequence[str]] | None = None,
+        chains: Sequence[tuple[str, str]] = (),
         settings: Control | None = None,
         assignments: Mapping[str, Assignment] | None = None,
         speeds: Mapping[str, float] | None = None,
@@ -103,12 +114,14 @@ class World:
         self.parts, self.executors = dict(parts), dict(executors)
         self.speeds, self.fixed_s, self.noise = dict(speeds or {}), fixed_s, noise
         self.stages = [list(s) for s in (stages or [[name] for name in parts])]
+        self.chains = tuple(chains)
         self.rng = np.random.default_rng(seed)
         self.now, self.epoch, self.batch = start_s, -1, -1
         self._last_began = start_s
         self._names = len(executors)
         self.missing: Callable[[int], bool] = lambda _epoch: False
         self.warms = True
+        self.row_bytes = 1000
         self.ports = NotingPorts()
         names, lanes = list(executors), list(executors.values())
         sizes = {n: dict.fromkeys(range(len(p.rows)), p.state_bytes) for n, p in parts.items()}
@@ -129,7 +142,9 @@ class World:
         if settings is not None:
             self.control = Controller(
                 settings,
-                topology=Topology(stages=tuple(tuple(s) for s in self.stages)),
+                topology=Topology(
+                    stages=tuple(tuple(s) for s in self.stages), downstream=self.chains
+                ),
                 migrations=self.conductor,
                 pool=self.pool if pool else None,
                 clock=self,
@@ -195,6 +210,7 @@ class World:
             batch=self.batch,
             rows_in=rows_in,
             loads={} if lost else loads,
+            traffic={down: self._sent(up, plans, loads) for up, down in self.chains},
             reach=held,
         )
         self.conductor.commit(outcome)
@@ -209,6 +225,28 @@ class World:
             )
             self.control.turn()
             self._warm()
+
+    def _sent(
+        self, upstream: str, plans: Mapping[str, EpochPlan], loads: Mapping[str, ComponentLoad]
+    ) -> ComponentTraffic:
+        """Every key group sends its rows to the one of the same number downstream."""
+        load = loads[upstream]
+        (down,) = (down for up, down in self.chains if up == upstream)
+        apart = [
+            plans[upstream].assignment.executor(g) != plans[down].assignment.executor(g)
+            for g in load.key_groups.tolist()
+        ]
+        return ComponentTraffic(
+            key_groups=tuple(load.key_groups.tolist()),
+            rows=tuple(load.rows.tolist()),
+            size_bytes=tuple((load.rows * self.row_bytes).tolist()),
+            crossed_bytes=int((load.rows * apart).sum()) * self.row_bytes,
+            pairs={
+                upstream: KeyGroupPairs.counted(
+                    load.key_groups, load.key_groups, load.rows.astype(np.float64)
+                )
+            },
+        )
 
     def _jitter(self, size: int) -> np.ndarray:
         return self.rng.uniform(1 - self.noise, 1 + self.noise, size)

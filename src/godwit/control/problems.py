@@ -21,18 +21,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.control.statistics import ComponentStatistics, Stint
+from godwit.migration.placement import with_newcomers
 from godwit.planning import Limits, Problem, metrics
 from godwit.planning.planner import a_load_range, one_range_each, some_tau
-from godwit.planning.problem import NO_TRAFFIC
+from godwit.planning.running import ComponentFacts, joint_problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.control.ports import Topology
-    from godwit.control.statistics import ComponentStatistics, PeriodStatistics
+    from godwit.control.statistics import PeriodStatistics
     from godwit.migration import ProtocolView
-    from godwit.planning import Traffic
-    from godwit.planning.arrays import FloatArray, IntArray
+    from godwit.model.assignment import Assignment
+    from godwit.planning.arrays import FloatArray
     from godwit.planning.planner import Planner
 
 __all__ = ["Means", "Question", "fill_limits", "question", "usage"]
@@ -96,7 +98,6 @@ def question(
     draining: frozenset[str] = frozenset(),
     history: Mapping[str, Sequence[FloatArray]] | None = None,
     topology: Topology,
-    traffic: Traffic = NO_TRAFFIC,
     seconds_per_byte: float = 0.0,
 ) -> Question:
     """Ask where key groups of some components should be.
@@ -117,100 +118,78 @@ def question(
         Component → loads of past periods, oldest first, as many for each.
     topology
         Who sends to whom.
-    traffic
-        Between key groups, numbered as in the problem.
     seconds_per_byte
         What moving state costs, for planners that mind.
     """
-    executors = tuple(sorted(view.executors, key=lambda name: (len(name), name)))
-    number = {name: i for i, name in enumerate(executors)}
-    lanes = np.array([view.executors[name] for name in executors], np.int32)
-    parts = [_Part.of(name, statistics, view, number, speeds) for name in components]
-    sizes = [len(part.current) for part in parts]
-    first = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(int).tolist()
-    speed = np.array([speeds.get(name, 1.0) for name in executors])
-    resources = {"time": (np.concatenate([p.busy for p in parts]), lanes * speed)}
-    each = np.ones(len(executors))
-    sent = np.concatenate([p.bytes_per_s for p in parts])
+    period_s, seen = statistics.covered_s, statistics.components
+    parts = {
+        name: seen.get(name) or _nothing(view.components[name].assignment) for name in components
+    }
+    busy = {name: part.standard_s(speeds) / period_s for name, part in parts.items()}
+    windows = _windows(busy, history or {})
+    problem = joint_problem(
+        {
+            name: ComponentFacts(
+                assignment=with_newcomers(view.components[name].assignment, view.executors),
+                load=windows[name],
+                state_bytes=part.state_bytes,
+            )
+            for name, part in parts.items()
+        },
+        {
+            (up, name): pairs.times(part.row_bytes / period_s)
+            for name, part in parts.items()
+            for up, pairs in part.pairs.items()
+        },
+        draining=(view.draining | draining) & view.executors.keys(),
+        limits=limits,
+    )
+    speed = np.array([speeds.get(name, 1.0) for name in problem.executors])
+    each = np.ones(problem.num_executors)
+    resources = {"time": (np.concatenate(list(busy.values())), problem.cores * speed)}
+    sent = np.concatenate([part.in_bytes for part in parts.values()]) / period_s
     if means.link_bytes_per_s and sent.any():
         resources["network"] = (sent / means.link_bytes_per_s, each)
-    state_bytes = np.concatenate([p.state_bytes for p in parts])
     if means.memory_bytes:
-        resources["memory"] = (state_bytes / means.memory_bytes, each)
-    index = {name: i for i, name in enumerate(components)}
-    windows = _windows(components, history or {}, sizes)
-    problem = Problem(
-        executors=executors,
-        resources=tuple(resources),
-        load=np.stack([load for load, _ in resources.values()], axis=1),
-        capacity=np.stack([capacity for _, capacity in resources.values()], axis=1),
-        cores=lanes,
-        state_bytes=state_bytes,
-        current=np.concatenate([p.current for p in parts]),
-        draining=np.isin(executors, list(view.draining | draining)),
-        limits=limits,
-        operators=tuple(components),
-        operator_of=np.repeat(np.arange(len(components), dtype=np.int32), sizes),
-        downstream=tuple(
-            (index[a], index[b]) for a, b in topology.downstream if a in index and b in index
-        ),
-        traffic=traffic,
-        seconds_per_byte=seconds_per_byte,
-        history=np.empty((0, 0)) if windows is None else windows,
-    )
+        resources["memory"] = (problem.state_bytes / means.memory_bytes, each)
+    sizes = [len(part.in_bytes) for part in parts.values()]
+    first = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(int).tolist()
     return Question(
-        problem=problem,
+        problem=replace(
+            problem,
+            resources=tuple(resources),
+            load=np.stack([load for load, _ in resources.values()], axis=1),
+            capacity=np.stack([capacity for _, capacity in resources.values()], axis=1),
+            seconds_per_byte=seconds_per_byte,
+            downstream=tuple(
+                (components.index(up), components.index(down))
+                for up, down in topology.downstream
+                if up in parts and down in parts
+            ),
+        ),
         components=tuple(components),
         first=dict(zip(components, first, strict=True)),
-        rows_per_s=np.concatenate([p.rows_per_s for p in parts]),
+        rows_per_s=np.concatenate([part.rows for part in parts.values()]) / period_s,
         link_bytes_per_s=means.link_bytes_per_s or 1.0,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Part:
-    """What one component adds to a problem; shapes ``(G,)``."""
-
-    busy: FloatArray
-    rows_per_s: FloatArray
-    bytes_per_s: FloatArray
-    state_bytes: FloatArray
-    current: IntArray
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        statistics: PeriodStatistics,
-        view: ProtocolView,
-        number: Mapping[str, int],
-        speeds: Mapping[str, float],
-    ) -> _Part:
-        assignment = view.components[name].assignment
-        current = np.array([number.get(e, -1) for e in assignment.executors], np.int32)
-        seen: ComponentStatistics | None = statistics.components.get(name)
-        nothing = np.zeros(assignment.num_key_groups)
-        period_s = statistics.covered_s
-        return cls(
-            busy=nothing if seen is None else seen.standard_s(speeds) / period_s,
-            rows_per_s=nothing if seen is None else seen.rows / period_s,
-            bytes_per_s=nothing if seen is None else seen.in_bytes / period_s,
-            state_bytes=nothing if seen is None else seen.state_bytes,
-            current=current[assignment.executor_of],
-        )
+def _nothing(assignment: Assignment) -> ComponentStatistics:
+    """Statistics of a component that nothing is known of."""
+    zeros = np.zeros(assignment.num_key_groups)
+    return ComponentStatistics(
+        stints=(Stint.empty(assignment),), in_bytes=zeros, crossed_bytes=0.0, state_bytes=zeros
+    )
 
 
 def _windows(
-    components: Sequence[str], history: Mapping[str, Sequence[FloatArray]], sizes: Sequence[int]
-) -> FloatArray | None:
-    """Shape ``(windows, m)``: as many as all of the components have."""
-    count = min((len(history.get(name, ())) for name in components), default=0)
-    if not count or any(
-        len(history[n][-1]) != size for n, size in zip(components, sizes, strict=True)
-    ):
-        return None
-    latest = [list(history[name])[-count:] for name in components]
-    return np.stack([np.concatenate(window) for window in zip(*latest, strict=True)])
+    busy: Mapping[str, FloatArray], history: Mapping[str, Sequence[FloatArray]]
+) -> dict[str, FloatArray]:
+    """Component → shape ``(windows, G)``: past periods that all have, or this one alone."""
+    count = min(len(history.get(name, ())) for name in busy)
+    if not count:
+        return {name: load[None, :] for name, load in busy.items()}
+    return {name: np.stack(list(history[name])[-count:]) for name in busy}
 
 
 def fill_limits(planner: Planner | None, asked: Question, even_enough: float) -> Question:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.model.pairs import KeyGroupPairs
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -82,12 +84,18 @@ class ComponentStatistics:
         Bytes of them that came from other executors.
     state_bytes
         Shape ``(G,)``: bytes of state, as last known.
+    pairs
+        Component upstream → rows from its key groups to those of this one.
+    row_bytes
+        Bytes that a row sent by operators upstream takes, on average.
     """
 
     stints: tuple[Stint, ...]
     in_bytes: FloatArray
     crossed_bytes: float
     state_bytes: FloatArray
+    pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
+    row_bytes: float = 0.0
 
     @property
     def rows(self) -> FloatArray:
@@ -186,6 +194,8 @@ class _Tally:
     stints: list[Stint]
     in_bytes: FloatArray
     crossed_bytes: float = 0.0
+    sent_rows: int = 0
+    pairs: dict[str, list[KeyGroupPairs]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -278,6 +288,9 @@ class Statistics:
         if sent is not None:
             tally.in_bytes[np.asarray(sent.key_groups, np.intp)] += sent.size_bytes
             tally.crossed_bytes += sent.crossed_bytes
+            tally.sent_rows += sum(sent.rows)
+            for upstream, pairs in sent.pairs.items():
+                tally.pairs.setdefault(upstream, []).append(pairs)
 
     def _busiest_s(self, stage: tuple[str, ...], epoch: EpochObserved) -> float:
         """Seconds of the busiest lane of one stage of an epoch; its components run beside it."""
@@ -314,6 +327,8 @@ class Statistics:
                     in_bytes=tally.in_bytes,
                     crossed_bytes=tally.crossed_bytes,
                     state_bytes=self._sizes(name, len(tally.in_bytes)).copy(),
+                    pairs={up: KeyGroupPairs.total(parts) for up, parts in tally.pairs.items()},
+                    row_bytes=float(tally.in_bytes.sum()) / max(tally.sent_rows, 1),
                 )
                 for name, tally in self._components.items()
             },

@@ -13,6 +13,7 @@ from godwit.control import Budget, Control
 from godwit.control.scaling import fixed, latency, scripted, utilisation
 from godwit.migration import MigrationRequested
 from godwit.model import events
+from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +97,32 @@ def test_stages_wait_for_each_other_so_each_is_balanced_by_itself() -> None:
     world.run(3 * PERIOD_S)
     assert world.distance("a") < 0.1
     assert world.distance("b") < 0.1
+
+
+def test_a_planner_that_collocates_is_asked_about_all_components_and_brings_pairs_together() -> (
+    None
+):
+    part = {name: Part(rows=np.full(16, 60.0), state_bytes=1000) for name in ("a", "b")}
+    start = even_assignment(16, list(FOUR), list(FOUR.values()))
+    apart = start.moved({g: f"e{(g + 1) % 4}" for g in range(16)})
+    world = World(
+        part,
+        FOUR,
+        chains=[("a", "b")],
+        assignments={"a": start, "b": apart},
+        settings=control(planner="albic"),
+    )
+
+    def crossing() -> int:
+        places = [c.assignment for c in world.conductor.view.components.values()]
+        return sum(places[0].executor(g) != places[1].executor(g) for g in range(16))
+
+    before = crossing()
+    world.run(8 * PERIOD_S)
+    assert before == 16
+    assert crossing() < before / 2
+    assert max(world.distance("a"), world.distance("b")) < 1.0
+    assert not world.told(events.PlannerFailed)
 
 
 def test_lanes_are_balanced_between_epochs_without_moving_state() -> None:
