@@ -1,4 +1,4 @@
-"""What a user may hand to ``query.migrate``: the moves, checked and as plain values."""
+"""What a user may hand to ``query.migrate``, checked and as plain values."""
 
 from __future__ import annotations
 
@@ -6,14 +6,48 @@ import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from godwit.dataflow.naming import type_name
+from godwit.dataflow.naming import listing, type_name
 from godwit.migration.strategy import Bounds, Strategy
+from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError
+from godwit.planning import Solution
+from godwit.planning.carrying_out import CarryingOut, carry_out
 
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["checked_bounds", "checked_moves", "checked_strategy"]
+__all__ = ["checked_bounds", "checked_moves", "checked_strategy", "target_of"]
+
+
+def target_of(
+    plan: Assignment | Mapping[int, str] | Solution | CarryingOut, places: Assignment
+) -> tuple[Assignment, tuple[int, ...]]:
+    """Return the assignment that a plan leads to, and the order in which it wants moves made.
+
+    Parameters
+    ----------
+    plan
+        As ``query.migrate`` takes it.
+    places
+        Where key groups are, executors included that own none.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it is no plan, is outdated, or is of several components.
+    """
+    if isinstance(plan, Solution):
+        if len(plan.problem.operators) > 1:
+            raise InvalidPlanError(
+                f"The solution moves key groups of {listing(plan.problem.operators)}.",
+                remedy="Carry it out for all of them, with query.carry_out(solution).",
+            )
+        plan = carry_out(plan)
+    if isinstance(plan, CarryingOut):
+        return plan.target(places), tuple(plan.places)
+    if isinstance(plan, Assignment):
+        return plan, ()
+    return places.moved(checked_moves(plan)), ()
 
 
 def checked_moves(plan: Any) -> dict[int, str]:

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.dataflow.frames import user_call
-from godwit.dataflow.naming import listing
 from godwit.epoch.outcomes import state_bytes
 from godwit.migration import Strategy, inputs
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
-from godwit.model.assignment import Assignment
 from godwit.model.errors import GodwitError, InvalidPlanError, MigrationError
-from godwit.planning import Solution
-from godwit.planning.carrying_out import CarryingOut, carry_out
 from godwit.spark.ending import Ending
 from godwit.spark.failures import epoch_failed
 from godwit.spark.migrations import Migration
-from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
+from godwit.spark.plans import checked_bounds, checked_strategy, target_of
 from godwit.spark.progress_sources import sources_of, with_sources
 from godwit.spark.quiet_epochs import QuietEpochs
 from godwit.spark.scalable import Scalable
@@ -34,8 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.migration import Bounds
+    from godwit.model.assignment import Assignment
     from godwit.model.events import Event
     from godwit.model.pairs import KeyGroupPairs
+    from godwit.planning import Solution
+    from godwit.planning.carrying_out import CarryingOut
     from godwit.spark.balancing import AnyStrategy
     from godwit.spark.dispatcher import EventDispatcher
     from godwit.spark.epoch_driver import EpochDriver
@@ -336,21 +335,7 @@ class Query(Scalable):
             )
         chosen, limits = checked_strategy(strategy), checked_bounds(bounds)
         name = self._component(component)
-        current = self.assignment[name]
-        order: tuple[int, ...] = ()
-        if isinstance(plan, Solution):
-            if len(plan.problem.operators) > 1:
-                raise InvalidPlanError(
-                    f"The solution moves key groups of {listing(plan.problem.operators)}.",
-                    remedy="Carry it out for all of them, with query.carry_out(solution).",
-                )
-            plan = carry_out(plan)
-        if isinstance(plan, CarryingOut):
-            target, order = plan.target(self._places(name)), tuple(plan.places)
-        elif isinstance(plan, Assignment):
-            target = plan
-        else:
-            target = with_newcomers(current, self._run.view.executors).moved(checked_moves(plan))
+        target, order = target_of(plan, self._places(name))
         migration = uuid.uuid4().hex[:8]
         sizes = self._sizes(name)
         with self._run.conducting.turn() as conductor:

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from godwit.migration import Bounds, Strategy
+from godwit.model.assignment import even_assignment
 from godwit.model.errors import InvalidPlanError
-from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy
+from godwit.planning import planner
+from godwit.planning.running import ComponentFacts, joint_problem, problem_of
+from godwit.spark.plans import checked_bounds, checked_moves, checked_strategy, target_of
 
 
 def test_moves_come_back_as_plain_numbers_and_names() -> None:
@@ -51,3 +54,24 @@ def test_strategies_go_by_name() -> None:
         checked_strategy("gentle")
     with pytest.raises(InvalidPlanError, match="no strategy None"):
         checked_strategy(None)
+
+
+def test_a_plan_leads_to_an_assignment_whatever_it_is_given_as() -> None:
+    places = even_assignment(4, ["a", "b"], [1, 1])
+    moved, order = target_of({0: "b"}, places)
+    assert (moved.executor(0), order) == ("b", ())
+    assert target_of(moved, places) == (moved, ())
+    problem = problem_of(places, load=np.array([9.0, 1, 1, 1]), state_bytes=np.ones(4))
+    solution = planner("milp")(problem)
+    target, order = target_of(solution, places)
+    assert target.executor_of.tolist() == solution.assignment.tolist()
+    assert order == tuple(move.key_group for move in solution.moves)
+
+
+def test_a_solution_of_several_components_is_refused_for_one() -> None:
+    facts = ComponentFacts(
+        assignment=even_assignment(4, ["a"], [1]), load=np.ones((1, 4)), state_bytes=np.ones(4)
+    )
+    solution = planner("milp")(joint_problem({"one": facts, "two": facts}, {}))
+    with pytest.raises(InvalidPlanError, match="moves key groups of 'one', 'two'"):
+        target_of(solution, facts.assignment)
