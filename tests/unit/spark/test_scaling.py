@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +173,18 @@ def test_cancelled_it_leaves_what_was_done_and_asks_for_no_more(
     stream.fails_to_warm = False
     again = scaled(stream, 2)
     assert again.wait(5) == ("a", "b")
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_scaling(stream: FakeStream) -> None:
+    scaling = scaled(stream, 3)
+    run_until(stream, lambda: stream.scheduler.requests == [3])
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        scaling.wait(20)
+    assert not scaling.done
+    stream.come("c")
+    run_until(stream, lambda: scaling.done)
+    assert scaling.wait() == ("a", "b", "c")
 
 
 def test_it_ends_with_the_query(stream: FakeStream) -> None:
