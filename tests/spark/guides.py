@@ -149,6 +149,7 @@ PREPARED: dict[str, Callable[[SparkSession], Namespace]] = {
     "aggregates": _flow,
     "errors": _ready,
     "events": _running,
+    "metrics": _ready,
     "running": _running,
     "sinks": _delivered,
     "state": _orders,

@@ -7,6 +7,7 @@ last word, and by the lease on the checkpoint, which is looked at only when the 
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from dataclasses import asdict, dataclass
@@ -29,7 +30,6 @@ from godwit.state.paths import IDENTITY
 from godwit.state.records import FlowIdentity
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from godwit.cli.top_figures import RunFigures
@@ -76,8 +76,11 @@ def add_top_command(subparsers: Any) -> None:
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0.1 <= value <= 3600:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 3600")
     return value
+
+
+_seconds.__name__ = "number of seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

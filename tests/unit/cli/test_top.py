@@ -303,6 +303,17 @@ def test_what_is_no_checkpoint_or_has_no_journal_is_an_error(
     assert f"has format {FORMAT + 1} of a checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "soon"])
+def test_an_interval_that_is_none_is_refused(
+    interval: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["top", "ck", "--interval", interval])
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert "is not between 0.1 and 3600" in told or "invalid number of seconds" in told
+
+
 def hostile(rnd: random.Random, depth: int = 0) -> Any:
     """Any JSON value, and those that json.loads accepts beyond."""
     kind = rnd.randrange(9 if depth < 3 else 7)
