@@ -147,6 +147,7 @@ def _running(spark: SparkSession) -> Namespace:
 
 PREPARED: dict[str, Callable[[SparkSession], Namespace]] = {
     "aggregates": _flow,
+    "control": _ready,
     "errors": _ready,
     "events": _running,
     "metrics": _ready,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from godwit.control.statistics import PeriodStatistics
     from godwit.control.worth import Verdict
     from godwit.migration import ProtocolView
-    from godwit.planning import Problem
+    from godwit.planning import Problem, Solution
     from godwit.planning.arrays import FloatArray, IntArray
 
 __all__ = ["Planned", "Planning"]
@@ -42,6 +42,7 @@ __all__ = ["Planned", "Planning"]
 _HISTORY = 8
 """Past periods that planners over a history get."""
 _BY_PLAN = "resource_centric"
+_NEARLY = 0.05
 _WORK = 500_000
 """Key groups times executors times rounds that the default planner may search."""
 
@@ -185,9 +186,13 @@ class Planning:
         limits, best = problem.limits, problem.current
         for moves in self._allowances(problem):
             tried = replace(problem, limits=replace(limits, max_moves=moves))
-            best = self._guarded(tried)
-            if distance(problem, best) <= self._settings.max_load_distance / 2:
+            solution = self._guarded(tried)
+            if solution is None:
                 break
+            best = solution.assignment
+            even = distance(problem, best) <= self._settings.max_load_distance / 2
+            if even or solution.num_moves < (moves or 0) or _nearly_proved(solution):
+                break  # more moves would not help
         return best
 
     def _allowances(self, problem: Problem) -> tuple[int | None, ...]:
@@ -203,8 +208,8 @@ class Planning:
         counts = (few, 4 * few)
         return tuple(n if most is None else min(n, most) for n in counts)
 
-    def _guarded(self, problem: Problem) -> IntArray:
-        """Ask the planner; what it fails at stays as it is."""
+    def _guarded(self, problem: Problem) -> Solution | None:
+        """Ask the planner; ``None`` where it fails."""
         settings = self._settings
         try:
             solution = guarded_plan(
@@ -220,9 +225,9 @@ class Planning:
             if reason != self._failure:
                 self._tell(events.PlannerFailed, planner=settings.planner_name, reason=reason)
             self._failure = reason
-            return problem.current
+            return None
         self._failure = ""
-        return solution.assignment
+        return solution
 
     def _options(self, size: int) -> dict[str, Any]:
         """Options of the planner: the user's, and such that it is done in time."""
@@ -281,6 +286,11 @@ class Planning:
             waits_for_epochs=self._topology.epochs,
             backlog_rows=period.backlog_rows,
         )
+
+
+def _nearly_proved(solution: Solution) -> bool:
+    """Whether the planner has shown that hardly anything better can be had."""
+    return solution.gap is not None and solution.gap < _NEARLY
 
 
 def _excess_key_groups(problem: Problem) -> int:

@@ -211,7 +211,7 @@ class Controlling:
     def close(self) -> None:
         """Decide nothing any more."""
         self._told.put(None)
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=1)  # it may be planning, and is a daemon
 
     def _work(self) -> None:
         while self._take():

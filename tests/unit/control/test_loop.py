@@ -205,19 +205,25 @@ def test_no_decision_is_taken_back_within_the_cool_down() -> None:
         assert type(one) is type(other) or other.at_s - one.at_s >= 40.0
 
 
-def test_executors_stay_where_the_rest_could_not_be_balanced() -> None:
-    # One key group keeps a lane busy by itself, so it needs an executor of its own.
-    rows = np.full(8, 1.0)
-    rows[0] = 850.0
+@pytest.mark.parametrize(
+    ("executors", "rows", "left", "reason"),
+    [
+        (2, [500.0, 500.0], 1, "the rest would be busy for 100% of the time"),
+        (3, [300.0] * 3, 2, "the rest could not be balanced: 1.33 times the mean"),
+    ],
+)
+def test_executors_stay_where_the_rest_would_not_do(
+    executors: int, rows: list[float], left: int, reason: str
+) -> None:
     world = World(
-        {"sum": Part(rows=rows)},
-        {"e0": 1, "e1": 1, "e2": 1},
-        settings=control(scaling=fixed(1), least=1),
+        {"sum": Part(rows=np.array(rows))},
+        {f"e{n}": 1 for n in range(executors)},
+        settings=control(scaling=fixed(left)),
     )
     world.run(4 * PERIOD_S)
-    world.parts["sum"].rows = rows * 1.1
-    world.run(4 * PERIOD_S)
-    assert world.told(events.ScalingRefused) or len(world.executors) >= 1
+    (refused,) = world.told(events.ScalingRefused)
+    assert (refused.before, refused.wanted, refused.reason) == (executors, left, reason)
+    assert len(world.executors) == executors
 
 
 def test_a_latency_target_out_of_reach_says_what_can_be_had() -> None:
