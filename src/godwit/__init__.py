@@ -41,6 +41,9 @@ from godwit.dataflow.aggregates import (
 from godwit.dataflow.codec import State
 from godwit.dataflow.process import KeyRows
 from godwit.dataflow.stream import KeyedStream, Stream
+from godwit.dataflow.windowed_stream import WindowedStream
+from godwit.dataflow.windows.process import Window
+from godwit.dataflow.windows.spec import hopping, tumbling
 from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
 from godwit.model import errors, events
 from godwit.model.assignment import Assignment, Move, even_assignment
@@ -75,6 +78,8 @@ __all__ = [
     "Strategy",
     "Stream",
     "Trigger",
+    "Window",
+    "WindowedStream",
     "__version__",
     "approx_distinct",
     "collect_set",
@@ -84,6 +89,7 @@ __all__ = [
     "events",
     "first",
     "fixed",
+    "hopping",
     "last",
     "latency",
     "max",
@@ -95,6 +101,7 @@ __all__ = [
     "stddev",
     "sum",
     "top_k",
+    "tumbling",
     "utilisation",
     "variance",
 ]

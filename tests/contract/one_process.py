@@ -19,6 +19,7 @@ from tests.oracles.one_process import run_stages
 
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.staging import StagedSink
+from godwit.epoch.event_time import EventTimes
 from godwit.epoch.executor import Executor
 from godwit.epoch.instructor import Instructor
 from godwit.epoch.outcomes import outcome_of, record_of
@@ -154,6 +155,7 @@ class OneProcess:
             run_id=self.run_id,
         )
         self._lanes = lane_flow(self.flow, taken_up.layouts, self._staged_sinks())
+        self._times = EventTimes(self.flow, taken_up.times(self.log.latest))
         self._counting = frozenset({self.flow.operators[0].name})
         if self.log.latest is not None:
             self._deliver(self.log.latest)
@@ -334,6 +336,7 @@ class OneProcess:
             view=self.view,
             copies=self.conductor.copies,
             executors=self._there,
+            times=(told := self._times.told(clock_us=0, silence_us=0, components=plans)),
         )
         if misfortune == "planned":
             raise _DiedError
@@ -365,8 +368,11 @@ class OneProcess:
             run_id=self.run_id,
             batch=batch,
             before=before,
+            times=(times := self._times.after(told, reports)),
         )
-        return self.log.commit(record), reports
+        record = self.log.commit(record)
+        self._times.take(times, reports, 0)
+        return record, reports
 
     def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
         for _ in range(_PATIENCE):

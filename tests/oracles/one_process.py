@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.dataflow.staging import StagedSink
+from godwit.dataflow.windows.moments import NO_TIME, Arrivals, OperatorTime
+from godwit.dataflow.windows.operator import WindowedOperator
+from godwit.epoch.event_time import EventTimes, Times, closes
 from godwit.epoch.executor import Executor
 from godwit.epoch.instructions import (
     mask_of,
@@ -23,7 +27,7 @@ from godwit.epoch.instructions import (
 )
 from godwit.lane.lane import LaneOperator, run_lane, shipments
 from godwit.lane.messages import EpochInstruction, LaneReport
-from godwit.lane.wire import due_at, ship
+from godwit.lane.wire import due_at, ship, ship_arrivals
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.state.commit_log import CommitLog
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.operator import KeyedOperator
     from godwit.lane.lane import LaneFlow
     from godwit.lane.messages import StateInstruction
-    from godwit.lane.wire import Blob
+    from godwit.lane.wire import Blob, Shipment
     from godwit.state.records import StateId
 
 __all__ = ["OneProcess", "Took", "lane_operator", "run_stages"]
@@ -54,17 +58,25 @@ def lane_operator(
     index: int = 0,
     level: int = 1,
     feeds: tuple[tuple[int, UpstreamInput], ...] = (),
+    *,
+    outputs: Sequence[str] = (),
+    left_out: str = "",
 ) -> LaneOperator:
-    """Make an operator, whose output goes to no sink, what a lane wants it to be."""
+    """Make an operator what a lane wants it to be; `outputs` are names of sinks."""
     return LaneOperator(
         index=index,
         level=level,
         operator=operator,
         feeds=feeds,
-        outputs=(),
+        outputs=tuple(_staged(name) for name in outputs),
+        left_out=_staged(left_out) if left_out else None,
         state=EntryLayout(name=operator.name, schema=operator.schema),
         waiting=WaitingLayout(operator=operator.name, schema=operator.waiting),
     )
+
+
+def _staged(name: str) -> StagedSink:
+    return StagedSink(name=name, maps=(), keys=(), check=None, rejects=None, writer=None)
 
 
 @dataclass(slots=True)
@@ -101,7 +113,7 @@ def run_stages(
     told = shipments(flow, instruction)
     for index, batches in rows.items():
         for partition, batch in enumerate(batches):
-            for lane, payload in ship(told[index], batch, (0, partition, 0)):
+            for lane, payload in _sent(told[index], batch, partition):
                 boxes[lane].append(payload)
     took.source += (time.process_time() - cpu) * 1e3
     cpu = time.process_time()
@@ -125,6 +137,14 @@ def run_stages(
         for phase, spent in report.took_ms.items():
             took.phases[phase] = took.phases.get(phase, 0.0) + spent
     return reports
+
+
+def _sent(shipment: Shipment, batch: pa.RecordBatch, partition: int) -> Iterator[Blob]:
+    if isinstance(shipment.operator, WindowedOperator):
+        times = batch.column(batch.schema.get_field_index(shipment.operator.time.column))
+        found = Arrivals.of(times, shipment.time.not_after)
+        yield from ship_arrivals(shipment, found, (0, partition, 0, 0))
+    yield from ship(shipment, batch, (0, partition, 0))
 
 
 class OneProcess:
@@ -162,6 +182,9 @@ class OneProcess:
         self.load: frozenset[int] = frozenset()
         self.snapshots: tuple[int, ...] | None = None
         self.copies = Copies()
+        self.event_times: EventTimes | None = None
+        self.clock_us = 0
+        self._told: dict[str, OperatorTime] = {}
         self.log = CommitLog.create_or_open(
             CheckpointStorage.open(str(root / "checkpoint")),
             FlowIdentity(name="flow", num_key_groups=flow.num_key_groups),
@@ -177,6 +200,12 @@ class OneProcess:
             consume=self.consume,
         )
         places = places_of({"component": plan}, self._executors)
+        if self.event_times is not None:
+            self._told = self.event_times.told(
+                clock_us=self.clock_us,
+                silence_us=self.clock_us,
+                components=dict.fromkeys(self.event_times.components, plan),
+            )
         settled = [g for g in range(self.flow.num_key_groups) if g not in self.suspended]
         return EpochInstruction(
             epoch=self.log.latest_epoch + 1,
@@ -192,7 +221,10 @@ class OneProcess:
                     states=[
                         self._state_instruction(state, settled) for state in member.operator.states
                     ],
-                    always_load=False,
+                    always_load=closes(
+                        member.operator, self._told.get(member.operator.name, NO_TIME)
+                    ),
+                    time=self._told.get(member.operator.name, NO_TIME),
                 )
                 for member in self.flow.operators
             ),
@@ -246,9 +278,16 @@ class OneProcess:
                     consumed.setdefault(done.operator, []).extend(done.consumed)
                 for state, versions in done.versions.items():
                     self.copies.saw(report.executor, state, versions)
+        times = Times()
+        if self.event_times is not None:
+            times = self.event_times.after(self._told, reports)
+            self.event_times.take(times, reports, self.clock_us)
         return self.log.commit(
             CommitRecord(
                 epoch=epoch,
+                watermarks=dict(times.watermarks),
+                newest=dict(times.newest),
+                expired=dict(times.closed),
                 run_id="run",
                 segments=tuple(s for r in reports for s in r.segments),
                 snapshots=tuple(s for r in reports for s in r.snapshots),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import dataclass
 from importlib import import_module
@@ -87,6 +88,27 @@ def prepare_inputs(directory: Path) -> None:
     )
     for place in ("in", "in/flights"):
         _write(directory / place, rows)
+    rides = [
+        ("t1", "north", 0, 7.5),
+        ("t2", "north", 40, 12.0),
+        ("t1", "south", 70, 3.0),
+        ("t3", "north", 200, 9.0),
+    ]
+    start = dt.datetime(2024, 5, 1, 8, tzinfo=dt.UTC)
+    _write(
+        directory / "rides",
+        pa.table(
+            {
+                "taxi": [taxi for taxi, *_ in rides],
+                "zone": [zone for _, zone, *_ in rides],
+                "ts": pa.array(
+                    [start + dt.timedelta(minutes=after) for _, _, after, _ in rides],
+                    pa.timestamp("us", tz="UTC"),
+                ),
+                "fare": [fare for *_, fare in rides],
+            }
+        ),
+    )
     orders = {"symbol": ["A", "A"], "price": [9.0, 8.5], "size": [100, -100]}
     _write(directory / "in/orders", pa.table(orders))
     _write(

@@ -16,7 +16,7 @@ class NoSuchCallError(InvalidFlowError, AttributeError):
 
 
 _STREAM = ("map", "key_by")
-_KEYED = ("compute", "process")
+_KEYED = ("compute", "process", "window")
 
 _MEANT = {
     **dict.fromkeys(
@@ -35,9 +35,8 @@ _MEANT = {
         "Send the stream of a keyed operator to a sink, flow.sink(name, stream, sink), and start "
         "the flow.",
     ),
-    **dict.fromkeys(
-        ("withWatermark", "window"), "Flows have no event time and no windows; see the guide."
-    ),
+    "withWatermark": "Say it at the source, as in flow.source(name, df, "
+    'event_time="ts", slack="5 minutes").',
 }
 _ON_ROWS = frozenset(
     {

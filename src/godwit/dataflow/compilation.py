@@ -7,6 +7,7 @@ Everything that can be wrong with columns is found here, before anything runs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ from godwit.dataflow.nodes import (
     ProcessNode,
     SourceNode,
     StreamNode,
+    WindowedNode,
     feed_of,
     level_of,
     source_of,
@@ -43,6 +45,8 @@ from godwit.dataflow.nodes import (
 from godwit.dataflow.process import ProcessOperator
 from godwit.dataflow.staging import REJECTED
 from godwit.dataflow.types import is_key_type, key_type_remedy, plain_schema
+from godwit.dataflow.windows.binding import event_time_of, windowed_operator
+from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.model.errors import GodwitError, InvalidFlowError
 
 if TYPE_CHECKING:
@@ -106,6 +110,7 @@ class _Compilation:
         self.source_schemas: dict[tuple[str, DataFrameMaps], pa.Schema] = {}
         self.operators: dict[str, KeyedOperator] = {}
         self.maps: dict[MapNode, ArrowMap] = {}
+        self.timed: set[str] = set()
 
     def run(self) -> CompiledFlow:
         inputs: dict[str, Input] = {}
@@ -121,12 +126,25 @@ class _Compilation:
                 Component(name=name, operators=(self.operators[name],), level=levels[name])
                 for name in names
             ),
-            inputs=tuple(inputs[name] for name in names),
+            inputs=tuple(self.timed_input(inputs[name]) for name in names),
             outputs=tuple(self.outputs()),
             actions={node.name: _action(node) for node in self.flow.operators},
             formerly=self.formerly(),
             unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
+            times={
+                name: time for name, time in self.flow.event_times.items() if name in self.timed
+            },
         )
+
+    def timed_input(self, given: Input) -> Input:
+        """Add the column of event time, where an operator behind the source counts on it."""
+        if not isinstance(given, SourceInput) or given.source not in self.timed:
+            return given
+        time = self.flow.event_times[given.source]
+        schema = self.source_schemas[given.source, given.maps]
+        if time.column not in schema.names:
+            return given
+        return replace(given, time=schema.field(time.column))
 
     def formerly(self) -> dict[str, str]:
         """Names that operators had before."""
@@ -158,7 +176,7 @@ class _Compilation:
                     operator=node.name,
                     column=field.name,
                 )
-        if isinstance(node, ComputeNode):
+        if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
             inputs = pa.schema(
                 {
                     column: _column(schema, column, f"{where}, result {result!r}, reads", origin)
@@ -168,8 +186,15 @@ class _Compilation:
             )
         else:
             inputs = pa.schema([field for field in schema if field.name not in node.keys])
-        self.operators[node.name] = _operator(node, pa.schema(keys), inputs)
         exchanged = pa.schema([*keys, *(f for f in inputs if f.name not in node.keys)])
+        if isinstance(node, WindowedNode):
+            time = event_time_of(node, schema, origin)
+            if time.column not in exchanged.names:
+                exchanged = exchanged.append(schema.field(time.column))
+            self.operators[node.name] = windowed_operator(node, exchanged, inputs, time)
+            self.timed.add(source_of(node).name)
+        else:
+            self.operators[node.name] = _operator(node, pa.schema(keys), inputs)
         return self.input(node, exchanged)
 
     def input(self, node: OperatorNode, exchanged: pa.Schema) -> Input:
@@ -204,20 +229,43 @@ class _Compilation:
                 keys=feed.keys if complete_key else (),
                 sink=sink.sink,
             )
-            rejects = getattr(sink.sink, "rejects", None)
-            if rejects is None:
-                continue
-            name = f"{sink.name}_rejects"
-            check_unique("sink", name, {other.name for other in self.flow.sinks}, self.flow.name)
+            yield from self.rejects_of(sink.name, feed.name, sink.sink)
+        for node in self.flow.operators:
+            if isinstance(node, WindowedNode) and node.late is not None:
+                name = f"{node.name}_late"
+                self.insist_on_new(name)
+                operator = self.operators[node.name]
+                assert isinstance(operator, WindowedOperator)
+                check_column_names(operator.left_out.names, f"What is late for {node.name!r}")
+                yield Output(
+                    name=name,
+                    operator=node.name,
+                    maps=(),
+                    schema=operator.left_out,
+                    keys=(),
+                    sink=node.late,
+                    left_out=True,
+                )
+                yield from self.rejects_of(name, node.name, node.late)
+
+    def rejects_of(self, sink: str, operator: str, value: Any) -> Iterable[Output]:
+        """Give the sink that gets what another one cannot take, if there is one."""
+        rejects = getattr(value, "rejects", None)
+        if rejects is not None:
+            self.insist_on_new(f"{sink}_rejects")
             yield Output(
-                name=name,
-                operator=feed.name,
+                name=f"{sink}_rejects",
+                operator=operator,
                 maps=(),
                 schema=REJECTED,
                 keys=(),
                 sink=rejects,
-                rejects_of=sink.name,
+                rejects_of=sink,
             )
+
+    def insist_on_new(self, sink: str) -> None:
+        """Refuse the name of a sink that the user has given to another one."""
+        check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
 
     def columns(self, node: StreamNode) -> tuple[pa.Schema, str]:
         """Columns of a stream, and what to call the stream in a message."""
@@ -261,6 +309,8 @@ def _action(node: OperatorNode) -> str:
         return (
             f"process with {function_name(node.function)}, state {function_name(node.state_type)}"
         )
+    if isinstance(node, WindowedNode) and node.function is not None:
+        return f"process with {function_name(node.function)}"
     results = (
         f"{result} = {getattr(aggregate, 'name', type(aggregate).__name__)}"
         f"({', '.join(aggregate.columns)})"
@@ -269,7 +319,7 @@ def _action(node: OperatorNode) -> str:
     return f"compute {', '.join(results)}"
 
 
-def _operator(node: OperatorNode, keys: pa.Schema, inputs: pa.Schema) -> KeyedOperator:
+def _operator(node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema) -> KeyedOperator:
     if isinstance(node, ComputeNode):
         return ComputeOperator(
             name=node.name,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.maps import ArrowMap
     from godwit.dataflow.operator import KeyedOperator
+    from godwit.dataflow.windows.moments import SourceTime
     from godwit.state.records import StateId
 
 __all__ = [
@@ -51,6 +52,8 @@ class SourceInput:
     schema
         Columns that must come through the exchange: the key columns, then the others that the
         operator reads.
+    time
+        Column that holds the source's event time, if the flow uses that and the maps left it.
     """
 
     operator: str
@@ -58,6 +61,7 @@ class SourceInput:
     maps: tuple[Callable[[DataFrame], DataFrame], ...]
     keys: tuple[str, ...]
     schema: pa.Schema
+    time: pa.Field | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -118,6 +122,8 @@ class Output:
         The sink, as the user gave it.
     rejects_of
         Name of the sink whose refused rows these are; ``None`` for the operator's own rows.
+    left_out
+        Whether it gets the rows that the operator left out, and not its output.
     """
 
     name: str
@@ -127,6 +133,7 @@ class Output:
     keys: tuple[str, ...]
     sink: Any
     rejects_of: str | None = None
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -171,6 +178,8 @@ class CompiledFlow:
         Operator's name → name that it had before, as the user says.
     unnamed
         Operators whose names nobody chose: they follow from results, function and key.
+    times
+        Source → its event time, of those whose event time some operator uses.
     inputs
         One for each operator, in the order of `components`.
     outputs
@@ -188,6 +197,7 @@ class CompiledFlow:
     actions: Mapping[str, str]
     formerly: Mapping[str, str] = field(default_factory=dict)
     unnamed: frozenset[str] = frozenset()
+    times: Mapping[str, SourceTime] = field(default_factory=dict)
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
@@ -249,6 +259,13 @@ class CompiledFlow:
         """Return what feeds the operator of that name."""
         found = self.operator(operator).name
         return next(given for given in self.inputs if given.operator == found)
+
+    def source_of(self, operator: str) -> str:
+        """Return the source that the rows of the operator of that name descend from."""
+        given = self.input_of(operator)
+        while isinstance(given, UpstreamInput):
+            given = self.input_of(given.upstream)
+        return given.source
 
     def fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
         """Return the inputs that take the output of the operator of that name."""

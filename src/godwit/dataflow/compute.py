@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from godwit.state.evolution import StateUpgrade
 
 __all__ = ["ComputeOperator"]
+
+IntArray = npt.NDArray[np.int64]
 
 
 class ComputeOperator(MergeableOperator):
@@ -100,8 +103,11 @@ class ComputeOperator(MergeableOperator):
 
     def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
         """Merge partial states into one per group, neighbours with neighbours in rounds."""
-        states = partials.take(pa.array(groups.order))
-        for left, right, paired in pairing(groups.starts):
+        return self.merge_in_order(partials.take(pa.array(groups.order)), groups.starts)
+
+    def merge_in_order(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
+        """Merge the states ``starts[g]:starts[g + 1]`` into one, for every g."""
+        for left, right, paired in pairing(starts):
             merged = self._merge(
                 states.take(pa.array(left[paired])), states.take(pa.array(right)), None
             )
@@ -117,19 +123,20 @@ class ComputeOperator(MergeableOperator):
 
     def advance(self, step: Step) -> Advance:
         """Update the states of an epoch's keys with its rows or partial states."""
-        before = self._before(step)
-        if not step.partial:
-            state = self._joined(
-                self._update(slot, slot.of(before), step.groups, step.rows, step.keys)
-                for slot in self._slots
-            )
-        elif step.known.any():
-            state = self._merge(before, step.rows, step.keys)
-        else:
-            state = step.rows
+        state = self.updated(step)
         changed = slice(0, 0) if self.complete else slice(None)
         output = self.finish(step.keys[changed], state[changed])
         return Advance(state=state, removed=None, output=output)
+
+    def updated(self, step: Step) -> pa.RecordBatch:
+        """State of an epoch's keys after its rows or partial states."""
+        before = self._before(step)
+        if not step.partial:
+            return self._joined(
+                self._update(slot, slot.of(before), step.groups, step.rows, step.keys)
+                for slot in self._slots
+            )
+        return self._merge(before, step.rows, step.keys) if step.known.any() else step.rows
 
     def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Output rows for `keys` with `state`."""

@@ -82,7 +82,7 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
     given = flow.input_of(operator.name)
     yield from _labelled("does", [flow.actions[operator.name]])
     yield from _labelled("reads", [_reads(given)])
-    yield from _labelled("key", [_columns(operator.schema.keys)])
+    yield from _labelled("key", [_columns(operator.keys)])
     yield from _labelled("exchange", [_exchange(given, operator)])
     yield from _labelled("state", [_columns(operator.schema.values)])
     yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])

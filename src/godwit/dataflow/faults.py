@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["user_traceback"]
+from godwit.dataflow.naming import function_name
+from godwit.model.errors import UserFunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["function_failed", "user_traceback"]
 
 _OURS = str(Path(__file__).parent.parent)
 
@@ -33,3 +40,31 @@ def user_traceback(error: BaseException) -> str:
         one.stack = traceback.StackSummary.from_list(frames)
         pending += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
     return "".join(told.format()) if found else ""
+
+
+def function_failed(
+    operator: str, function: Callable[..., object], key: tuple[object, ...], error: BaseException
+) -> UserFunctionError:
+    """Say that a function that is called per key failed, for which key, and where."""
+    text = user_traceback(error)
+    if not text:
+        # No frame of the user's: the function ran, but what it returned is no iterable.
+        what = f"returned something that is not rows, for key {key!r}: {error}"
+        remedy = "Return a list of tuples or dicts, yield them, or return None."
+    else:
+        what = f"raised {type(error).__qualname__} for key {key!r}"
+        what += f": {error}" if str(error) else ""
+        remedy = f"Correct the function; its traceback is:\n{text}"
+        if isinstance(error, SystemExit):
+            remedy = (
+                "To stop a query, call query.stop() where it was started; to skip the rest "
+                f"of a key's rows, return. The call came from:\n{text}"
+            )
+    return UserFunctionError(
+        f"Function {function_name(function)!r} of operator {operator!r} {what}.",
+        remedy=remedy,
+        operator=operator,
+        key=key,
+        error=type(error).__qualname__,
+        traceback=text,
+    )

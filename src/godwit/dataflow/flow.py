@@ -15,6 +15,7 @@ from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import check_name, check_unique, type_name
 from godwit.dataflow.nodes import OperatorNode, SinkNode, SourceNode, feed_of, level_of
 from godwit.dataflow.stream import Stream
+from godwit.dataflow.windows.binding import source_time
 from godwit.model.errors import InvalidFlowError
 from godwit.model.key_groups import DEFAULT_NUM_KEY_GROUPS, MAX_NUM_KEY_GROUPS
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.windows.durations import Duration
+    from godwit.dataflow.windows.moments import SourceTime
 
 __all__ = ["LogicalFlow"]
 
@@ -74,6 +77,11 @@ class LogicalFlow:
         return MappingProxyType({name: node.dataframe for name, node in self._sources.items()})
 
     @property
+    def event_times(self) -> Mapping[str, SourceTime]:
+        """Name of a source → its event time, of those that have one."""
+        return MappingProxyType({n: node.time for n, node in self._sources.items() if node.time})
+
+    @property
     def operators(self) -> tuple[OperatorNode, ...]:
         """Keyed operators, in the order they were declared: upstream before downstream."""
         return tuple(self._operators.values())
@@ -92,7 +100,16 @@ class LogicalFlow:
         return tuple(self._sinks.values())
 
     @user_call
-    def source(self, name: str, dataframe: DataFrame) -> Stream:
+    def source(
+        self,
+        name: str,
+        dataframe: DataFrame,
+        *,
+        event_time: str | None = None,
+        slack: Duration = "0 seconds",
+        max_ahead: Duration = "1 day",
+        idle: Duration | None = None,
+    ) -> Stream:
         """Take rows from a streaming DataFrame.
 
         Parameters
@@ -102,12 +119,23 @@ class LogicalFlow:
         dataframe
             What ``spark.readStream...load()`` returns, transformed or not. What it was transformed
             by must need no state: no aggregation, no duplicates removed, no watermark.
+        event_time
+            Timestamp column that says when a row happened, for windows. Maps must leave it.
+        slack
+            How far the watermark stays behind the greatest event time seen: rows may be this late.
+        max_ahead
+            Rows that are further ahead of the driver's clock than this do not move the watermark,
+            and windows leave them out and count them.
+        idle
+            Once no rows have come for this long, their windows are over; by default they wait for
+            the next rows.
 
         Raises
         ------
         InvalidFlowError
             If the name is taken, this is not a streaming DataFrame of a classic session, the same
-            as that of the other sources, or Spark would keep state for it.
+            as that of the other sources, or Spark would keep state for it; or if a length of time
+            will not do.
         """
         check_unique("source", check_name("source", name), self._sources, self.name)
         streaming = getattr(dataframe, "isStreaming", None)
@@ -125,7 +153,8 @@ class LogicalFlow:
                 source=name,
             )
         self._check_source(name, dataframe)
-        node = self._sources[name] = SourceNode(name=name, dataframe=dataframe)
+        time = source_time(name, event_time=event_time, slack=slack, max_ahead=max_ahead, idle=idle)
+        node = self._sources[name] = SourceNode(name=name, dataframe=dataframe, time=time)
         return Stream(self, node)
 
     @user_call

@@ -69,7 +69,12 @@ class Groups:
         return np.concatenate([[0], np.cumsum(sizes)])
 
 
-def group_rows(hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, num_key_groups: int) -> Groups:
+def group_rows(
+    hashes: npt.NDArray[np.int64],
+    keys: pa.RecordBatch,
+    num_key_groups: int,
+    num_hashed: int | None = None,
+) -> Groups:
     """Group rows by key.
 
     Parameters
@@ -81,6 +86,9 @@ def group_rows(hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, num_key_grou
         (NaN and -0.0 are made canonical before they come here).
     num_key_groups
         Number of key groups.
+    num_hashed
+        How many of the key columns, from the first, the hash is of; ``None`` for all. Rows of one
+        hash that differ in the others (in their pane, say) are many, so those have a hash too.
 
     Notes
     -----
@@ -95,8 +103,9 @@ def group_rows(hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, num_key_grou
     ([1, 0, 1], [1, 0], [2, 3])
     """
     count = len(hashes)
-    order = _order_by_key_group_and_hash(hashes, num_key_groups)
-    ordered = hashes[order]
+    search = _told_apart(hashes, keys, num_hashed, num_key_groups)
+    order = _order_by_key_group_and_hash(hashes, search, num_key_groups)
+    ordered = search[order]
     begins = np.empty(count, np.bool_)
     begins[:1] = True
     np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
@@ -130,15 +139,17 @@ def group_rows(hashes: npt.NDArray[np.int64], keys: pa.RecordBatch, num_key_grou
     return groups
 
 
-def group_repeating_rows(keys: pa.RecordBatch, num_key_groups: int) -> Groups | None:
+def group_repeating_rows(
+    keys: pa.RecordBatch, num_key_groups: int, num_hashed: int | None = None
+) -> Groups | None:
     """Group rows as `group_rows` does, if keys seem to repeat; ``None`` if they do not.
 
     Parameters
     ----------
     keys
         N rows of canonical key columns.
-    num_key_groups
-        Number of key groups.
+    num_key_groups, num_hashed
+        As for `group_rows`.
     """
     columns = [_bits(column) for column in keys.columns]
     if not all(_is_numbered(column.type) for column in columns):
@@ -150,8 +161,10 @@ def group_repeating_rows(keys: pa.RecordBatch, num_key_groups: int) -> Groups | 
     # Keys are numbered as they first appear: a new one is one more than all before it.
     newest = np.maximum.accumulate(numbers)
     first_row = np.flatnonzero(np.diff(newest, prepend=-1))
-    hashes = hash_keys(keys.take(pa.array(first_row)))
-    order = _order_by_key_group_and_hash(hashes, num_key_groups)
+    distinct = keys.take(pa.array(first_row))
+    hashes = hash_keys(distinct.select(list(range(num_hashed or keys.num_columns))))
+    search = _told_apart(hashes, distinct, num_hashed, num_key_groups)
+    order = _order_by_key_group_and_hash(hashes, search, num_key_groups)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     hashes = hashes[order]
@@ -182,14 +195,27 @@ def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def _order_by_key_group_and_hash(
-    hashes: npt.NDArray[np.int64], num_key_groups: int
+def _told_apart(
+    hashes: npt.NDArray[np.int64],
+    keys: pa.RecordBatch,
+    num_hashed: int | None,
+    num_key_groups: int,
 ) -> npt.NDArray[np.int64]:
-    """Rows ordered by key group, hash and arrival."""
+    """Hash the columns that are not hashed yet too; the bits of the key group stay as they are."""
+    if num_hashed is None or num_hashed == keys.num_columns:
+        return hashes
+    others = hash_keys(keys.select(list(range(num_hashed, keys.num_columns))))
+    return hashes ^ (others << (num_key_groups - 1).bit_length())
+
+
+def _order_by_key_group_and_hash(
+    hashes: npt.NDArray[np.int64], search: npt.NDArray[np.int64], num_key_groups: int
+) -> npt.NDArray[np.int64]:
+    """Rows ordered by the key group of `hashes`, then `search`, then arrival."""
     bits = num_key_groups.bit_length() - 1
     if num_key_groups != 1 << bits:
-        return np.lexsort((hashes, key_groups_of(hashes, num_key_groups)))
-    sortable = hashes.view(np.uint64) ^ np.uint64(1 << 63)
+        return np.lexsort((search, key_groups_of(hashes, num_key_groups)))
+    sortable = search.view(np.uint64) ^ np.uint64(1 << 63)
     if bits:
         # The key group is the hash's lowest bits: rotated to the top, one sort orders by both.
         high = sortable >> np.uint64(bits)
@@ -197,9 +223,9 @@ def _order_by_key_group_and_hash(
         sortable |= high
     # Rows as the lowest bits of what is sorted make a plain sort (three times as fast as argsort)
     # yield the order, and arrival order within equal hashes, at the price of as many hash bits.
-    row_bits = np.uint64((1 << max(len(hashes) - 1, 0).bit_length()) - 1)
+    row_bits = np.uint64((1 << max(len(search) - 1, 0).bit_length()) - 1)
     packed = sortable & ~row_bits
-    packed |= np.arange(len(hashes), dtype=np.uint64)
+    packed |= np.arange(len(search), dtype=np.uint64)
     packed.sort()
     packed &= row_bits
     order = packed.view(np.int64)

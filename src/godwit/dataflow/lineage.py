@@ -55,7 +55,7 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
     description = operator.describe_state()
     return OperatorVersion(
         kind=operator.kind,
-        keys=columns_of(operator.schema.keys),
+        keys=columns_of(operator.keys),
         states={state.state: description for state in operator.states},
         waiting=columns_of(operator.waiting),
         formerly=flow.formerly.get(operator.name, ""),

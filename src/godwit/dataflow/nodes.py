@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.dataflow.aggregates import Aggregate
+    from godwit.dataflow.windows.moments import SourceTime
+    from godwit.dataflow.windows.spec import WindowSpec
 
 __all__ = [
     "Codec",
@@ -27,6 +29,7 @@ __all__ = [
     "SinkNode",
     "SourceNode",
     "StreamNode",
+    "WindowedNode",
     "feed_of",
     "level_of",
     "source_of",
@@ -37,10 +40,17 @@ Codec: TypeAlias = Literal["msgpack", "pickle"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourceNode:
-    """A streaming DataFrame under a name."""
+    """A streaming DataFrame under a name.
+
+    Attributes
+    ----------
+    time
+        Its event time, if it has one.
+    """
 
     name: str
     dataframe: DataFrame
+    time: SourceTime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,6 +120,42 @@ class ProcessNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WindowedNode:
+    """Aggregates, or a function of the user, per key and window of event time.
+
+    Attributes
+    ----------
+    windows
+        Windows of one length each, or one session.
+    time
+        Column that holds the event time; ``None`` for the one that follows from the stream.
+    update
+        Whether windows are emitted as they grow, and not when they are over.
+    late
+        Sink of the rows that are left out, if any.
+    aggregates
+        Name of the result → aggregate; empty where there is a function.
+    function, output
+        Function of the user, and columns of the rows that it returns.
+    formerly, named
+        As in `ComputeNode`.
+    """
+
+    name: str
+    upstream: StreamNode
+    keys: tuple[str, ...]
+    windows: tuple[WindowSpec, ...]
+    time: str | None
+    update: bool
+    late: Any
+    aggregates: Mapping[str, Aggregate]
+    function: Callable[..., Any] | None = None
+    output: pa.Schema | None = None
+    formerly: str = ""
+    named: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SinkNode:
     """A place for results."""
 
@@ -118,7 +164,7 @@ class SinkNode:
     sink: Any
 
 
-OperatorNode: TypeAlias = ComputeNode | ProcessNode
+OperatorNode: TypeAlias = ComputeNode | ProcessNode | WindowedNode
 StreamNode: TypeAlias = SourceNode | MapNode | OperatorNode
 
 

@@ -104,7 +104,8 @@ class KeyedOperator(ABC):
     inputs
         Columns the operator reads besides the key columns.
     schema
-        Key columns and state columns.
+        Columns that tell entries of state apart, which begin with the key columns, and state
+        columns.
     output
         Columns of its output: the key columns, then the results.
     complete
@@ -121,6 +122,11 @@ class KeyedOperator(ABC):
     @abstractmethod
     def advance(self, step: Step) -> Advance:
         """Process one epoch's input of one lane."""
+
+    @property
+    def keys(self) -> pa.Schema:
+        """Key columns: the first that tell entries apart; their hash chooses the key group."""
+        return self.schema.keys
 
     @property
     def states(self) -> tuple[StateId, ...]:

@@ -38,7 +38,7 @@ from godwit.dataflow.codec import (
     make_state,
 )
 from godwit.dataflow.emitted import Emitted
-from godwit.dataflow.faults import user_traceback
+from godwit.dataflow.faults import function_failed
 from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
@@ -46,7 +46,6 @@ from godwit.dataflow.state_upgrade import upgrade_between
 from godwit.model.errors import (
     InvalidFlowError,
     StateEncodingError,
-    UserFunctionError,
 )
 from godwit.state.evolution import StateDescription, columns_of
 from godwit.state.schema import StateSchema
@@ -172,7 +171,7 @@ class ProcessOperator(KeyedOperator):
         except BaseException as error:
             # Also SystemExit and KeyboardInterrupt, which would take the executor's Python with
             # them and say nothing.
-            raise self._function_failed(keys[group], error) from error
+            raise function_failed(self.name, self._function, keys[group], error) from error
         return emitted, ends, removed
 
     @property
@@ -256,30 +255,6 @@ class ProcessOperator(KeyedOperator):
             blobs = [kept_blobs.get(group, b"") for group in range(len(keys))]
         column = pa.array(blobs, pa.large_binary())
         return pa.RecordBatch.from_arrays([column], schema=self.schema.values), dropped
-
-    def _function_failed(self, key: tuple[Any, ...], error: BaseException) -> UserFunctionError:
-        text = user_traceback(error)
-        if not text:
-            # No frame of the user's: the function ran, but what it returned is no iterable.
-            what = f"returned something that is not rows, for key {key!r}: {error}"
-            remedy = "Return a list of tuples or dicts, yield them, or return None."
-        else:
-            what = f"raised {type(error).__qualname__} for key {key!r}"
-            what += f": {error}" if str(error) else ""
-            remedy = f"Correct the function; its traceback is:\n{text}"
-            if isinstance(error, SystemExit):
-                remedy = (
-                    "To stop a query, call query.stop() where it was started; to skip the rest "
-                    f"of a key's rows, return. The call came from:\n{text}"
-                )
-        return UserFunctionError(
-            f"Function {function_name(self._function)!r} of operator {self.name!r} {what}.",
-            remedy=remedy,
-            operator=self.name,
-            key=key,
-            error=type(error).__qualname__,
-            traceback=text,
-        )
 
 
 class _Meter:

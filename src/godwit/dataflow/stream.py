@@ -10,7 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from godwit.dataflow.aggregates import builtin
+from godwit.dataflow.call_checks import (
+    check_aggregate,
+    check_formerly,
+    check_function,
+    describe,
+)
 from godwit.dataflow.calls import no_such_call
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import (
@@ -32,6 +37,7 @@ from godwit.dataflow.nodes import (
     source_of,
 )
 from godwit.dataflow.types import SchemaLike, to_schema
+from godwit.dataflow.windowed_stream import WindowedStream
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.flow import LogicalFlow
+    from godwit.dataflow.windows.spec import WindowSpec
 
 __all__ = ["KeyedStream", "Stream"]
 
@@ -54,12 +61,12 @@ class Stream:
     node: StreamNode
 
     def __repr__(self) -> str:
-        return f"<Stream of flow {self.flow.name!r}: {_describe(self.node)}>"
+        return f"<Stream of flow {self.flow.name!r}: {describe(self.node)}>"
 
     if not TYPE_CHECKING:  # a type checker would take every name for granted
 
         def __getattr__(self, name: str) -> Any:
-            raise no_such_call(name, f"A stream ({_describe(self.node)})", keyed=False)
+            raise no_such_call(name, f"A stream ({describe(self.node)})", keyed=False)
 
     @user_call
     def map(self, function: Callable[[Any], Any], *, schema: SchemaLike | None = None) -> Stream:
@@ -85,8 +92,8 @@ class Stream:
         >>> flights.map(lambda df: df.where("arr_delay is not null"))  # doctest: +SKIP
         """
         feed, _ = feed_of(self.node)
-        where = f"map on {_describe(feed)}"
-        _check_function(function, where, "map(lambda df: df.where(...))")
+        where = f"map on {describe(feed)}"
+        check_function(function, where, "map(lambda df: df.where(...))")
         if schema is not None and isinstance(feed, SourceNode):
             raise InvalidFlowError(
                 f"{where} was given a schema, but Spark knows the columns of a DataFrame.",
@@ -108,7 +115,7 @@ class Stream:
         InvalidFlowError
             If there is no column, one is not text, or one comes twice.
         """
-        where = f"key_by on {_describe(self.node)}"
+        where = f"key_by on {describe(self.node)}"
         if not columns:
             raise InvalidFlowError(
                 f"{where} names no column.", remedy='Name at least one, as in key_by("symbol").'
@@ -139,14 +146,14 @@ class KeyedStream:
 
     def __repr__(self) -> str:
         return (
-            f"<KeyedStream of flow {self.flow.name!r}: {_describe(self.node)} "
+            f"<KeyedStream of flow {self.flow.name!r}: {describe(self.node)} "
             f"by {', '.join(self.keys)}>"
         )
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            where = f"A keyed stream ({_describe(self.node)} by {', '.join(self.keys)})"
+            where = f"A keyed stream ({describe(self.node)} by {', '.join(self.keys)})"
             raise no_such_call(name, where, keyed=True)
 
     @user_call
@@ -187,14 +194,14 @@ class KeyedStream:
         self._check_not_results(name=name, output=output, formerly=formerly)
         if not aggregates:
             raise InvalidFlowError(
-                f"compute by {listing(self.keys)} on {_describe(self.node)} has no aggregates.",
+                f"compute by {listing(self.keys)} on {describe(self.node)} has no aggregates.",
                 remedy="Name a result, as in compute(flights=gw.count()).",
             )
         action = "_".join(aggregates)
         if len(aggregates) > 3:
             action = "_".join([*list(aggregates)[:2], f"{len(aggregates) - 2}_more"])
         named, name = name is not None, self._operator_name(name, action)
-        _check_formerly(name, formerly)
+        check_formerly(name, formerly)
         if output not in ("update", "complete"):
             raise InvalidFlowError(
                 f"Operator {name!r} has output={output!r}.",
@@ -211,7 +218,7 @@ class KeyedStream:
                     operator=name,
                     column=result,
                 )
-            _check_aggregate(aggregate, result, name)
+            check_aggregate(aggregate, result, name)
         check_column_names([*self.keys, *aggregates], f"Operator {name!r}")
         return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
             ComputeNode(
@@ -272,12 +279,12 @@ class KeyedStream:
             If the function cannot be called, state or output are left out, the codec is not known,
             or the operator's name is taken.
         """
-        where = f"process by {listing(self.keys)} on {_describe(self.node)}"
-        _check_function(function, where, "process(clear_market, state=..., output=...)")
+        where = f"process by {listing(self.keys)} on {describe(self.node)}"
+        check_function(function, where, "process(clear_market, state=..., output=...)")
         action = function_name(function)
         named = name is not None
         name = self._operator_name(name, "process" if action == "<lambda>" else action)
-        _check_formerly(name, formerly)
+        check_formerly(name, formerly)
         if not callable(state):
             raise InvalidFlowError(
                 f"Operator {name!r} has no type of state, but {state!r}."
@@ -324,6 +331,49 @@ class KeyedStream:
             )
         )
 
+    @user_call
+    def window(
+        self,
+        *windows: WindowSpec,
+        time: str | None = None,
+        output: Literal["append", "update"] = "append",
+        late: Any = None,
+        name: str | None = None,
+        formerly: str | None = None,
+    ) -> WindowedStream:
+        """Say which windows of event time the next operator works on.
+
+        Parameters
+        ----------
+        *windows
+            ``gw.tumbling(...)``, ``gw.hopping(...)``, several of them at once, or one
+            ``gw.session(...)``.
+        time
+            Column that holds the event time. Default: that of the source; after windows, the end
+            of the window.
+        output
+            ``"append"``: a window comes out once, when the watermark has passed its end.
+            ``"update"``: a window comes out in every epoch in which it grows.
+        late
+            Sink of the rows that are left out: too late for every window, too far ahead of the
+            clock, or without an event time. They are counted in any case.
+        name, formerly
+            As of `compute`; they stand here so that results may have any name.
+
+        Raises
+        ------
+        InvalidFlowError
+            If there is no window, a session comes with others, or an option will not do.
+
+        Examples
+        --------
+        >>> hourly = flights.key_by("origin").window(gw.tumbling("1 hour"))  # doctest: +SKIP
+        >>> hourly.compute(mean=gw.mean("arr_delay"), flights=gw.count())  # doctest: +SKIP
+        """
+        return WindowedStream.of(
+            self, windows, time=time, output=output, late=late, name=name, formerly=formerly
+        )
+
     def _operator_name(self, name: str | None, action: str) -> str:
         if name is not None:
             return name
@@ -334,61 +384,8 @@ class KeyedStream:
             if value is not None and not isinstance(value, str):
                 given = "an aggregate" if hasattr(value, "bind") else type_name(value)
                 raise InvalidFlowError(
-                    f"compute by {listing(self.keys)} on {_describe(self.node)} was given "
+                    f"compute by {listing(self.keys)} on {describe(self.node)} was given "
                     f"{given} for {option}=.",
                     remedy=f"{option}= is an option of compute and takes text; a result cannot be "
                     f"called {option!r}, so choose another name for it.",
                 )
-
-
-def _describe(node: StreamNode) -> str:
-    feed, maps = feed_of(node)
-    kind = "source" if isinstance(feed, SourceNode) else "operator"
-    after = f" after {len(maps)} map{'s' if len(maps) > 1 else ''}" if maps else ""
-    return f"{kind} {feed.name!r}{after}"
-
-
-def _check_function(function: object, where: str, example: str) -> None:
-    if not callable(function):
-        raise InvalidFlowError(
-            f"{where} was given a value of type {type_name(function)}, which cannot be called.",
-            remedy=f"Give it a function, as in {example}.",
-        )
-
-
-def _check_formerly(name: str, formerly: object) -> None:
-    if formerly is not None and (not isinstance(formerly, str) or formerly in ("", name)):
-        raise InvalidFlowError(
-            f"Operator {name!r} has formerly={formerly!r}.",
-            remedy="Give the other name that it has in the checkpoint, or leave formerly= out.",
-            operator=name,
-        )
-
-
-def _check_aggregate(aggregate: Any, result: str, operator: str) -> None:
-    # Asked of the type, since a column of Spark's has an attribute of any name.
-    if not callable(getattr(type(aggregate), "bind", None)):
-        raise InvalidFlowError(
-            f"Operator {operator!r} has a result {result!r} that is no aggregate, but "
-            f"{_spark_function(aggregate) or type_name(aggregate)}.",
-            remedy=f'Give an aggregate of Godwit\'s, as in compute({result}=gw.sum("column")); '
-            f"there are {', '.join(f'gw.{name}' for name in builtin.__all__)}.",
-            operator=operator,
-            column=result,
-        )
-    for column in aggregate.columns:
-        if not isinstance(column, str):
-            raise InvalidFlowError(
-                f"Operator {operator!r}, result {result!r}, was given a value of type "
-                f"{type_name(column)} in place of a column's name.",
-                remedy=f'Name columns by text, as in compute({result}=gw.sum("column")).',
-                operator=operator,
-                column=result,
-            )
-
-
-def _spark_function(value: object) -> str:
-    """Say what a column of Spark's is, such as ``F.sum("v")``; nothing of other values."""
-    if not type(value).__module__.startswith("pyspark.sql"):
-        return ""
-    return f"{value!r}, which Spark would compute on a DataFrame"

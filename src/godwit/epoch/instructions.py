@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from godwit.dataflow.windows.moments import NO_TIME
 from godwit.lane.messages import OperatorInstruction, Place, StateInstruction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from godwit.dataflow.windows.moments import OperatorTime
     from godwit.epoch.executor import Executor
     from godwit.migration import EpochPlan
     from godwit.state.chains import Chains
@@ -61,6 +63,7 @@ def operator_instruction(
     chains: Chains,
     states: Sequence[StateInstruction],
     always_load: bool,
+    time: OperatorTime = NO_TIME,
 ) -> OperatorInstruction:
     """Tell the lanes of one operator what they need for the next epoch.
 
@@ -81,6 +84,8 @@ def operator_instruction(
         others need it: if an executor dies after its lane has sent its output, Spark runs the lane
         again elsewhere, and some receivers have the first attempt's rows and some the second's. So
         both must be the same, whatever the second one finds in its local store.
+    time
+        Event time of the operator in this epoch.
     """
     assignment = plan.assignment
     num_key_groups = assignment.num_key_groups
@@ -100,6 +105,7 @@ def operator_instruction(
         load=~suspended if always_load else mask_of(plan.load, num_key_groups),
         waiting=tuple(waiting.values()),
         resumed=mask_of(plan.consume, num_key_groups),
+        time=time,
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.epoch.event_time import closes
 from godwit.epoch.instructions import mask_of, operator_instruction, places_of, state_instruction
 from godwit.lane.messages import EpochInstruction
 from godwit.migration import LossPolicy
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.lineage import Layouts
+    from godwit.dataflow.windows.moments import OperatorTime
     from godwit.epoch.executor import Executor
     from godwit.epoch.settings import LaneSettings
     from godwit.lane.messages import StateInstruction
@@ -93,6 +95,7 @@ class Instructor:
         view: ProtocolView,
         copies: Copies,
         executors: Mapping[str, Executor],
+        times: Mapping[str, OperatorTime],
     ) -> EpochInstruction:
         """Tell the lanes of an epoch what they need; the caller holds the conductor."""
         places = places_of(plans, executors)
@@ -114,7 +117,11 @@ class Instructor:
                             places=places,
                             chains=self._log.chains,
                             states=states,
-                            always_load=component.level < self._flow.levels or self._loads,
+                            # Windows that are over come out of all key groups, or of none.
+                            always_load=component.level < self._flow.levels
+                            or self._loads
+                            or closes(operator, times[operator.name]),
+                            time=times[operator.name],
                         )
                     )
         return EpochInstruction(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.epoch.event_time import arrivals_of
 from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
 from godwit.model.pairs import KeyGroupPairs
 from godwit.model.per_key_group import PerKeyGroup
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.dataflow.compiled import CompiledFlow, Component
+    from godwit.epoch.event_time import Times
     from godwit.lane.messages import LaneReport, OperatorReport
     from godwit.migration import Copies, EpochPlan
     from godwit.state.chains import Chains
@@ -33,6 +35,7 @@ def record_of(
     run_id: str,
     batch: BatchRef | None,
     before: BatchRef | None,
+    times: Times,
 ) -> CommitRecord:
     """Name everything that the lanes of an epoch wrote.
 
@@ -46,6 +49,8 @@ def record_of(
         The micro-batch that it covers, if any.
     before
         The last one that was covered before.
+    times
+        Event time as the epoch leaves it.
     """
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
@@ -63,6 +68,9 @@ def record_of(
         outputs=tuple(o for r in ordered for o in r.outputs),
         consumed=consumed,
         assignments={name: plan.assignment.to_dict() for name, plan in plans.items()},
+        watermarks=dict(times.watermarks),
+        newest=dict(times.newest),
+        expired=dict(times.closed),
     )
 
 
@@ -132,10 +140,21 @@ def outcome_of(
         waited={name: tuple(sorted(set(key_groups))) for name, key_groups in waited.items()},
         reach={c.name: reach_of(c.states, tables, chains, copies) for c in flow.components},
         tables=tables,
+        watermarks=dict(record.watermarks),
+        left_out=left_out_of(reports),
         changelog_bytes=sum(s.block.length for s in record.segments),
         snapshot_bytes=sum(s.block.length for s in record.snapshots),
         lane_ms=lane_ms,
     )
+
+
+def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
+    """Operator → reason → rows that it left out, of those that left any out."""
+    counts = {
+        operator: {"late": found.late, "ahead": found.ahead, "untimed": found.untimed}
+        for operator, found in arrivals_of(reports).items()
+    }
+    return {operator: of for operator, of in counts.items() if any(of.values())}
 
 
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:

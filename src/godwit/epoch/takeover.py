@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from godwit.dataflow.lineage import flow_version, layouts_of
+from godwit.epoch.event_time import Times
 from godwit.epoch.outcomes import state_bytes
 from godwit.migration import LoadSummary, inputs
 from godwit.model.assignment import Assignment, even_assignment
@@ -18,7 +19,7 @@ from godwit.state.copying import forget_sparks_progress
 from godwit.state.flow_changes import FlowChanges, changes_to
 from godwit.state.paths import IDENTITY
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
-from godwit.state.records import FlowIdentity
+from godwit.state.records import FlowIdentity, StateId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.lineage import Layouts
     from godwit.epoch.executor import Executor
+    from godwit.state.records import CommitRecord
     from godwit.state.storage import CheckpointStorage
 
 _T = TypeVar("_T")
@@ -76,6 +78,18 @@ class TakenUp:
     def renamed(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
         """Give what was recorded by names of the last run, by those of this one."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
+
+    def times(self, latest: CommitRecord | None) -> Times:
+        """Event time as the last epoch left it, by the names of this run."""
+        if latest is None:
+            return Times()
+        closed = {}
+        for text, moment in latest.expired.items():
+            operator, _, state = text.rpartition("/")
+            name = self.changes.renamed.get(operator, operator)
+            if name not in self.changes.added:
+                closed[str(StateId(name, state))] = moment
+        return Times(watermarks=latest.watermarks, newest=latest.newest, closed=closed)
 
 
 def take_up(

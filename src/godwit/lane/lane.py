@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.lane.executor import claim_local_store, current_executor, local_store_root
 from godwit.lane.files import LaneFiles
 from godwit.lane.messages import LaneReport, SentLoad
 from godwit.lane.operator_lane import run_operator
 from godwit.lane.outputs import stage_output
 from godwit.lane.pairs import pairs_sent
-from godwit.lane.wire import Header, Shipment, Tally, ship
+from godwit.lane.wire import Header, Shipment, Tally, ship, unpack_rows
 from godwit.model.errors import GodwitError
 from godwit.state.local_store import LocalStore
 
@@ -52,8 +53,8 @@ class LaneOperator:
         Its index in the flow, its level, itself.
     feeds
         What takes its output: (index of the operator fed, maps on the way, its input).
-    outputs
-        Sinks that take its output and want rows.
+    outputs, left_out
+        Sinks that take its output and want rows, and the one of the rows that it leaves out.
     state, waiting
         How its state, and rows that wait for it, are read from the checkpoint.
     """
@@ -65,6 +66,7 @@ class LaneOperator:
     outputs: tuple[StagedSink, ...]
     state: EntryLayout
     waiting: WaitingLayout
+    left_out: StagedSink | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,13 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
                 operator=operator,
                 feeds=tuple((names.index(i.operator), i) for i in flow.fed_by(operator.name)),
                 outputs=tuple(
-                    staged[o.name] for o in flow.outputs_of(operator.name) if o.name in staged
+                    staged[o.name]
+                    for o in flow.outputs_of(operator.name)
+                    if o.name in staged and not o.left_out
+                ),
+                left_out=next(
+                    (staged.get(o.name) for o in flow.outputs_of(operator.name) if o.left_out),
+                    None,
                 ),
                 state=layouts[operator.name][0],
                 waiting=layouts[operator.name][1],
@@ -113,7 +121,14 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
 def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:
     """How rows reach each operator in this epoch, in the flow's order."""
     return tuple(
-        Shipment(index=o.index, level=o.level, operator=o.operator, places=told.places)
+        Shipment(
+            index=o.index,
+            level=o.level,
+            operator=o.operator,
+            places=told.places,
+            time=told.time,
+            keeps_left_out=o.left_out is not None,
+        )
         for o, told in zip(flow.operators, instruction.operators, strict=True)
     )
 
@@ -184,6 +199,7 @@ class _Lane:
                 continue
             arrived = by_operator.get(member.index, [])
             arrived.sort(key=lambda item: item[0].origin)
+            self._take_left_out(member, arrived)
             output = run_operator(
                 member,
                 self.instruction,
@@ -194,6 +210,26 @@ class _Lane:
             )
             if output is not None:
                 yield from self._pass_on(member, output)
+
+    def _take_left_out(self, member: LaneOperator, arrived: list[tuple[Header, bytes]]) -> None:
+        """Stage the rows that an operator left out for the sink that gets them."""
+        if member.left_out is None:
+            return
+        assert isinstance(member.operator, WindowedOperator), "no other operator leaves rows out"
+        batches = [
+            unpack_rows(payload, member.operator.left_out)
+            for header, payload in arrived
+            if header.is_left_out
+        ]
+        if batches:
+            stage_output(
+                member.left_out,
+                pa.Table.from_batches(batches),
+                self.files,
+                operator=member.operator.name,
+                epoch=self.instruction.epoch,
+                place=self.place,
+            )
 
     def _pass_on(self, member: LaneOperator, output: pa.RecordBatch) -> Iterator[Blob]:
         """Send an operator's output to the operators it feeds and stage it for its sinks."""

@@ -11,10 +11,13 @@ import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from godwit.dataflow.windows.moments import NO_TIME, Arrivals
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from godwit.dataflow.windows.moments import OperatorTime
     from godwit.model.errors import GodwitError
     from godwit.model.pairs import KeyGroupPairs
     from godwit.model.per_key_group import PerKeyGroup
@@ -91,6 +94,8 @@ class OperatorInstruction:
     resumed
         Shape ``(num_key_groups,)``: key groups whose waiting rows are processed in this epoch,
         before its own.
+    time
+        Event time of the operator.
     """
 
     places: npt.NDArray[np.int32]
@@ -99,6 +104,7 @@ class OperatorInstruction:
     load: npt.NDArray[np.bool_]
     waiting: tuple[SegmentRef, ...]
     resumed: npt.NDArray[np.bool_]
+    time: OperatorTime = NO_TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +185,8 @@ class OperatorReport:
         Key groups whose waiting rows were processed.
     versions
         State → key group → version its local table is at now.
+    arrivals
+        What was found of event time while rows were sent here.
     """
 
     operator: str
@@ -187,6 +195,7 @@ class OperatorReport:
     waited: list[int]
     consumed: list[int]
     versions: dict[StateId, PerKeyGroup]
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

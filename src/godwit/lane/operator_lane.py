@@ -17,10 +17,16 @@ import pyarrow as pa
 
 from godwit.dataflow.groups import Groups, group_rows
 from godwit.dataflow.operator import Advance, MergeableOperator, Step
+from godwit.dataflow.windows.moments import Arrivals
+from godwit.dataflow.windows.operator import Entries, WindowedOperator
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.waiting import set_aside, with_waiting
+from godwit.lane.windows import window_output
+from godwit.lane.wire import unpack_arrivals
+from godwit.model.errors import EpochFailedError
 from godwit.model.per_key_group import PerKeyGroup
+from godwit.state.changes import EntryRange
 from godwit.state.entries import StateRows
 from godwit.state.hydration import Hydration, recover_chains
 
@@ -58,6 +64,11 @@ def run_operator(
     """
     clock = _Clock(report.took_ms)
     operator, told = member.operator, instruction.operators[member.index]
+    windowed = operator if isinstance(operator, WindowedOperator) else None
+    closes = windowed is not None and windowed.closes(told.time)
+    found = sum((unpack_arrivals(p) for h, p in arrived if h.is_arrivals), Arrivals())
+    source_rows = sum(header.rows for header, _ in arrived)
+    arrived = [(h, p) for h, p in arrived if not (h.is_arrivals or h.is_left_out)]
     (state,) = told.states  # an operator of several would be processed in another way
     num_key_groups = len(told.places)
     mine = told.places == report.place
@@ -92,17 +103,23 @@ def run_operator(
     to_snapshot = np.zeros(num_key_groups, np.bool_)
     to_snapshot[list(state.to_snapshot)] = True
     to_snapshot &= here
-    needed = (touched & ~suspended) | due | to_snapshot
-    cold = hydration.bring_forward(here if operator.complete else needed, here)
+    needed = here if operator.complete or closes else (touched & ~suspended) | due | to_snapshot
+    cold = hydration.bring_forward(needed, here)
+    gone = None
+    if windowed is not None:
+        if closes and cold.any():
+            raise _cold(operator.name, cold)
+        gone = EntryRange(column=windowed.pane_position, end=windowed.gone_before(told.time.closed))
+        hydration.local.expire(np.flatnonzero(here), gone)
     clock.lap("apply")
-    _write_snapshots(state.state, hydration.local, np.flatnonzero(to_snapshot & ~cold), files)
+    snapshot = np.flatnonzero(to_snapshot & ~cold)
+    _write_snapshots(state.state, hydration.local, snapshot, files, gone)
     clock.lap("snapshot")
 
     waits = suspended | cold
     resuming = np.flatnonzero(due & ~waits)
     # A key group that was to resume still waits, even if no row of this epoch is its own.
     waited = np.flatnonzero((touched | due) & waits)
-    source_rows = sum(header.rows for header, _ in arrived)
     rows = set_aside(rows, waits, files)
     if resuming.size:
         rows = with_waiting(rows, resuming, told.waiting, member.waiting, instruction.storage)
@@ -110,6 +127,7 @@ def run_operator(
 
     local, advanced = hydration.local, None
     if rows.batch.num_rows:
+        rows = rows.numbered(instruction.epoch)
         advanced = _advance(rows, state.state, local, files, clock)
     report.operators.append(
         OperatorReport(
@@ -119,8 +137,20 @@ def run_operator(
             waited=waited.tolist(),
             consumed=resuming.tolist(),
             versions={state.state: _versions(local, np.flatnonzero(here))},
+            arrivals=found,
         )
     )
+    if windowed is not None:
+        output = window_output(
+            windowed,
+            told.time,
+            local,
+            np.flatnonzero(here),
+            groups=None if advanced is None else advanced.groups,
+            changed=None if advanced is None else advanced.entries,
+        )
+        clock.lap("windows")
+        return output
     if operator.complete and isinstance(operator, MergeableOperator):
         output = _everything(operator, local, np.flatnonzero(here & ~waits), advanced)
         clock.lap("complete")
@@ -138,6 +168,11 @@ class _Advanced:
     output: pa.RecordBatch
     load: KeyGroupLoad
 
+    @property
+    def entries(self) -> Entries:
+        """The entries that changed, as they are now."""
+        return Entries(hashes=self.groups.hashes, keys=self.keys, values=self.state)
+
 
 def _advance(
     rows: LaneRows, state: StateId, local: LocalState, files: LaneFiles, clock: _Clock
@@ -145,7 +180,7 @@ def _advance(
     """Process rows, and write what changed."""
     operator, cpu = rows.operator, time.process_time()
     keys, columns = rows.keys, rows.columns
-    groups = group_rows(rows.hashes, keys, rows.num_key_groups)
+    groups = rows.grouped(keys)
     keys = keys.take(pa.array(groups.first_row))
     if rows.partial:
         assert isinstance(operator, MergeableOperator), "only such operators get partial states"
@@ -208,12 +243,26 @@ def _versions(local: LocalState, here: KeyGroups) -> PerKeyGroup:
 
 
 def _write_snapshots(
-    state: StateId, local: LocalState, key_groups: KeyGroups, files: LaneFiles
+    state: StateId,
+    local: LocalState,
+    key_groups: KeyGroups,
+    files: LaneFiles,
+    gone: EntryRange | None,
 ) -> None:
     if key_groups.size:
         versions = local.versions[key_groups]
         of = dict(zip(key_groups.tolist(), versions.tolist(), strict=True))
-        files.snapshots(state, of, local.scan(key_groups))
+        live = None if gone is None else gone.rest
+        files.snapshots(state, of, local.scan(key_groups, live))
+
+
+def _cold(operator: str, cold: npt.NDArray[np.bool_]) -> EpochFailedError:
+    return EpochFailedError(
+        f"Operator {operator!r} was told to close windows, but {np.count_nonzero(cold)} key groups "
+        "are not here.",
+        remedy="The next attempt loads them.",
+        operator=operator,
+    )
 
 
 def _everything(

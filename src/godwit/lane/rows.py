@@ -7,7 +7,7 @@ payload is combined by itself, which keeps the order of arrival.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,12 +17,14 @@ import pyarrow as pa
 from godwit.dataflow.groups import group_rows
 from godwit.dataflow.hashing import hash_keys
 from godwit.dataflow.operator import MergeableOperator
+from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.lane.wire import partial_schema, raw_schema, unpack_rows
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from godwit.dataflow.groups import Groups
     from godwit.dataflow.operator import KeyedOperator
     from godwit.lane.wire import Header
 
@@ -62,7 +64,7 @@ class LaneRows:
             operator=operator,
             num_key_groups=num_key_groups,
             batch=batch,
-            hashes=hash_keys(batch.select(operator.schema.keys.names)),
+            hashes=hash_keys(batch.select(operator.keys.names)),
             partial=partial,
         )
 
@@ -73,7 +75,7 @@ class LaneRows:
 
     @property
     def keys(self) -> pa.RecordBatch:
-        """Key columns."""
+        """Columns that tell entries apart: the key columns first."""
         return self.batch.select(self.operator.schema.keys.names)
 
     @property
@@ -98,7 +100,7 @@ class LaneRows:
             return self
         assert isinstance(self.operator, MergeableOperator), "only partial states can be merged"
         keys = self.keys
-        groups = group_rows(self.hashes, keys, self.num_key_groups)
+        groups = self.grouped(keys)
         states = self.operator.combine(groups, self.columns)
         keys = keys.take(pa.array(groups.first_row))
         return LaneRows(
@@ -110,6 +112,16 @@ class LaneRows:
             hashes=groups.hashes,
             partial=True,
         )
+
+    def grouped(self, keys: pa.RecordBatch) -> Groups:
+        """Group the rows by entry; `keys` are `self.keys`, which are made anew when asked for."""
+        return group_rows(self.hashes, keys, self.num_key_groups, len(self.operator.keys))
+
+    def numbered(self, epoch: int) -> LaneRows:
+        """Give rows numbers in order of arrival, if their entries are told apart by that."""
+        if not isinstance(self.operator, WindowedOperator):
+            return self
+        return replace(self, batch=self.operator.numbered(self.batch, epoch))
 
     def before(self, later: LaneRows) -> LaneRows:
         """Return these rows, then those that came later, of the same kind."""

@@ -18,12 +18,15 @@ import pyarrow as pa
 from godwit.dataflow.groups import group_repeating_rows, group_rows
 from godwit.dataflow.hashing import canonical_keys, hash_keys
 from godwit.dataflow.operator import MergeableOperator
+from godwit.dataflow.windows.moments import NO_TIME, Arrivals
+from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from godwit.dataflow.operator import KeyedOperator
+    from godwit.dataflow.windows.moments import OperatorTime
 
 __all__ = [
     "Blob",
@@ -34,14 +37,16 @@ __all__ = [
     "partial_schema",
     "raw_schema",
     "ship",
+    "ship_arrivals",
 ]
 
 Blob = tuple[int, bytes]
 """Number of a place, and a payload for it."""
 
 _HEADER = struct.Struct("<BBHIIIIQ4x")  # 32 bytes: Arrow wants its buffers aligned
-_ROWS, _PARTIAL = 0, 1  # the first byte; 0xFF is left to whatever carries payloads
+_ROWS, _PARTIAL, _LEFT_OUT, _ARRIVALS = range(4)  # 0xFF is left to whatever carries payloads
 _LEVEL = 1  # where the header has it
+_FOUND = struct.Struct("<4q")
 _MAX_CHUNK_ROWS = 1_000_000
 _SAMPLE = 0xF  # one hash in sixteen
 
@@ -53,7 +58,7 @@ class Header:
     Attributes
     ----------
     kind
-        Raw rows or partial states.
+        Raw rows, partial states, rows that were left out, or what was found while rows were sent.
     level
         Level of the components it is for.
     operator
@@ -82,6 +87,16 @@ class Header:
         """Whether the rows are partial states."""
         return self.kind == _PARTIAL
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the rows are those that an operator over event time left out."""
+        return self.kind == _LEFT_OUT
+
+    @property
+    def is_arrivals(self) -> bool:
+        """Whether the payload says what was found while rows were sent."""
+        return self.kind == _ARRIVALS
+
 
 def raw_schema(operator: KeyedOperator) -> pa.Schema:
     """Columns of raw rows: the key columns, then the others that the operator reads."""
@@ -104,6 +119,12 @@ def due_at(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[byt
     return due, later
 
 
+def unpack_arrivals(payload: bytes) -> Arrivals:
+    """Read what was found while rows were sent."""
+    newest, late, ahead, untimed = _FOUND.unpack_from(payload, _HEADER.size)
+    return Arrivals(newest=newest, late=late, ahead=ahead, untimed=untimed)
+
+
 def unpack_rows(payload: bytes, schema: pa.Schema) -> pa.RecordBatch:
     """Read the record batch of a payload, without copying it."""
     return pa.ipc.read_record_batch(pa.py_buffer(payload)[_HEADER.size :], schema)
@@ -123,12 +144,18 @@ class Shipment:
         The operator.
     places
         Shape ``(num_key_groups,)``: the place of each key group.
+    time
+        Event time of the operator in this epoch.
+    keeps_left_out
+        Whether rows that the operator leaves out are wanted.
     """
 
     index: int
     level: int
     operator: KeyedOperator
     places: npt.NDArray[np.int32]
+    time: OperatorTime = NO_TIME
+    keeps_left_out: bool = False
 
 
 class Tally:
@@ -176,6 +203,23 @@ class Tally:
         self.size_bytes += np.bincount(key_groups, per_row[places], minlength=len(self.rows))
 
 
+def ship_arrivals(
+    shipment: Shipment, found: Arrivals, origin: tuple[int, int, int, int], rows: int = 0
+) -> Iterator[Blob]:
+    """Send what was found while rows were sent, to any lane of the operator.
+
+    Parameters
+    ----------
+    rows
+        Rows that no other payload counts.
+    """
+    header = _HEADER.pack(_ARRIVALS, shipment.level, shipment.index, *origin, rows)
+    yield (
+        int(shipment.places[0]),
+        header + _FOUND.pack(found.newest, found.late, found.ahead, found.untimed),
+    )
+
+
 def ship(
     shipment: Shipment,
     columns: pa.RecordBatch,
@@ -189,7 +233,7 @@ def ship(
     shipment
         Which operator, and where its key groups are.
     columns
-        N rows of `raw_schema`.
+        N rows of `raw_schema`; of an operator over event time, of what arrives there.
     origin
         The sender (see `Header`).
     tally
@@ -207,15 +251,27 @@ def _ship_chunk(
     tally: Tally | None,
 ) -> Iterator[Blob]:
     operator, num_key_groups = shipment.operator, len(shipment.places)
+    rows = columns.num_rows
+    if isinstance(operator, WindowedOperator):
+        arranged = operator.arrange(columns, shipment.time)
+        if arranged.left_out is not None:
+            yield from ship_arrivals(shipment, arranged.found, origin, rows)
+            if shipment.keeps_left_out:
+                yield from _ship_left_out(shipment, arranged.left_out, origin)
+            rows = 0
+        columns = arranged.rows
+        if not columns.num_rows:
+            return
+    own = len(operator.keys)
     # The hash does not travel: computing it again in the lane costs less than carrying it.
     keys = canonical_keys(columns.select(operator.schema.keys.names))
     kind = _ROWS
     mergeable = operator if isinstance(operator, MergeableOperator) else None
-    groups = None if mergeable is None else group_repeating_rows(keys, num_key_groups)
+    groups = None if mergeable is None else group_repeating_rows(keys, num_key_groups, own)
     if groups is None:
-        hashes = hash_keys(keys)
+        hashes = hash_keys(keys.select(list(range(own))))
         if mergeable is not None and combining_pays(hashes):
-            groups = group_rows(hashes, keys, num_key_groups)
+            groups = group_rows(hashes, keys, num_key_groups, own)
     if mergeable is not None and groups is not None:
         states = mergeable.combine(groups, columns.select(operator.inputs.names))
         keys = keys.take(pa.array(groups.first_row))
@@ -229,7 +285,6 @@ def _ship_chunk(
         batch = pa.RecordBatch.from_arrays([*keys.columns, *others], schema=raw_schema(operator))
         key_groups = key_groups_of(hashes, num_key_groups)
     places = shipment.places[key_groups]
-    rows = columns.num_rows
     sent_bytes = {}
     for place, part in split_by_place(batch, places):
         header = _HEADER.pack(kind, shipment.level, shipment.index, *origin, rows)
@@ -239,6 +294,16 @@ def _ship_chunk(
         rows = 0
     if tally is not None and sent_bytes:
         tally.add(key_groups, places, sent_bytes)
+
+
+def _ship_left_out(
+    shipment: Shipment, rows: pa.RecordBatch, origin: tuple[int, int, int, int]
+) -> Iterator[Blob]:
+    keys = canonical_keys(rows.select(shipment.operator.keys.names))
+    key_groups = key_groups_of(hash_keys(keys), len(shipment.places))
+    for place, part in split_by_place(rows, shipment.places[key_groups]):
+        header = _HEADER.pack(_LEFT_OUT, shipment.level, shipment.index, *origin, 0)
+        yield place, header + part.serialize().to_pybytes()
 
 
 def split_by_place(

@@ -111,6 +111,11 @@ class EpochOutcome:
         Component → executor → key group → epoch up to which the copy there misses nothing.
     tables
         Executor → state → key group → version of the table in the local store there.
+    watermarks
+        Source → watermark as the epoch left it, microseconds since 1970-01-01 UTC.
+    left_out
+        Operator → reason → rows that belong to none of its windows: ``late`` for all of them,
+        too far ``ahead`` of the clock, ``untimed``.
     changelog_bytes, snapshot_bytes
         What was written.
     lane_ms
@@ -129,6 +134,8 @@ class EpochOutcome:
     waited: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reach: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     tables: Mapping[str, Mapping[Any, Mapping[int, int]]] = field(default_factory=dict)
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     changelog_bytes: int = 0
     snapshot_bytes: int = 0
     lane_ms: Mapping[str, float] = field(default_factory=dict)
@@ -173,6 +180,8 @@ class EpochOutcome:
                 }
                 for name, sent in self.traffic.items()
             },
+            "watermarks": dict(self.watermarks),
+            "left_out": {name: dict(counts) for name, counts in self.left_out.items()},
             "changelog_bytes": self.changelog_bytes,
             "snapshot_bytes": self.snapshot_bytes,
             "lane_ms": {phase: round(ms, 1) for phase, ms in self.lane_ms.items()},

@@ -68,7 +68,7 @@ class EpochDriver:
 
     def without_input(self) -> None:
         """Carry out an epoch without input, unless nothing is due any more."""
-        self._carry_out(lambda: self._run.without_input() if self._run.view.due else None)
+        self._carry_out(lambda: self._run.without_input() if self._run.due else None)
 
     def pause(self, seconds: float) -> None:
         """Wait a moment, or until the gate closes."""

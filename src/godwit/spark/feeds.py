@@ -46,11 +46,14 @@ class FeedInput:
         Slots of its columns: key columns, then the others.
     schema
         Their names and Arrow types.
+    time
+        Slot of the event time, at one of the inputs of a feed; ``None`` at the others.
     """
 
     operator: int
     slots: tuple[str, ...]
     schema: pa.Schema
+    time: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class Feed:
         DataFrame maps, in order.
     columns
         Column → slot.
+    types
+        Slot → Arrow type.
     inputs
         The operators.
     """
@@ -72,6 +77,7 @@ class Feed:
     source: str
     maps: tuple[Any, ...]
     columns: dict[str, str] = field(default_factory=dict)
+    types: dict[str, pa.DataType] = field(default_factory=dict)
     inputs: list[FeedInput] = field(default_factory=list)
 
 
@@ -92,23 +98,23 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
         if feed is None:
             feed = Feed(source=given.source, maps=given.maps)
             feeds.append(feed)
-        taken = dict.fromkeys(feed.columns.values())
-        for column in given.schema:
+        for column in [*given.schema, *([] if given.time is None else [given.time])]:
             if column.name not in feed.columns:
-                slot = _free_slot(column.type, taken)
+                slot = _free_slot(column.type, feed.types)
                 feed.columns[column.name] = slot
-                taken[slot] = None
+                feed.types[slot] = column.type
         feed.inputs.append(
             FeedInput(
                 operator=index,
                 slots=tuple(feed.columns[name] for name in given.columns),
                 schema=given.schema,
+                time=None if given.time is None or feed.inputs else feed.columns[given.time.name],
             )
         )
     return tuple(sorted(feeds, key=lambda feed: feed.source))
 
 
-def _free_slot(dtype: pa.DataType, taken: dict[str, None]) -> str:
+def _free_slot(dtype: pa.DataType, taken: Mapping[str, pa.DataType]) -> str:
     number = 0
     while (slot := f"{dtype}_{number}".replace(" ", "")) in taken:
         number += 1
@@ -119,8 +125,7 @@ def streaming_dataframe(feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame
     """Make of all feeds one streaming DataFrame of slots (and a tag, where there are several)."""
     types: dict[str, pa.DataType] = {}
     for feed in feeds:
-        for given in feed.inputs:
-            types.update(zip(given.slots, given.schema.types, strict=True))
+        types.update(feed.types)
     selected = []
     for number, feed in enumerate(feeds):
         frame = sources[feed.source]
@@ -153,8 +158,10 @@ def arrow_schema(dataframe: DataFrame) -> pa.Schema:
 
 def read_feeds(
     feeds: tuple[tuple[FeedInput, ...], ...], table: pa.Table
-) -> Iterator[tuple[FeedInput, pa.RecordBatch]]:
-    """Rows of each operator: its input, and its columns under their own names.
+) -> Iterator[tuple[FeedInput, pa.RecordBatch, pa.Array | None]]:
+    """Rows of each operator: its input, its columns under their own names, and event times.
+
+    Event times come once for every feed that has them.
 
     Parameters
     ----------
@@ -172,4 +179,5 @@ def read_feeds(
         rows = rows.combine_chunks()
         for given in inputs:
             columns = [rows[slot].chunk(0) for slot in given.slots]
-            yield given, pa.RecordBatch.from_arrays(columns, schema=given.schema)
+            times = None if given.time is None else rows[given.time].chunk(0)
+            yield given, pa.RecordBatch.from_arrays(columns, schema=given.schema), times

@@ -117,6 +117,7 @@ class Flow(LogicalFlow):
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         control: Control | None = None,
+        close_at_end: bool = True,
     ) -> Query:
         """Start the flow.
 
@@ -168,6 +169,10 @@ class Flow(LogicalFlow):
         control
             Lets the stream balance and scale itself, as in ``gw.Control(period="10 seconds")``;
             by default nothing moves unless somebody says so.
+        close_at_end
+            Whether windows that are still open come out once a bounded input (``availableNow``)
+            has ended. Rows of theirs are late in a later run; give ``False`` to keep them open for
+            it.
 
         Returns
         -------
@@ -198,6 +203,7 @@ class Flow(LogicalFlow):
             ),
             access=access,
             single_driver=single_driver,
+            close_at_end=close_at_end,
             name=name,
             metrics_port=metrics_port,
             metrics_host=metrics_host,

@@ -6,6 +6,7 @@ import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from godwit.epoch.event_time import EventTimes
 from godwit.epoch.instructor import Instructor
 from godwit.epoch.takeover import remembered_load, run_started, take_up
 from godwit.lane.lane import lane_flow
@@ -173,6 +174,7 @@ def open_run(
             program=program,
             counting=frozenset(flow.operators[f.inputs[0].operator].name for f in feeds),
             few=FewRows(schema),
+            times=EventTimes(flow, taken_up.times(log.latest), close_at_end=options.close_at_end),
             gate=gate,
             spark=spark,
         )

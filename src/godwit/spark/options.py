@@ -34,6 +34,8 @@ class Options:
         groups begin, what becomes of those whose executor dies.
     lanes
         How lanes read and write state.
+    close_at_end
+        Whether windows that are open come out once a bounded input has ended.
     metrics_port, metrics_host
         Where metrics are served, if anywhere.
     control
@@ -54,6 +56,7 @@ class Options:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     control: Control | None = None
+    close_at_end: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (("executors", 1), ("executors_timeout_s", 0), ("retain_epochs", 1)):

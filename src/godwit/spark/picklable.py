@@ -11,7 +11,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from godwit.dataflow.naming import error_line, function_name
-from godwit.dataflow.nodes import ComputeNode, SourceNode, feed_of
+from godwit.dataflow.nodes import ComputeNode, ProcessNode, SourceNode, WindowedNode, feed_of
 from godwit.model.errors import InvalidFlowError
 from godwit.spark import by_value
 
@@ -46,12 +46,14 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
     for node in flow.operators:
         context = {"operator": node.name}
         after = f"of operator {node.name!r}"
-        if isinstance(node, ComputeNode):
+        if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
             for result, aggregate in node.aggregates.items():
                 yield f"Aggregate {result!r} {after}", aggregate, context
         else:
+            assert node.function is not None, "what has no aggregates has a function"
             yield f"Function {function_name(node.function)!r} {after}", node.function, context
-            yield f"The type of state {after}", node.state_type, context
+            if isinstance(node, ProcessNode):
+                yield f"The type of state {after}", node.state_type, context
         yield from _maps(node.upstream)
     for sink in flow.sinks:
         yield from _maps(sink.upstream)

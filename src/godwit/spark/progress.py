@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,12 +55,13 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         ``<sink>_rejects``), ``crossedBytes`` (sent between operators on different executors),
         ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``),
         ``laneMs`` (per phase of the lanes, the sum over lanes), ``changelogBytes``,
-        ``snapshotBytes``, ``stateBytes`` (of the key groups touched), ``numKeys`` (distinct keys
-        touched), ``waitingKeyGroups``, ``suspendedKeyGroups``, ``inFlightKeyGroups``,
-        ``plannedMoves`` (key groups that are to move and are not in flight yet), ``keyGroups``
-        (component → executor → number), ``executors`` (executor → ``lanes``, ``draining``,
-        ``cpuMs`` and ``busyMs``: CPU time that its lanes spent on key groups in this epoch, and
-        time that they were busy with them, waiting included).
+        ``snapshotBytes``, ``watermarks`` (source → ISO 8601, UTC), ``leftOutRows`` (operator →
+        ``late``, ``ahead``, ``untimed``), ``stateBytes`` (of the key groups touched), ``numKeys``
+        (distinct keys touched), ``waitingKeyGroups``, ``suspendedKeyGroups``,
+        ``inFlightKeyGroups``, ``plannedMoves`` (key groups that are to move and are not in flight
+        yet), ``keyGroups`` (component → executor → number), ``executors`` (executor → ``lanes``,
+        ``draining``, ``cpuMs`` and ``busyMs``: CPU time that its lanes spent on key groups in this
+        epoch, and time that they were busy with them, waiting included).
     """
     took = watch.took_ms()
     return {
@@ -76,6 +77,8 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         "laneMs": {phase: round(ms, 1) for phase, ms in outcome.lane_ms.items()},
         "changelogBytes": outcome.changelog_bytes,
         "snapshotBytes": outcome.snapshot_bytes,
+        "watermarks": {source: _iso(moment) for source, moment in outcome.watermarks.items()},
+        "leftOutRows": {name: dict(counts) for name, counts in outcome.left_out.items()},
         "stateBytes": sum(int(load.state_bytes.sum()) for load in outcome.loads.values()),
         "numKeys": sum(int(load.keys.sum()) for load in outcome.loads.values()),
         "waitingKeyGroups": sum(len(c.waiting) for c in view.components.values()),
@@ -96,3 +99,12 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
             for name, lanes in view.executors.items()
         },
     }
+
+
+def _iso(moment_us: int) -> str:
+    """Write a moment as text; one that no calendar has, as its microseconds."""
+    try:
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)
+    except OverflowError:
+        return str(moment_us)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -68,7 +68,7 @@ class QuietEpochs:
 
     def _is_busy(self) -> bool:
         view = self._run.view
-        return self._driver.busy or view.waiting or view.due
+        return self._driver.busy or view.waiting or self._run.due
 
     def _ended_well(self) -> bool:
         return self._driver.failure is None and not self._driver.closed and self._thread.is_alive()
@@ -77,12 +77,12 @@ class QuietEpochs:
         self._run.use_this_thread()
         quiet = 0
         while self._goes_on():
-            view = self._run.view
-            quiet = quiet + 1 if (view.due or view.awaits) and self._is_quiet() else 0
+            due = self._run.due
+            quiet = quiet + 1 if (due or self._run.view.awaits) and self._is_quiet() else 0
             # Between two micro-batches Spark looks quiet for a moment.
             if quiet < 2:
                 self._driver.pause(_LOOK_S)
-            elif view.due:
+            elif due:
                 self._carry_out()
                 quiet = 0
             else:
@@ -99,8 +99,10 @@ class QuietEpochs:
         self._looked_s = time.monotonic()
         if self._spark_query.isActive:
             return True
-        view = self._run.view
-        return self._spark_query.exception() is None and (view.waiting or view.due)
+        if self._spark_query.exception() is not None:
+            return False
+        self._run.end_input()
+        return self._run.view.waiting or self._run.due
 
     def _is_quiet(self) -> bool:
         if not self._spark_query.isActive:

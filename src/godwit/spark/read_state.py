@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from godwit.dataflow.naming import did_you_mean, listing
+from godwit.dataflow.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.dataflow.state_text import state_as_json
+from godwit.dataflow.windows.description import gone_before
+from godwit.dataflow.windows.grid import BEGINNING
 from godwit.model.errors import CheckpointError
 from godwit.state.blocks import read_batch
+from godwit.state.changes import EntryRange
 from godwit.state.commit_log import CommitLog
 from godwit.state.entries import ColumnsByName, EntryLayout, Former
 from godwit.state.evolution import StateDescription, described
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.state.chains import Chains, KeyGroupChain
+    from godwit.state.entries import StateRows
 
 __all__ = ["read_state"]
 
@@ -59,7 +63,8 @@ def read_state(
     -------
     DataFrame
         One row per key: ``key_group``, the key columns, and the state columns. Structured Python
-        state written as msgpack comes as JSON text.
+        state written as msgpack comes as JSON text. Of an operator over windows, one row per key
+        and pane, with the start of the pane as ``pane``.
 
     Raises
     ------
@@ -92,13 +97,15 @@ def read_state(
             f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
             remedy="Read it once the operator has seen rows.",
         )
-    layout = _layout(log, chains, state, len(found.keys))
+    layout = _layout(log, chains, state, len(found.keys) + len(found.states[state.state].entries))
     schema = layout.schema
     readable = found.states[state.state].codec == "msgpack"
+    described_as = found.states[state.state]
+    live = _live_panes(log, chains.epoch, state, described_as, len(found.keys))
     shown = pa.schema(
         [
             pa.field("key_group", pa.int32()),
-            *schema.keys,
+            *(_shown_name(field, schema) for field in schema.keys),
             *([pa.field(schema.values[0].name, pa.string())] if readable else schema.values),
         ]
     )
@@ -109,7 +116,9 @@ def read_state(
         for batch in batches:
             for chunk in batch.column(0).to_pylist():
                 for chain in pickle.loads(chunk):  # noqa: S301  our own driver's
-                    yield _shown(storage, chain, layout, shown, cache, readable=readable)
+                    rows = read_chain(storage, chain, layout, cache=cache)
+                    rows = rows if live is None else rows.take(live.positions(rows.keys))
+                    yield _shown(chain.key_group, rows, shown, readable=readable)
 
     frame = spark.createDataFrame(chunks, "chains binary").repartition(len(chunks))
     return frame.mapInArrow(read, from_arrow_schema(shown))
@@ -157,24 +166,32 @@ def _layout(log: CommitLog, chains: Chains, state: StateId, num_keys: int) -> En
 
 def _live(description: StateDescription) -> frozenset[str]:
     """Names of the columns whose results were not let go."""
-    if description.codec != "arrow":
+    if description.codec != "arrow" or description.type is None:
         return frozenset(name for name, _ in description.columns)
     return frozenset(name for result in description.type.values() for name in result["state"])
 
 
-def _shown(
-    storage: CheckpointStorage,
-    chain: KeyGroupChain,
-    layout: EntryLayout,
-    shown: pa.Schema,
-    cache: BatchCache,
-    *,
-    readable: bool,
-) -> pa.RecordBatch:
-    rows = read_chain(storage, chain, layout, cache=cache)
+def _live_panes(
+    log: CommitLog, epoch: int, state: StateId, described_as: StateDescription, keys: int
+) -> EntryRange | None:
+    """Panes that some open window needs; ``None`` for state without panes."""
+    if described_as.windows is None:
+        return None
+    closed = log.record(epoch).expired.get(str(state), BEGINNING)
+    return EntryRange(column=keys, first=gone_before(described_as, closed))
+
+
+def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:
+    """Give columns of ours the name that they have for people, unless the user has one of it."""
+    name = field.name.removeprefix(f"{RESERVED_PREFIX}_")
+    taken = {*schema.keys.names, *schema.values.names}
+    return field if name in taken else field.with_name(name)
+
+
+def _shown(key_group: int, rows: StateRows, shown: pa.Schema, *, readable: bool) -> pa.RecordBatch:
     values: list[Any] = rows.values.columns
     if readable:
         texts = [None if blob is None else state_as_json(blob) for blob in values[0].to_pylist()]
         values = [pa.array(texts, pa.string())]
-    key_groups = pa.array([chain.key_group] * len(rows.hashes), pa.int32())
+    key_groups = pa.array([key_group] * len(rows.hashes), pa.int32())
     return pa.RecordBatch.from_arrays([key_groups, *rows.keys.columns, *values], schema=shown)

@@ -17,6 +17,7 @@ migrations end while no rows arrive (`docs/decisions/0009-epochs-without-input.m
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.compiled import CompiledFlow
+    from godwit.epoch.event_time import EventTimes
     from godwit.epoch.instructor import Instructor
     from godwit.lane.messages import EpochInstruction, LaneReport
     from godwit.migration import EpochPlan, ProtocolView
@@ -90,6 +92,8 @@ class Run:
         Operators whose rows are the source's: one for each feed.
     few
         Takes the rows of small epochs to the driver.
+    times
+        Event time of sources and operators.
     gate
         Says when the query is to stop.
     spark
@@ -123,6 +127,7 @@ class Run:
         program: ShippedProgram,
         counting: frozenset[str],
         few: FewRows,
+        times: EventTimes,
         gate: EpochGate,
         spark: SparkSession,
     ) -> None:
@@ -130,7 +135,7 @@ class Run:
         self.run_id = instructor.run_id
         self._lease, self._instructor, self._errands = lease, instructor, errands
         self._watch, self._lost, self._batches = watch, lost, batches
-        self._note, self.controlling = note, controlling
+        self._note, self._times, self.controlling = note, times, controlling
         self._program, self._counting, self._gate = program, counting, gate
         self._few = few
         self._spark = spark
@@ -173,6 +178,22 @@ class Run:
     def without_input(self) -> None:
         """Carry out an epoch without a micro-batch."""
         self._epoch(None, None)
+
+    @property
+    def due(self) -> bool:
+        """Whether an epoch has something to do even if it has no input."""
+        view = self.view
+        return view.due or (
+            not view.holds
+            and self._times.is_due(
+                silence_us=time.monotonic_ns() // 1000,
+                components=view.components,
+            )
+        )
+
+    def end_input(self) -> None:
+        """Take note that no rows will come any more: windows that are open are over."""
+        self._times.end_input()
 
     def let_time_pass(self) -> None:
         """Tell the conductor that nothing runs, and yet time passes."""
@@ -252,6 +273,11 @@ class Run:
         plans = self._begin(epoch)
         try:
             forced = self._beside.submit(self._force, batch)
+            told = self._times.told(
+                clock_us=time.time_ns() // 1000,
+                silence_us=time.monotonic_ns() // 1000,
+                components=plans,
+            )
             with watch.phase("plan"), self.conducting.turn() as conductor:
                 instruction = self._instructor.epoch(
                     epoch,
@@ -259,12 +285,14 @@ class Run:
                     view=conductor.view,
                     copies=conductor.copies,
                     executors=self._watch.executors,
+                    times=told,
                 )
             self.at_step("planned", epoch)
             with watch.phase("stages"):
                 reports = self._stages(batch, rows, instruction)
             _raise_first_error(reports)
             self.at_step("staged", epoch)
+            times = self._times.after(told, reports)
             record = record_of(
                 epoch,
                 reports,
@@ -272,10 +300,12 @@ class Run:
                 run_id=self.run_id,
                 batch=batch,
                 before=self._last_batch,
+                times=times,
             )
             with watch.phase("commit"):
                 forced.result()
                 record = self.log.commit(record)
+            self._times.take(times, reports, time.monotonic_ns() // 1000)
         except BaseException as error:
             with self.conducting.turn() as conductor:
                 conductor.abort(epoch, str(error) or repr(error))

@@ -16,8 +16,9 @@ import pyarrow as pa
 from pyspark import RDD, TaskContext
 from pyspark.traceback_utils import SCCallSiteSync
 
+from godwit.dataflow.windows.moments import Arrivals
 from godwit.lane.lane import run_lane, shipments
-from godwit.lane.wire import due_at, ship
+from godwit.lane.wire import due_at, ship, ship_arrivals
 from godwit.spark.exchange import exchange, on_executors, placed
 from godwit.spark.feeds import read_feeds
 from godwit.spark.parcels import parted, report_parcel
@@ -153,8 +154,12 @@ def ship_source(
     partition = context.partitionId() if context is not None else 0
     told = shipments(program.lanes, instruction)
     for number, table in enumerate(_chunks(program.schema, batches)):
-        for given, columns in read_feeds(program.feeds, table):
-            yield from ship(told[given.operator], columns, (0, partition, number))
+        for given, columns, times in read_feeds(program.feeds, table):
+            shipment = told[given.operator]
+            if times is not None:
+                found = Arrivals.of(times, shipment.time.not_after)
+                yield from ship_arrivals(shipment, found, (0, partition, number, 0))
+            yield from ship(shipment, columns, (0, partition, number))
 
 
 def _chunks(schema: pa.Schema, batches: Iterable[bytes]) -> Iterator[pa.Table]:

@@ -15,7 +15,43 @@ from godwit.state.image import TableImage, Upserts
 if TYPE_CHECKING:
     from godwit.state.schema import StateSchema
 
-__all__ = ["Changes", "Contents", "sizes_of"]
+__all__ = ["Changes", "Contents", "EntryRange", "sizes_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRange:
+    """Entries whose moment lies in a range.
+
+    Attributes
+    ----------
+    column
+        Position among the key columns of the state of the one that holds the moment, a timestamp
+        of microseconds.
+    first, end
+        From the one up to, but not including, the other; microseconds since 1970-01-01 UTC.
+    """
+
+    column: int
+    first: int = -(2**63)
+    end: int = 2**63 - 1
+
+    @property
+    def rest(self) -> EntryRange:
+        """What comes after it."""
+        return EntryRange(column=self.column, first=self.end)
+
+    def rows_of(self, image: TableImage, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of `rows` that are in the range."""
+        return rows[self._inside(image.keys[self.column].gather(rows).values.view(np.int64))]
+
+    def positions(self, keys: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Positions of the entries that are in the range."""
+        moments = keys.column(self.column).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return np.flatnonzero(self._inside(moments))
+
+    def _inside(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        inside: npt.NDArray[np.bool_] = (moments >= self.first) & (moments < self.end)
+        return inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

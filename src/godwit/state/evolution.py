@@ -53,11 +53,17 @@ class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
         Plain values. Of aggregates: result → ``state``, the names of its columns, and
         ``aggregate``, what the aggregate says of itself. Of Python values: what their type looks
         like.
+    entries
+        Columns that tell the entries of one key apart; none where a key has one.
+    windows
+        Windows of event time that the entries are panes of, as plain values.
     """
 
     columns: Columns
     codec: Literal["arrow", "msgpack", "pickle"]
     type: Any = None
+    entries: Columns = ()
+    windows: Any = None
 
 
 class StateUpgrade(Protocol):

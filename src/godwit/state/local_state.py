@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.state.changes import Changes, Contents
+from godwit.state.changes import Changes, Contents, EntryRange
 from godwit.state.table import StateTable
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class LocalState:
         self._tables: dict[int, StateTable] = {}
         self._table_of = np.full(num_key_groups, -1, np.int32)
         self.versions = np.full(num_key_groups, -1, np.int64)
+        self._expired: EntryRange | None = None
 
     def take_up(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Look where key groups are by now, and drop what is not whole.
@@ -110,10 +111,10 @@ class LocalState:
         back[np.concatenate(order)] = np.arange(keys.num_rows)
         return known, pa.concat_batches(found).take(pa.array(back))
 
-    def scan(self, key_groups: KeyGroups) -> Contents:
-        """Copy whole key groups out; one after the other, but in no particular order."""
+    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Contents:
+        """Copy key groups out, or a part of them; one after the other, but in no other order."""
         parts = [
-            table.scan(key_groups[which])
+            table.scan(key_groups[which], part)
             for table, which in self._by_table(self._table_of[key_groups])
         ]
         if not parts:
@@ -173,6 +174,16 @@ class LocalState:
         for number in self._directory.numbers():
             self._table(number).drop(key_groups)
         self.versions[key_groups], self._table_of[key_groups] = -1, -1
+
+    def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
+        """Forget the part of some key groups that nobody asks for any more.
+
+        What stays or comes back does no harm, so this is done once for every part.
+        """
+        if part != self._expired:
+            self._expired = part
+            for table, which in self._by_table(self._table_of[key_groups]):
+                table.expire(key_groups[which], part)
 
     def _homes(
         self, changes: Changes, homes: npt.NDArray[np.int32]

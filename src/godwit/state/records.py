@@ -228,10 +228,12 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         this epoch.
     assignments
         Component → its assignment in this epoch, as plain values.
-    watermarks
-        Source → watermark, as the epoch leaves it.
+    watermarks, newest
+        Source → watermark, and greatest event time seen, as the epoch leaves them; microseconds
+        since 1970-01-01 UTC.
     expired
-        State, as text → everything before this moment of event time is gone from it.
+        State, as text → windows that end by this moment of event time are closed: panes that no
+        other window holds are gone from it. Microseconds.
     retained_from
         The earliest epoch whose state can still be read once this record is there. Set by the
         commit log.
@@ -251,6 +253,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     consumed: dict[str, list[int]] = msgspec.field(default_factory=dict)
     assignments: dict[str, Any] = msgspec.field(default_factory=dict)
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
+    newest: dict[str, int] = msgspec.field(default_factory=dict)
     expired: dict[str, int] = msgspec.field(default_factory=dict)
     retained_from: int = 0
     manifest: int = -1

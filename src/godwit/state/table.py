@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from godwit.state.changes import EntryRange
     from godwit.state.column import Rows
     from godwit.state.image import TableImage, Upserts
     from godwit.state.schema import StateSchema
@@ -129,8 +130,15 @@ class StateTable:
             schema=self.schema.values,
         )
 
-    def scan(self, key_groups: KeyGroups) -> Contents:
-        """Copy whole key groups out, ordered by key group; keys that were added earlier first.
+    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Contents:
+        """Copy key groups out, ordered by key group; keys that were added earlier first.
+
+        Parameters
+        ----------
+        key_groups
+            Which.
+        part
+            Which of their entries; ``None`` for all.
 
         Raises
         ------
@@ -141,7 +149,7 @@ class StateTable:
 
         def gather() -> Upserts:
             rows = image.rows_of(self._mask(key_groups))
-            found = image.gather(rows)
+            found = image.gather(rows if part is None else part.rows_of(image, rows))
             order = np.argsort(found.key_groups, kind="stable")
             return found.take(order)
 
@@ -224,9 +232,39 @@ class StateTable:
             image.marks[held] = 0
             if (image.versions < 0).all():
                 self._discard()
-            elif 2 * image.live < image.used:
-                nothing = _nothing(image)
-                self._publish(self._guarded(lambda: self._copied(nothing, None)))
+            else:
+                self._compact(image)
+
+    def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
+        """Forget a part of some key groups; their versions stay.
+
+        Raises
+        ------
+        EpochFailedError
+            If the file turns out to be damaged.
+        """
+        if not self._path.exists():
+            return
+        with self._lock():
+            self._settle()
+            file = self._file
+            held = key_groups[self.versions(key_groups) >= 0]
+            if file is None or not held.size:
+                return
+            image = file.image
+            rows = self._guarded(lambda: part.rows_of(image, image.rows_of(self._mask(held))))
+            if not rows.size:
+                return
+            image.marks[held] = 1
+            self._guarded(lambda: image.remove(rows))
+            image.marks[held] = 0
+            self._compact(image)
+
+    def _compact(self, image: TableImage) -> None:
+        """Copy the table without its dead rows, once they are a good part of it."""
+        if 2 * image.live < image.used:
+            nothing = _nothing(image)
+            self._publish(self._guarded(lambda: self._copied(nothing, None)))
 
     # -- writing ------------------------------------------------------------------------------
 

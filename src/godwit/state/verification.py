@@ -365,7 +365,8 @@ class _Verification:
                 problem = f"Flow version {flow} has no state '{state}', which was written under it."
                 self.find(flow_path(flow), problem, _REPORT)
                 continue
-            expected = (*operator.keys, *operator.states[state.state].columns)
+            described = operator.states[state.state]
+            expected = (*operator.keys, *described.entries, *described.columns)
             if not is_entries_of(columns_of(schema), expected):
                 self.find(
                     block.file,

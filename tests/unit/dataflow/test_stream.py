@@ -265,7 +265,7 @@ def test_process_keeps_what_it_was_given(stream: Stream, flow: Flow) -> None:
         ("where", r"Use map, as in stream.map\(lambda df: df.where"),
         ("count", r"compute\(n=gw.count\(\)\)"),
         ("writeStream", r"flow.sink\(name, stream, sink\)"),
-        ("withWatermark", r"no event time"),
+        ("withWatermark", r"Say it at the source"),
         ("mapp", r"Did you mean 'map'\? It has 'map', 'key_by'"),
     ],
 )

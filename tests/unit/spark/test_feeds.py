@@ -61,7 +61,7 @@ def test_each_operator_gets_its_own_rows_under_its_own_names() -> None:
     )
     found = {
         flow.operators[given.operator].name: columns.to_pylist()
-        for given, columns in read_feeds(tuple(tuple(f.inputs) for f in feeds), table)
+        for given, columns, _ in read_feeds(tuple(tuple(f.inputs) for f in feeds), table)
     }
     assert found["one"] == [{"k": "x", "v": 1}, {"k": "y", "v": 2}]
     assert found["two"] == [{"k": "x", "w": 3}, {"k": "y", "w": 4}]
@@ -78,7 +78,7 @@ def test_a_feed_without_rows_is_passed_over() -> None:
     }
     table = pa.table({**columns, "__godwit_feed": pa.array([0], pa.int32())})
     inputs = tuple(tuple(feed.inputs) for feed in feeds)
-    assert [given.operator for given, _ in read_feeds(inputs, table)] == [
+    assert [given.operator for given, _, _ in read_feeds(inputs, table)] == [
         feeds[0].inputs[0].operator
     ]
 

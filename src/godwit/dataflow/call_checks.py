@@ -1,0 +1,72 @@
+"""What is checked in the line that makes a call on a stream, and what is said if it will not do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from godwit.dataflow.aggregates import builtin
+from godwit.dataflow.naming import type_name
+from godwit.dataflow.nodes import SourceNode, feed_of
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from godwit.dataflow.nodes import StreamNode
+
+__all__ = ["check_aggregate", "check_formerly", "check_function", "describe"]
+
+
+def describe(node: StreamNode) -> str:
+    """Say what a stream is, for messages."""
+    feed, maps = feed_of(node)
+    kind = "source" if isinstance(feed, SourceNode) else "operator"
+    after = f" after {len(maps)} map{'s' if len(maps) > 1 else ''}" if maps else ""
+    return f"{kind} {feed.name!r}{after}"
+
+
+def check_function(function: object, where: str, example: str) -> None:
+    """Refuse what cannot be called."""
+    if not callable(function):
+        raise InvalidFlowError(
+            f"{where} was given a value of type {type_name(function)}, which cannot be called.",
+            remedy=f"Give it a function, as in {example}.",
+        )
+
+
+def check_formerly(name: str, formerly: object) -> None:
+    """Refuse a former name that is none, or that is the name."""
+    if formerly is not None and (not isinstance(formerly, str) or formerly in ("", name)):
+        raise InvalidFlowError(
+            f"Operator {name!r} has formerly={formerly!r}.",
+            remedy="Give the other name that it has in the checkpoint, or leave formerly= out.",
+            operator=name,
+        )
+
+
+def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
+    """Refuse what is no aggregate, or is not told its columns by their names."""
+    # Asked of the type, since a column of Spark's has an attribute of any name.
+    if not callable(getattr(type(aggregate), "bind", None)):
+        raise InvalidFlowError(
+            f"Operator {operator!r} has a result {result!r} that is no aggregate, but "
+            f"{_spark_function(aggregate) or type_name(aggregate)}.",
+            remedy=f'Give an aggregate of Godwit\'s, as in compute({result}=gw.sum("column")); '
+            f"there are {', '.join(f'gw.{name}' for name in builtin.__all__)}.",
+            operator=operator,
+            column=result,
+        )
+    for column in aggregate.columns:
+        if not isinstance(column, str):
+            raise InvalidFlowError(
+                f"Operator {operator!r}, result {result!r}, was given a value of type "
+                f"{type_name(column)} in place of a column's name.",
+                remedy=f'Name columns by text, as in compute({result}=gw.sum("column")).',
+                operator=operator,
+                column=result,
+            )
+
+
+def _spark_function(value: object) -> str:
+    """Say what a column of Spark's is, such as ``F.sum("v")``; nothing of other values."""
+    if not type(value).__module__.startswith("pyspark.sql"):
+        return ""
+    return f"{value!r}, which Spark would compute on a DataFrame"

@@ -1,0 +1,205 @@
+"""``window(...).compute``: mergeable aggregates per key and window.
+
+The state is a partial per key and pane.  Windows are made of them when they are over, or, where
+output is wanted as windows grow, whenever one of their panes changes: the panes of a window are
+merged in order of event time, so what an aggregate sees within a pane is in order of arrival, and
+across panes in order of time.
+
+Invariant: a pane's partial is a function of its rows; which windows it is used in, and how often,
+does not change it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.dataflow.arrays import column_of, values_of
+from godwit.dataflow.compute import ComputeOperator
+from godwit.dataflow.groups import group_rows
+from godwit.dataflow.naming import check_column_names
+from godwit.dataflow.operator import Advance
+from godwit.dataflow.windows.description import describe_windows, insist_on_windows
+from godwit.dataflow.windows.grid import END
+from godwit.dataflow.windows.operator import (
+    PANE,
+    WINDOW_END,
+    WINDOW_START,
+    Entries,
+    WindowedOperator,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.dataflow.aggregates import Aggregate
+    from godwit.dataflow.groups import Groups
+    from godwit.dataflow.operator import Step
+    from godwit.dataflow.windows.grid import PaneGrid
+    from godwit.dataflow.windows.moments import OperatorTime, RowTime
+    from godwit.dataflow.windows.operator import Find
+    from godwit.state.evolution import StateDescription, StateUpgrade
+
+__all__ = ["WindowedCompute"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+class WindowedCompute(ComputeOperator, WindowedOperator):
+    """Aggregates of the rows of each key and window.
+
+    Parameters
+    ----------
+    name, inputs, aggregates
+        As of `ComputeOperator`.
+    arriving
+        Columns of the rows as they come: key columns first.
+    keys
+        Names of the key columns.
+    time
+        Where in `arriving` the event time is.
+    grid
+        The windows, and their panes.
+    update
+        Whether windows are emitted as they grow.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: tuple[str, ...],
+        arriving: pa.Schema,
+        time: RowTime,
+        inputs: pa.Schema,
+        aggregates: Mapping[str, Aggregate],
+        grid: PaneGrid,
+        update: bool,
+    ) -> None:
+        moment = arriving.field(time.column).type
+        keyed = [arriving.field(key) for key in keys]
+        panes = pa.schema([*keyed, pa.field(PANE, moment)])
+        super().__init__(name=name, keys=panes, inputs=inputs, aggregates=aggregates)
+        self.arriving, self.time, self.grid, self.update = arriving, time, grid, update
+        ends = [pa.field(WINDOW_START, moment), pa.field(WINDOW_END, moment)]
+        results = list(self.output)[len(panes) :]
+        self.output = pa.schema([*keyed, *ends, *results])
+        check_column_names(self.output.names, f"The output of operator {name!r}")
+
+    @property
+    def kind(self) -> str:
+        """What makes one."""
+        return "windowed compute"
+
+    def advance(self, step: Step) -> Advance:
+        """Update the partials of an epoch's keys and panes; windows come later."""
+        return Advance(state=self.updated(step), removed=None, output=self.nothing())
+
+    def close(self, held: Entries, told: OperatorTime) -> pa.RecordBatch:
+        """Output of the windows that are over; none where they were emitted as they grew."""
+        if self.update:
+            return self.nothing()
+        return self._windows(held, told.closed, told.until)
+
+    def grown(
+        self, groups: Groups, changed: Entries, find: Find, told: OperatorTime
+    ) -> pa.RecordBatch:
+        """Output of the windows whose panes changed."""
+        if self.grid.panes_per_window == 1:
+            return self._windows(changed, told.closed, END)
+        others, touched = self._with_neighbours(groups, changed, find, told.closed)
+        return self._windows(others, told.closed, END, touched)
+
+    def describe_state(self) -> StateDescription:
+        """Say what the partials are, and of what windows."""
+        return describe_windows(super().describe_state(), self)
+
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """As for any aggregates; the windows must be the same.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If they are not, or an aggregate of the same name was another one.
+        """
+        insist_on_windows(self, stored)
+        return super().upgrade_from(stored)
+
+    def _windows(
+        self,
+        held: Entries,
+        closed: int,
+        until: int,
+        touched: npt.NDArray[np.bool_] | None = None,
+    ) -> pa.RecordBatch:
+        """Merge panes into the windows that end in ``(closed, until]``.
+
+        Parameters
+        ----------
+        held
+            Entries, every key and pane once.
+        touched
+            Shape ``(n,)``: only windows that hold one of these are wanted; ``None``: all.
+        """
+        panes = values_of(held.keys.column(self.pane_position))
+        found = self.grid.windows_of(panes, closed, until)
+        own = held.keys.select(list(range(self.pane_position)))
+        keys = group_rows(held.hashes, own, 1).of_row[found.pane]
+        order = np.lexsort((panes[found.pane], found.start, found.kind, keys))
+        pane, kind, start = found.pane[order], found.kind[order], found.start[order]
+        key = keys[order]
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = (key[1:] != key[:-1]) | (kind[1:] != kind[:-1]) | (start[1:] != start[:-1])
+        firsts = np.flatnonzero(begins)
+        sizes = np.diff(np.append(firsts, len(order)))
+        if touched is not None and len(order):
+            wanted = np.logical_or.reduceat(touched[pane], firsts)
+            pane = pane[np.repeat(wanted, sizes)]
+            sizes, firsts = sizes[wanted], firsts[wanted]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        state = self.merge_in_order(held.values.take(pa.array(pane)), starts)
+        moment = self.schema.keys.field(self.pane_position).type
+        ends = found.end[order][firsts]
+        columns = [
+            *own.take(pa.array(pane[starts[:-1]])).columns,
+            column_of(start[firsts], None, moment),
+            column_of(ends, None, moment),
+        ]
+        windows = pa.RecordBatch.from_arrays(columns, names=self.output.names[: len(columns)])
+        return self.finish(windows, state)
+
+    def _with_neighbours(
+        self, groups: Groups, changed: Entries, find: Find, closed: int
+    ) -> tuple[Entries, npt.NDArray[np.bool_]]:
+        """All entries of the windows that hold a changed one, and which of them changed."""
+        width, position = self.grid.width_us, self.pane_position
+        panes = values_of(changed.keys.column(position))
+        own = changed.keys.select(list(range(position)))
+        of_key = group_rows(changed.hashes, own, 1)
+        most = self.grid.panes_per_window - 1
+        reach = np.arange(-most, most + 1) * width
+        # What changed comes first: of two alike the one at hand stays, and is not looked up.
+        near = np.concatenate([panes, (panes[:, None] + reach).ravel()])
+        key = np.concatenate([of_key.of_row, np.repeat(of_key.of_row, len(reach))])
+        order = np.lexsort((near, key))
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (np.diff(near[order]) != 0) | (np.diff(key[order]) != 0)
+        wanted = order[new]
+        wanted = wanted[(wanted >= len(panes)) & (near[wanted] >= self.grid.first_open(closed))]
+        rows = of_key.first_row[key[wanted]]
+        moment = self.schema.keys.field(position).type
+        keys = pa.RecordBatch.from_arrays(
+            [*own.take(pa.array(rows)).columns, column_of(near[wanted], None, moment)],
+            schema=self.schema.keys,
+        )
+        known, values = find(keys, groups.key_groups[rows])
+        there = pa.array(np.flatnonzero(known))
+        entries = Entries(
+            hashes=np.concatenate([changed.hashes, changed.hashes[rows[known]]]),
+            keys=pa.concat_batches([changed.keys, keys.take(there)]),
+            values=pa.concat_batches([changed.values, values.take(there)]),
+        )
+        return entries, np.arange(len(entries.hashes)) < len(panes)

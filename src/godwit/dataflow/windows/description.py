@@ -1,0 +1,62 @@
+"""What a checkpoint keeps of an operator's windows, and whether they are still the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from godwit.dataflow.windows.grid import TimeWindow
+from godwit.model.errors import CheckpointMismatchError
+from godwit.state.evolution import columns_of, differences
+
+if TYPE_CHECKING:
+    from godwit.dataflow.windows.operator import WindowedOperator
+    from godwit.state.evolution import StateDescription
+
+__all__ = ["describe_windows", "gone_before", "insist_on_windows"]
+
+
+def describe_windows(of_values: StateDescription, operator: WindowedOperator) -> StateDescription:
+    """Add to what is said of the state columns what tells entries apart, and the windows."""
+    return msgspec.structs.replace(
+        of_values,
+        entries=columns_of(list(operator.schema.keys)[len(operator.keys) :]),
+        windows=_windows(operator),
+    )
+
+
+def insist_on_windows(operator: WindowedOperator, stored: StateDescription) -> None:
+    """Refuse state of other windows.
+
+    Panes that the old windows did not need any more are gone, so new ones would come out short.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        Says every difference.
+    """
+    found = list(differences("windows", stored.windows, _windows(operator)))
+    entries = columns_of(list(operator.schema.keys)[len(operator.keys) :])
+    found += list(differences("entries", stored.entries, entries))
+    if found:
+        raise CheckpointMismatchError(
+            f"The state of operator {operator.name!r} in the checkpoint does not fit: its windows "
+            f"have changed ({'; '.join(found)}).",
+            remedy="Give the operator a name of its own, under which it starts empty, or undo the "
+            "change.",
+            operator=operator.name,
+            differences=found,
+        )
+
+
+def gone_before(described: StateDescription, closed: int) -> int:
+    """Panes before this moment are of no window that ends after `closed`; both in microseconds."""
+    return min(TimeWindow(**window).first_open(closed) for window in described.windows)
+
+
+def _windows(operator: WindowedOperator) -> list[dict[str, Any]]:
+    return [
+        {"length_us": w.length_us, "every_us": w.every_us, "offset_us": w.offset_us}
+        for w in operator.grid.windows
+    ]

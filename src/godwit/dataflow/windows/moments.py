@@ -1,0 +1,116 @@
+"""What lanes are told of event time in an epoch, and what they report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from godwit.dataflow.arrays import mask_of, values_of
+from godwit.dataflow.windows.grid import BEGINNING, END
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["NO_TIME", "Arrivals", "OperatorTime", "RowTime", "SourceTime"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTime:
+    """Event time of a source; all in microseconds.
+
+    Attributes
+    ----------
+    column
+        Name of the column that holds it.
+    slack_us
+        How far the watermark stays behind the greatest event time.
+    max_ahead_us
+        Rows further ahead of the clock than this are left out.
+    idle_us
+        A source without rows for this long holds nobody back; ``None``: it always does.
+    """
+
+    column: str
+    slack_us: int
+    max_ahead_us: int
+    idle_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTime:
+    """Where a row's event time is.
+
+    Attributes
+    ----------
+    column
+        Name of the column.
+    is_end
+        Whether it is the end of a window, which the row's time is just before.
+    """
+
+    column: str
+    is_end: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTime:
+    """Event time of one operator in one epoch; all in microseconds since 1970-01-01 UTC.
+
+    Attributes
+    ----------
+    closed
+        Windows that end by then were closed by earlier epochs: rows that belong to no other are
+        late. It is the watermark that the last epoch closed windows by.
+    until
+        Windows that end by then are closed at the end of this epoch.
+    not_after
+        Rows later than this are too far ahead of the clock.
+    """
+
+    closed: int = BEGINNING
+    until: int = BEGINNING
+    not_after: int = END
+
+
+NO_TIME: Final = OperatorTime()
+"""Of an operator that has no event time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """What was found while rows were sent on their way: sums, and the newest.
+
+    Attributes
+    ----------
+    newest
+        Greatest event time of the source's rows that were not too far ahead; `BEGINNING` if there
+        were none.
+    late, ahead, untimed
+        Rows that were left out: too late for every window, too far ahead of the clock, without an
+        event time.
+    """
+
+    newest: int = BEGINNING
+    late: int = 0
+    ahead: int = 0
+    untimed: int = 0
+
+    @classmethod
+    def of(cls, times: pa.Array, not_after: int) -> Arrivals:
+        """Find the newest of some rows' event times, but for those too far ahead."""
+        values, mask = values_of(times), mask_of(times)
+        counts = values <= not_after
+        if mask is not None:
+            counts &= mask
+        return cls(newest=int(np.max(values, where=counts, initial=BEGINNING)))
+
+    def __add__(self, other: Arrivals) -> Arrivals:
+        """Join what was found in two places."""
+        return Arrivals(
+            newest=max(self.newest, other.newest),
+            late=self.late + other.late,
+            ahead=self.ahead + other.ahead,
+            untimed=self.untimed + other.untimed,
+        )

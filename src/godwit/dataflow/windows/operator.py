@@ -1,0 +1,230 @@
+"""The contract between an operator over event time and the lane that runs it.
+
+Its state is many entries a key, told apart by columns behind the key columns: one of them is a
+moment, the pane or the row's time.  Beside what every keyed operator does::
+
+    rows as they come ──arrange──▶ rows that tell their entry, and rows that are left out
+    entries whose moment is in `closing` ──close──▶ output of the windows that are over
+    entries before `gone_before` ──▶ dropped in bulk
+
+Invariant: whether a row is late depends on what earlier epochs closed and on nothing else, so a row
+counts in a window or comes too late for it, whichever lane, attempt or executor it meets.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.dataflow.arrays import column_of, mask_of, values_of
+from godwit.dataflow.naming import RESERVED_PREFIX
+from godwit.dataflow.operator import KeyedOperator
+from godwit.dataflow.windows.grid import BEGINNING
+from godwit.dataflow.windows.moments import Arrivals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from godwit.dataflow.groups import Groups
+    from godwit.dataflow.windows.grid import PaneGrid
+    from godwit.dataflow.windows.moments import OperatorTime, RowTime
+
+    Find: TypeAlias = Callable[
+        [pa.RecordBatch, npt.NDArray[np.integer]], tuple[npt.NDArray[np.bool_], pa.RecordBatch]
+    ]
+
+__all__ = ["PANE", "WINDOW_END", "WINDOW_START", "Arranged", "Entries", "WindowedOperator"]
+
+PANE: Final = f"{RESERVED_PREFIX}_pane"
+"""Column of the state: start of the pane."""
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
+_REASON: Final = "reason"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arranged:
+    """Rows on their way to an operator over event time.
+
+    Attributes
+    ----------
+    rows
+        Those that count, with the columns that tell their entry.
+    left_out
+        The others as they came, and why; ``None`` if there are none.
+    found
+        Counts.
+    """
+
+    rows: pa.RecordBatch
+    left_out: pa.RecordBatch | None
+    found: Arrivals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Entries:
+    """Entries of state.
+
+    Attributes
+    ----------
+    hashes
+        Shape ``(n,)``: hash of the key columns.
+    keys, values
+        n rows of the columns that tell entries apart, and of the state columns.
+    """
+
+    hashes: npt.NDArray[np.int64]
+    keys: pa.RecordBatch
+    values: pa.RecordBatch
+
+
+class WindowedOperator(KeyedOperator):
+    """A keyed operator over windows of event time that are made of panes.
+
+    Attributes
+    ----------
+    time
+        Where a row's event time is.
+    arriving
+        Columns of the rows as they come: key columns, time, and the others that are read.
+    grid
+        The panes.
+    update
+        Whether windows are emitted as they grow, and not when they are over.
+    """
+
+    time: RowTime
+    arriving: pa.Schema
+    grid: PaneGrid
+    update: bool
+
+    @property
+    def keys(self) -> pa.Schema:
+        """Key columns."""
+        return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
+
+    @property
+    def left_out(self) -> pa.Schema:
+        """Columns of rows that are left out: as they came, and why."""
+        return left_out_schema(self.arriving)
+
+    @property
+    def pane_position(self) -> int:
+        """Which of the columns that tell entries apart holds the pane."""
+        return len(self.keys)
+
+    def arrange(self, rows: pa.RecordBatch, told: OperatorTime) -> Arranged:
+        """Find the pane of every row, and leave out what belongs to none.
+
+        Parameters
+        ----------
+        rows
+            N rows of `arriving`.
+        told
+            The epoch's moments.
+        """
+        column = rows.column(rows.schema.get_field_index(self.time.column))
+        times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
+        panes = self.grid.panes(times)
+        untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
+        ahead = (times > told.not_after) & ~untimed
+        late = (panes < self.grid.first_open(told.closed)) & ~untimed
+        out = untimed | ahead | late
+        left_out = None
+        if out.any():
+            which = np.flatnonzero(out)
+            reasons = np.array(["late", "ahead", "untimed"])[ahead[which] + 2 * untimed[which]]
+            left_out = pa.RecordBatch.from_arrays(
+                [*rows.take(pa.array(which)).columns, pa.array(reasons, pa.string())],
+                schema=self.left_out,
+            )
+            kept = np.flatnonzero(~out)
+            rows, panes = rows.take(pa.array(kept)), panes[kept]
+        return Arranged(
+            rows=self.with_panes(rows, column_of(panes, None, column.type)),
+            left_out=left_out,
+            found=Arrivals(
+                late=int(np.count_nonzero(late)),
+                ahead=int(np.count_nonzero(ahead)),
+                untimed=int(np.count_nonzero(untimed)),
+            ),
+        )
+
+    def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
+        """Give rows as they came the columns that tell their entry."""
+        return self.entry_rows(rows, panes)
+
+    def entry_rows(self, rows: pa.RecordBatch, *apart: pa.Array) -> pa.RecordBatch:
+        """Put the columns that tell entries apart behind the key columns."""
+        own, entry = self.keys.names, self.schema.keys.names
+        others = [name for name in self.inputs.names if name not in own]
+        columns = [*rows.select(own).columns, *apart, *rows.select(others).columns]
+        return pa.RecordBatch.from_arrays(columns, names=[*entry, *others])
+
+    def numbered(self, rows: pa.RecordBatch, epoch: int) -> pa.RecordBatch:  # noqa: ARG002
+        """Give rows that have arrived numbers, if they are told apart by them."""
+        return rows
+
+    def nothing(self) -> pa.RecordBatch:
+        """Output without rows."""
+        empty = [pa.array([], field.type) for field in self.output]
+        return pa.RecordBatch.from_arrays(empty, schema=self.output)
+
+    def closes(self, told: OperatorTime) -> bool:
+        """Whether any window is over in this epoch that was not before."""
+        return self.grid.closes(told.closed, told.until)
+
+    def closing(self, told: OperatorTime) -> tuple[int, int]:
+        """Panes from the one up to the other may be of windows that are over in this epoch."""
+        return self.grid.first_open(told.closed), self.grid.last_closing(told.until)
+
+    def end_of(self, moment: int) -> int:
+        """End of the last window that holds a row of this moment."""
+        return self.grid.end_of(moment)
+
+    def gone_before(self, closed: int) -> int:
+        """Panes before this one are of no window that ends after `closed`."""
+        return self.grid.first_open(closed) if closed > BEGINNING else BEGINNING
+
+    @abstractmethod
+    def close(self, held: Entries, told: OperatorTime) -> pa.RecordBatch:
+        """Output of the windows that are over in this epoch and were not before.
+
+        Parameters
+        ----------
+        held
+            All entries whose panes are `closing`, as the epoch leaves them.
+        told
+            The epoch's moments.
+        """
+
+    def grown(
+        self,
+        groups: Groups,
+        changed: Entries,
+        find: Find,
+        told: OperatorTime,
+    ) -> pa.RecordBatch:
+        """Output of the windows that hold an entry which this epoch changed.
+
+        Parameters
+        ----------
+        groups, changed
+            The entries.
+        find
+            Finds other entries by what tells them apart, and their key groups.
+        told
+            The epoch's moments.
+        """
+        raise NotImplementedError
+
+
+def left_out_schema(arriving: pa.Schema) -> pa.Schema:
+    """Columns of rows that are left out: as they came, and why."""
+    return pa.schema([*arriving, pa.field(_REASON, pa.string())])

@@ -1,0 +1,182 @@
+"""``window(...).process``: any Python over the rows of a key and window, once it is over.
+
+The state is the rows themselves, an entry each: told apart by key, pane and a number that grows in
+order of arrival.  Rows are kept once, whatever the number of windows that hold them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.dataflow.arrays import column_of, values_of
+from godwit.dataflow.emitted import Emitted
+from godwit.dataflow.faults import function_failed
+from godwit.dataflow.groups import group_rows
+from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
+from godwit.dataflow.naming import RESERVED_PREFIX
+from godwit.dataflow.operator import Advance
+from godwit.dataflow.windows.description import describe_windows, insist_on_windows
+from godwit.dataflow.windows.operator import PANE, Entries, WindowedOperator
+from godwit.model.errors import CheckpointMismatchError
+from godwit.state.evolution import StateDescription, columns_of, differences
+from godwit.state.schema import StateSchema
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterable
+
+    from godwit.dataflow.operator import Step
+    from godwit.dataflow.windows.grid import PaneGrid
+    from godwit.dataflow.windows.moments import OperatorTime, RowTime
+    from godwit.state.evolution import StateUpgrade
+
+__all__ = ["Window", "WindowedProcess"]
+
+_NUMBER: Final = f"{RESERVED_PREFIX}_number"
+_ROWS_OF_EPOCH: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of event time: from `start` up to, but not including, `end`."""
+
+    start: dt.datetime
+    end: dt.datetime
+
+
+class WindowedProcess(WindowedOperator):
+    """A function of the user, called per key and window; see `WindowedOperator`.
+
+    Parameters
+    ----------
+    name, keys, arriving, time, grid
+        As of `godwit.dataflow.windows.compute.WindowedCompute`.
+    function
+        ``function(key, rows, window)``; returns an iterable of rows, or ``None``.
+    output
+        Columns of the rows that the function returns.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: tuple[str, ...],
+        arriving: pa.Schema,
+        time: RowTime,
+        function: Callable[..., Iterable[Any] | None],
+        output: pa.Schema,
+        grid: PaneGrid,
+    ) -> None:
+        self.name, self.arriving, self.grid, self.output = name, arriving, grid, output
+        self.time, self.update = time, False
+        self.inputs = pa.schema([field for field in arriving if field.name not in keys])
+        keyed = [arriving.field(key) for key in keys]
+        apart = [pa.field(PANE, arriving.field(time.column).type), pa.field(_NUMBER, pa.int64())]
+        self.schema = StateSchema(keys=pa.schema([*keyed, *apart]), values=self.inputs)
+        self._function = function
+
+    @property
+    def kind(self) -> str:
+        """What makes one."""
+        return "windowed process"
+
+    def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
+        """Give rows as they came a pane, and room for a number."""
+        numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
+        return self.entry_rows(rows, panes, numbers)
+
+    def numbered(self, rows: pa.RecordBatch, epoch: int) -> pa.RecordBatch:
+        """Give rows numbers that grow in order of arrival, over all epochs."""
+        numbers = epoch * _ROWS_OF_EPOCH + np.arange(rows.num_rows)
+        position = rows.schema.get_field_index(_NUMBER)
+        return rows.set_column(position, rows.schema.field(position), pa.array(numbers))
+
+    def advance(self, step: Step) -> Advance:
+        """Keep an epoch's rows."""
+        kept = step.rows.take(pa.array(step.groups.first_row))
+        return Advance(state=kept, removed=None, output=self.nothing())
+
+    def close(self, held: Entries, told: OperatorTime) -> pa.RecordBatch:
+        """Call the function for every window that is over."""
+        position = self.pane_position
+        panes = values_of(held.keys.column(position))
+        numbers = values_of(held.keys.column(position + 1))
+        found = self.grid.windows_of(panes, told.closed, told.until)
+        own = held.keys.select(list(range(position)))
+        key = group_rows(held.hashes, own, 1).of_row[found.pane]
+        order = np.lexsort((numbers[found.pane], found.start, found.kind, key))
+        row, kind, start = found.pane[order], found.kind[order], found.start[order]
+        key, end = key[order], found.end[order]
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = (np.diff(key) != 0) | (np.diff(kind) != 0) | (np.diff(start) != 0)
+        firsts = np.flatnonzero(begins)
+        windows = pa.RecordBatch.from_arrays(
+            [
+                column_of(moments[firsts], None, held.keys.schema.field(position).type)
+                for moments in (start, end)
+            ],
+            names=["start", "end"],
+        )
+        return self._called(
+            keys=rows_as_tuples(own.take(pa.array(row[firsts]))),
+            windows=[Window(*bounds) for bounds in rows_as_tuples(windows)],
+            columns=Columns(held.values, self.inputs, row),
+            ends=np.append(firsts, len(order))[1:].tolist(),
+        )
+
+    def _called(
+        self,
+        *,
+        keys: list[tuple[Any, ...]],
+        windows: list[Window],
+        columns: Columns,
+        ends: list[int],
+    ) -> pa.RecordBatch:
+        emitted: list[Any] = []
+        counts: list[int] = []
+        begin = 0
+        for key, window, end in zip(keys, windows, ends, strict=True):
+            try:
+                result = self._function(key, KeyRows(columns, begin, end), window)
+                if result is not None:
+                    emitted.extend(result)
+            except BaseException as error:
+                raise function_failed(self.name, self._function, key, error) from error
+            counts.append(len(emitted))
+            begin = end
+        return Emitted(
+            rows=emitted, ends=counts, keys=keys, schema=self.output, operator=self.name
+        ).to_batch()
+
+    def describe_state(self) -> StateDescription:
+        """Say what columns the rows have, and of what windows they are."""
+        described = StateDescription(columns=columns_of(self.schema.values), codec="arrow")
+        return describe_windows(described, self)
+
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """Rows and windows must be the same.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If they are not.
+        """
+        insist_on_windows(self, stored)
+        found = list(
+            differences("column ", dict(stored.columns), dict(columns_of(self.schema.values)))
+        )
+        if found:
+            raise CheckpointMismatchError(
+                f"The rows that operator {self.name!r} keeps in the checkpoint do not fit: "
+                f"{'; '.join(found)}.",
+                remedy="Give the operator a name of its own, under which it starts empty, or undo "
+                "the change.",
+                operator=self.name,
+                differences=found,
+            )
+        return None

@@ -1,0 +1,199 @@
+"""Event time on the driver: watermarks of sources, and what every epoch closes.
+
+A source's watermark is the greatest event time of its rows, less its slack; it never falls.  Epoch
+*e* closes windows by the watermarks that epoch *e - 1* left, and judges rows late by what earlier
+epochs closed.  So an operator that is fed by windows gets their rows before it closes its own, in
+the same epoch; and which rows count does not depend on lanes, retries or executors.
+
+Where key groups of an operator are suspended, it closes nothing, and neither does anything behind
+it: rows that wait are late for nothing.
+
+A source that has fallen silent for its time-out, or whose input has ended, is *drained*: windows
+that hold its rows are over.
+
+Source: timestamp punctuations and slack, Madsen et al. (Enorm) §4.2 and §6.2; late rows and
+eviction as in Spark's `WatermarkTracker` and `IncrementalExecution`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from godwit.dataflow.compiled import UpstreamInput
+from godwit.dataflow.windows.grid import BEGINNING
+from godwit.dataflow.windows.moments import NO_TIME, Arrivals, OperatorTime
+from godwit.dataflow.windows.operator import WindowedOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.operator import KeyedOperator
+    from godwit.lane.messages import LaneReport
+    from godwit.migration import EpochPlan
+    from godwit.migration.views import ComponentView
+
+__all__ = ["EventTimes", "Times", "arrivals_of", "closes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Event time as an epoch leaves it; what its commit record says. All in microseconds.
+
+    Attributes
+    ----------
+    watermarks
+        Source → watermark.
+    newest
+        Source → greatest event time seen.
+    closed
+        State, as text → windows that end by then are closed.
+    """
+
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    newest: Mapping[str, int] = field(default_factory=dict)
+    closed: Mapping[str, int] = field(default_factory=dict)
+
+
+class EventTimes:
+    """Event time of a flow's sources and operators, over the epochs of a run.
+
+    It has no clock: moments are passed in.
+
+    Parameters
+    ----------
+    flow
+        The compiled flow.
+    times
+        As the last epoch left them, by the names of today.
+    close_at_end
+        Whether windows are over once the input has ended.
+    """
+
+    def __init__(self, flow: CompiledFlow, times: Times, *, close_at_end: bool = True) -> None:
+        self._flow, self._times, self._close_at_end = flow, times, close_at_end
+        self._heard_us: dict[str, int] = {}
+        self._ended = False
+        self._windowed = [o for o in flow.operators if isinstance(o, WindowedOperator)]
+
+    @property
+    def times(self) -> Times:
+        """As the last epoch left them."""
+        return self._times
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of the components that it has to be told of."""
+        return tuple(component.name for component in self._flow.components)
+
+    def end_input(self) -> None:
+        """Take note that no source will have rows any more."""
+        self._ended = self._close_at_end
+
+    def told(
+        self, *, clock_us: int, silence_us: int, components: Mapping[str, EpochPlan | ComponentView]
+    ) -> dict[str, OperatorTime]:
+        """Say what each operator is told in the next epoch.
+
+        Parameters
+        ----------
+        clock_us
+            The driver's clock, since 1970-01-01 UTC.
+        silence_us
+            A clock that never jumps, to measure how long sources have been silent.
+        components
+            Component → how it runs, or stands; says which key groups are suspended.
+        """
+        suspended = {
+            operator.name
+            for component in self._flow.components
+            if components[component.name].suspended
+            for operator in component.operators
+        }
+        drained = self._drained(silence_us)
+        told: dict[str, OperatorTime] = {}
+        newest: dict[str, int] = {}
+        held: set[str] = set()
+        for operator in self._flow.operators:
+            source = self._flow.source_of(operator.name)
+            time = self._flow.times.get(source)
+            if time is None:
+                told[operator.name] = NO_TIME
+                continue
+            given = self._flow.input_of(operator.name)
+            above = given.upstream if isinstance(given, UpstreamInput) else None
+            newest[operator.name] = newest_here = (
+                self._times.newest.get(source, BEGINNING) if above is None else newest[above]
+            )
+            until = self._times.watermarks.get(source, BEGINNING)
+            if isinstance(operator, WindowedOperator) and newest_here > BEGINNING:
+                over = operator.end_of(newest_here)
+                newest[operator.name] = over - 1  # what it emits is just before the window's end
+                until = max(until, over) if source in drained else until
+            if operator.name in suspended or above in held:
+                held.add(operator.name)
+            closed = self._times.closed.get(str(operator.states[0]), BEGINNING)
+            told[operator.name] = OperatorTime(
+                closed=closed,
+                until=closed if operator.name in held else max(closed, until),
+                not_after=clock_us + time.max_ahead_us,
+            )
+        return told
+
+    def is_due(
+        self, *, silence_us: int, components: Mapping[str, EpochPlan | ComponentView]
+    ) -> bool:
+        """Whether an epoch would close windows even if it had no input."""
+        if not self._windowed:
+            return False
+        told = self.told(clock_us=0, silence_us=silence_us, components=components)
+        return any(closes(operator, told[operator.name]) for operator in self._windowed)
+
+    def after(self, told: Mapping[str, OperatorTime], reports: Iterable[LaneReport]) -> Times:
+        """Give what an epoch leaves, from what its lanes were told and reported."""
+        newest = dict(self._times.newest)
+        for operator, found in arrivals_of(reports).items():
+            source = self._flow.source_of(operator)
+            if found.newest > newest.get(source, BEGINNING):
+                newest[source] = found.newest
+        watermarks = dict(self._times.watermarks)
+        for source, moment in newest.items():
+            if source in self._flow.times:
+                slack = self._flow.times[source].slack_us
+                watermarks[source] = max(watermarks.get(source, BEGINNING), moment - slack)
+        closed = dict(self._times.closed)
+        for windowed in self._windowed:
+            until = told[windowed.name].until
+            if until > BEGINNING:
+                closed[str(windowed.states[0])] = until
+        return Times(watermarks=watermarks, newest=newest, closed=closed)
+
+    def take(self, times: Times, reports: Sequence[LaneReport], silence_us: int) -> None:
+        """Go on from what an epoch left, now that it is committed."""
+        self._times = times
+        for operator, found in arrivals_of(reports).items():
+            if found != Arrivals():
+                self._heard_us[self._flow.source_of(operator)] = silence_us
+
+    def _drained(self, silence_us: int) -> set[str]:
+        drained = set()
+        for source, time in self._flow.times.items():
+            since = silence_us - self._heard_us.setdefault(source, silence_us)
+            if self._ended or (time.idle_us is not None and since >= time.idle_us):
+                drained.add(source)
+        return drained
+
+
+def closes(operator: KeyedOperator, told: OperatorTime) -> bool:
+    """Whether an operator has windows that are over in an epoch and were not before."""
+    return isinstance(operator, WindowedOperator) and operator.closes(told)
+
+
+def arrivals_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:
+    """Operator → what was found of event time while its rows were sent."""
+    found: dict[str, Arrivals] = {}
+    for report in reports:
+        for done in report.operators:
+            found[done.operator] = found.get(done.operator, Arrivals()) + done.arrivals
+    return found

@@ -1,0 +1,134 @@
+"""Windows over random streams and histories, against plain Python."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.oracles.windows import Windows, windows_of
+from tests.unit.lane.window_flows import WindowedRun
+
+from godwit.dataflow import aggregates as gw
+from godwit.dataflow.windows.grid import PaneGrid, TimeWindow
+from godwit.dataflow.windows.spec import Hopping
+
+if TYPE_CHECKING:
+    from godwit.dataflow.stream import KeyedStream, Stream
+
+S = 1_000_000
+GROUPS = 8
+
+
+@st.composite
+def kinds(draw: st.DrawFn) -> tuple[int, int, int]:
+    """Length, frequency and offset, some of which divide one another and some not."""
+    every = draw(st.integers(1, 12))
+    length = every * draw(st.integers(1, 4)) + draw(st.integers(0, 3))
+    return length * S, every * S, draw(st.integers(0, every - 1)) * S
+
+
+@given(st.lists(kinds(), min_size=1, max_size=3, unique=True), st.data())
+def test_panes_make_exactly_the_windows_of_each_moment(kinds_: Any, data: st.DataObject) -> None:
+    windows = [TimeWindow(length_us=n, every_us=e, offset_us=o) for n, e, o in kinds_]
+    grid = PaneGrid.of(*windows)
+    moments = np.array(data.draw(st.lists(st.integers(-60 * S, 60 * S), min_size=1, max_size=8)))
+    closed = data.draw(st.integers(-80 * S, 80 * S))
+    until = data.draw(st.integers(closed, 90 * S))
+    found = grid.windows_of(grid.panes(moments), closed, until)
+    for i, moment in enumerate(moments.tolist()):
+        spans_of = [span for kind in kinds_ for span in windows_of(moment, *kind)]
+        expected = {span for span in spans_of if closed < span[1] <= until}
+        mine = found.pane == i
+        spans = zip(found.start[mine].tolist(), found.end[mine].tolist(), strict=True)
+        assert sorted(spans) == sorted(expected)
+        late = all(end <= closed for _, end in spans_of)
+        assert (grid.panes(moments[i : i + 1])[0] < grid.first_open(closed)) == late
+        assert grid.end_of(moment) == max(end for _, end in spans_of)
+    closing = {
+        span
+        for moment in range(min(closed, -90 * S) // S, 100)
+        for kind in kinds_
+        for span in windows_of(moment * S, *kind)
+        if closed < span[1] <= until
+    }
+    assert grid.closes(closed, until) == bool(closing)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.lists(kinds(), min_size=1, max_size=3, unique=True),
+    st.integers(0, 15),
+    st.integers(0, 2**32 - 1),
+)
+def test_windows_hold_what_plain_python_says_whatever_happens(
+    kinds_: Any, slack: int, seed: int
+) -> None:
+    """Rows late at random; key groups that move, lose their state, are suspended; restarts."""
+    rng = np.random.default_rng(seed)
+    specs = [Hopping(window=TimeWindow(length_us=n, every_us=e, offset_us=o)) for n, e, o in kinds_]
+
+    def build(keyed: KeyedStream) -> Stream:
+        return keyed.window(*specs, late=_sink()).compute(n=gw.count(), v=gw.sum("v"))
+
+    with tempfile.TemporaryDirectory() as root:
+        executors = {"a": 2, "b": 1}
+        run = WindowedRun(
+            build, Path(root), executors=executors, num_key_groups=GROUPS, slack=f"{slack} seconds"
+        )
+        run.run.snapshots = None if rng.random() < 0.5 else ()
+        oracle = Windows(list(kinds_), slack * S)
+        late = 0
+        for epoch in range(8):
+            rows = [
+                (
+                    f"k{rng.integers(0, 5)}",
+                    int((epoch * 6 - rng.exponential(8)) * S),
+                    int(rng.integers(0, 100)),
+                )
+                for _ in range(int(rng.integers(0, 25)))
+            ]
+            held = _misfortune(run, rng)
+            found = run.epoch(rows[::2], rows[1::2]) if rows else run.epoch()
+            expected = oracle.epoch([*rows[::2], *rows[1::2]], held=held)
+            assert found == sorted(
+                ((k, *span, len(vs), sum(vs)) for (k, span), vs in expected.items()), key=repr
+            )
+            late += sum(o.arrivals.late for r in run.reports for o in r.operators)
+            assert late == oracle.late
+            if rng.random() < 0.3:
+                run.restart()
+        run.run.suspended, run.run.consume = frozenset(), frozenset(run.run.waiting())
+        run.times.end_input()
+        found = run.epoch() + run.epoch()
+        oracle.close(oracle.watermark)
+        rest = oracle.close(2**60)
+        assert {row[:3] for row in found} >= {(k, *span) for k, span in rest}
+
+
+def _misfortune(run: WindowedRun, rng: np.random.Generator) -> bool:
+    """Let something happen between two epochs; return whether key groups are suspended."""
+    lanes = run.run
+    lanes.consume = frozenset(lanes.waiting()) if lanes.suspended else frozenset()
+    lanes.suspended = frozenset()
+    if rng.random() < 0.3:
+        executor_of = rng.integers(0, 2, GROUPS).astype(np.int32)
+        lane_of = (rng.integers(0, 6, GROUPS) % np.array([2, 1])[executor_of]).astype(np.int32)
+        lanes.assignment = replace(lanes.assignment, executor_of=executor_of, lane_of=lane_of)
+    if rng.random() < 0.2:
+        lanes.vanish("a")
+        lanes.lose("a")
+    if rng.random() < 0.25:
+        lanes.suspended = frozenset(rng.integers(0, GROUPS, 3).tolist())
+        lanes.consume -= lanes.suspended
+    return bool(lanes.suspended)
+
+
+def _sink() -> Any:
+    from tests.unit.dataflow.conftest import FakeSink
+
+    return FakeSink()

@@ -1,0 +1,114 @@
+"""Windows on Spark: what Spark's own windows give, row by row and epoch by epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F  # noqa: N812  the name everybody gives it
+from tests.spark.streams import Inbox, counted, drain, rows_of
+
+import godwit as gw
+from godwit.spark.quiet_epochs import QuietEpochs
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "k string, ts timestamp, v long"
+S = 1_000_000
+BASE = 1_700_000_000 * S
+
+
+def random_epochs(seed: int, epochs: int) -> list[list[tuple[Any, ...]]]:
+    """Rows whose times wander forward, some of them far behind."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for epoch in range(epochs):
+        rows = []
+        for _ in range(80):
+            behind = int(rng.exponential(40 if rng.random() < 0.8 else 400) * S)
+            moment = BASE + epoch * 60 * S - behind
+            key = None if rng.random() < 0.05 else f"k{rng.integers(0, 6)}"
+            rows.append((key, moment, int(rng.integers(-5, 50))))
+        parts.append(rows)
+    return parts
+
+
+@pytest.fixture
+def native(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
+    """A session whose epochs have rows, like the ones compared with."""
+    name = "spark.sql.streaming.noDataMicroBatches.enabled"
+    before = {n: spark.conf.get(n) for n in (name, "spark.sql.shuffle.partitions")}
+    spark.conf.set(name, "false")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    # Between two micro-batches a slow machine looks quiet for long enough.
+    monkeypatch.setattr(QuietEpochs, "_is_quiet", lambda self: not self._spark_query.isActive)
+    yield spark
+    for n, value in before.items():
+        spark.conf.set(n, str(value))
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """Moments as microseconds."""
+    fields = [f.with_type(pa.int64()) if pa.types.is_timestamp(f.type) else f for f in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def native_epochs(
+    inbox: Inbox, window: Column, slack: str, mode: str, checkpoint: Path
+) -> dict[int, Counter[Any]]:
+    """What Spark's own query gives in each of its micro-batches."""
+    found: dict[int, Counter[Any]] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        found[number] = counted(rows_of(batch))
+
+    rows = inbox.stream().withWatermark("ts", slack).groupBy("k", window.alias("w"))
+    result = rows.agg(F.count("*").alias("n"), F.sum("v").alias("total")).select(
+        "k", F.unix_micros("w.start"), F.unix_micros("w.end"), "n", "total"
+    )
+    query = (
+        result.writeStream.outputMode(mode)
+        .foreachBatch(keep)
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )
+    query.processAllAvailable()
+    query.stop()
+    return {number: rows for number, rows in found.items() if rows}
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize(
+    ("window", "sparks"),
+    [
+        (gw.tumbling("1 minute"), ("1 minute",)),
+        (gw.hopping("2 minutes", every="30 seconds"), ("2 minutes", "30 seconds")),
+        (gw.tumbling("1 hour", start="7 minutes"), ("1 hour", "1 hour", "7 minutes")),
+    ],
+    ids=str,
+)
+def test_every_epoch_gives_what_sparks_own_windows_give(
+    native: SparkSession, tmp_path: Path, window: Any, sparks: tuple[str, ...], mode: Any
+) -> None:
+    inbox = Inbox(spark=native, directory=tmp_path / "in", columns=COLUMNS)
+    inbox.put(*random_epochs(len(sparks), 8))
+    flow = gw.Flow("windows", num_key_groups=16)
+    rows = flow.source("rows", inbox.stream(), event_time="ts", slack="90 seconds")
+    result = rows.key_by("k").window(window, output=mode).compute(n=gw.count(), total=gw.sum("v"))
+    sink = gw.sinks.memory()
+    flow.sink("out", result, sink)
+    drain(flow, tmp_path / "ck")
+    ours = {e: counted(rows_of(plain(t))) for e, t in sink.epochs.items() if e < 8 and t.num_rows}
+    expected = native_epochs(
+        inbox, F.window("ts", *sparks), "90 seconds", mode, tmp_path / "native"
+    )
+    assert ours == expected

@@ -1,0 +1,191 @@
+"""Facts about windows in lanes: what comes out, when, and what is left."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.oracles.windows import BEGINNING, Windows, windows_of
+from tests.unit.dataflow.conftest import FakeSink
+from tests.unit.lane.window_flows import WindowedRun
+
+from godwit.dataflow import aggregates as gw
+from godwit.dataflow.windows.spec import hopping, tumbling
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+S = 1_000_000
+
+
+def test_a_window_comes_out_once_the_watermark_has_passed_its_end(tmp_path: Path) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(tumbling("10 seconds")).compute(n=gw.count(), v=gw.sum("v")),
+        tmp_path,
+        slack="5 seconds",
+    )
+    assert run.epoch([("a", 1 * S, 1), ("b", 2 * S, 2)], [("a", 9 * S, 3)]) == []
+    assert run.epoch([("a", 14 * S, 4)]) == []
+    assert run.epoch([("a", 15 * S, 5)]) == []  # the watermark is at 9 s yet
+    assert run.record.watermarks == {"rows": 10 * S}
+    assert run.epoch([("b", 3 * S, 7)]) == [("a", 0, 10 * S, 2, 4), ("b", 0, 10 * S, 2, 9)]
+    assert run.epoch([("b", 4 * S, 7)]) == []
+    assert run.output("late") == [("b", 7, 4 * S, "late")]
+    (found,) = (o.arrivals for r in run.reports for o in r.operators if o.arrivals.late)
+    assert found.late == 1
+
+
+@pytest.mark.parametrize("num_key_groups", [1, 7, 64])
+def test_overlapping_windows_are_made_of_panes(tmp_path: Path, num_key_groups: int) -> None:
+    kinds = [(10 * S, 10 * S, 0), (15 * S, 5 * S, 0), (20 * S, 20 * S, 5 * S)]
+    run = WindowedRun(
+        lambda keyed: keyed.window(
+            tumbling("10 seconds"),
+            hopping("15 seconds", every="5 seconds"),
+            tumbling("20 seconds", start="5 seconds"),
+        ).compute(n=gw.count(), v=gw.sum("v")),
+        tmp_path,
+        num_key_groups=num_key_groups,
+    )
+    oracle = Windows(kinds)
+    rows = [[(f"k{i % 5}", (7 * i % 40 + 11 * e) * S, i) for i in range(60)] for e in range(6)]
+    for part in rows:
+        found = run.epoch(part[:30], part[30:])
+        assert found == expected(oracle.epoch(part))
+
+
+def test_windows_that_grow_come_out_in_every_epoch_that_changes_them(tmp_path: Path) -> None:
+    kind = (15 * S, 5 * S, 0)
+    run = WindowedRun(
+        lambda keyed: keyed.window(
+            hopping("15 seconds", every="5 seconds"), output="update"
+        ).compute(n=gw.count(), v=gw.sum("v")),
+        tmp_path,
+        slack="10 seconds",
+    )
+    rows: list[tuple[str, int, int]] = []
+    closed = before = BEGINNING
+    for epoch in range(6):
+        part = [(f"k{i % 4}", (5 * epoch + 3 * i % 17 - 8) * S, i) for i in range(12)]
+        found = run.epoch(part)
+        part = [row for row in part if windows_of(row[1], *kind)[-1][1] > closed]
+        rows += part
+        grown = {(k, span) for k, ts, _ in part for span in windows_of(ts, *kind)}
+        assert found == expected(
+            {
+                (k, span): [v for key, ts, v in rows if key == k and span in windows_of(ts, *kind)]
+                for k, span in grown
+                if span[1] > closed
+            }
+        )
+        closed, before = max(closed, before), max(ts for _, ts, _ in rows) - 10 * S
+    assert closed > 0
+
+
+def test_a_function_gets_the_rows_of_its_window_in_order_of_arrival(tmp_path: Path) -> None:
+    def seen(key: Any, rows: Any, window: Any) -> Any:
+        assert window.end - window.start == timedelta(seconds=20)
+        yield key[0], window.start, [row.v for row in rows], len(rows)
+
+    run = WindowedRun(
+        lambda keyed: keyed.window(hopping("20 seconds", every="10 seconds")).process(
+            seen, output="k string, start timestamp, values array<long>, n long"
+        ),
+        tmp_path,
+    )
+    run.epoch([("a", 12 * S, 1), ("b", 3 * S, 2), ("a", 1 * S, 3)])
+    assert run.epoch([("a", 11 * S, 4), ("a", 30 * S, 5)]) == [
+        ("a", -10 * S, [3], 1),
+        ("b", -10 * S, [2], 1),
+    ]
+    assert run.epoch([("a", 31 * S, 6)]) == [
+        ("a", 0, [1, 3, 4], 3),
+        ("a", 10 * S, [1, 4], 2),
+        ("b", 0, [2], 1),
+    ]
+    run.times.end_input()
+    assert run.epoch() == [("a", 20 * S, [5, 6], 2), ("a", 30 * S, [5, 6], 2)]
+
+
+def test_windows_of_windows_lose_no_row(tmp_path: Path) -> None:
+    run = WindowedRun(
+        lambda keyed: (
+            keyed.window(tumbling("10 seconds"), name="tens")
+            .compute(n=gw.count())
+            .key_by("k")
+            .window(tumbling("30 seconds"), name="thirties")
+            .compute(n=gw.sum("n"), tens=gw.count())
+        ),
+        tmp_path,
+    )
+    assert run.epoch([("a", i * S, 0) for i in range(60)]) == []
+    assert run.epoch([("a", 60 * S, 0)]) == [("a", 0, 30 * S, 30, 3)]
+    assert run.epoch() == [("a", 30 * S, 60 * S, 30, 3)]
+    assert not any(o.arrivals.late for r in run.reports for o in r.operators)
+    run.times.end_input()
+    assert run.epoch() == [("a", 60 * S, 90 * S, 1, 1)]
+    assert run.epoch() == []
+
+
+def test_rows_far_ahead_or_without_a_time_are_left_out_and_counted(tmp_path: Path) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(tumbling("10 seconds"), late=FakeSink()).compute(n=gw.count()),
+        tmp_path,
+        max_ahead="1 minute",
+    )
+    run.run.clock_us = 100 * S
+    run.epoch([("a", 160 * S, 1), ("b", 160 * S + 1, 2), ("c", None, 3)])
+    assert run.record.newest == {"rows": 160 * S}
+    assert run.output("late") == [("b", 160 * S + 1, "ahead"), ("c", None, "untimed")]
+    run.run.clock_us = 0  # a clock that jumps back judges new rows, and takes nothing back
+    run.epoch()
+    run.epoch([("a", 165 * S, 1), ("a", 20 * S, 1)])
+    assert run.record.watermarks == {"rows": 160 * S}
+    assert run.output("late") == [("a", 165 * S, "ahead"), ("a", 20 * S, "late")]
+
+
+def test_a_source_that_fell_silent_lets_its_windows_go(tmp_path: Path) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(tumbling("10 seconds")).compute(n=gw.count()),
+        tmp_path,
+        slack="1 hour",
+        idle="30 seconds",
+    )
+    assert run.epoch([("a", 5 * S, 1)]) == []
+    run.run.clock_us = 29 * S
+    assert run.epoch() == []
+    run.run.clock_us = 30 * S
+    assert run.epoch() == [("a", 0, 10 * S, 1)]
+    assert run.epoch([("a", 7 * S, 1), ("a", 12 * S, 1)]) == []
+    assert sum(o.arrivals.late for r in run.reports for o in r.operators) == 1
+    run.run.clock_us = 60 * S
+    assert run.epoch() == [("a", 10 * S, 20 * S, 1)]
+
+
+def test_nothing_grows_over_thousands_of_windows(tmp_path: Path) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(tumbling("1 second")).compute(n=gw.count()),
+        tmp_path,
+        num_key_groups=2,
+        executors={"a": 1},
+    )
+    held, local, segments = [], [], []
+    for epoch in range(100):
+        rows = [(f"k{i % 20}", (100 * epoch + i) * S, 0) for i in range(100)]
+        run.epoch(rows)
+        if epoch % 10 == 9:
+            (state,) = run.compiled.operators[0].states
+            held.append(len(run.run.held()))
+            local.append(sum(f.stat().st_blocks for f in (tmp_path / "local").rglob("*.table")))
+            chains = run.run.log.chains
+            segments.append(int(chains.changelog_bytes(state).sum()))
+    assert max(held[5:]) <= max(held[:5]) + 1000  # what ten epochs write
+    assert max(local[5:]) <= max(local[:5])
+    assert max(segments[5:]) <= 2 * max(segments[:5])
+
+
+def expected(over: dict[Any, list[int]]) -> list[tuple[Any, ...]]:
+    return sorted(
+        ((key, *span, len(values), sum(values)) for (key, span), values in over.items()), key=repr
+    )

@@ -1,0 +1,112 @@
+"""Flows over event time for tests of lanes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from tests.oracles.one_process import OneProcess, lane_operator
+from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+
+from godwit.dataflow.flow import LogicalFlow
+from godwit.epoch.event_time import EventTimes, Times
+from godwit.lane.lane import LaneFlow
+from godwit.state.blocks import decode_batch, read_block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from godwit.dataflow.stream import KeyedStream, Stream
+    from godwit.state.records import CommitRecord
+
+TIME = pa.timestamp("us", tz="UTC")
+ROWS = pa.schema([("k", pa.string()), ("ts", TIME), ("v", pa.int64())])
+
+Row = tuple[str, "int | None", int]
+
+
+def batch_of(rows: Iterable[Row]) -> pa.RecordBatch:
+    """Rows of (key, microseconds, value)."""
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)],
+        schema=ROWS,
+    )
+
+
+class WindowedRun:
+    """Lanes of one flow over one source with event time, in one process.
+
+    Parameters
+    ----------
+    build
+        Makes of the keyed stream the streams whose output is wanted.
+    source
+        Options of the source.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[KeyedStream], Stream],
+        root: Path,
+        *,
+        executors: Mapping[str, int] | None = None,
+        num_key_groups: int = 16,
+        **source: Any,
+    ) -> None:
+        flow = LogicalFlow("flow", num_key_groups)
+        frame: Any = FakeDataFrame(ROWS)
+        stream = build(flow.source("rows", frame, event_time="ts", **source).key_by("k"))
+        flow.sink("out", stream, FakeSink())
+        self.compiled = flow.compile(resolver(flow))
+        names = [operator.name for operator in self.compiled.operators]
+        self.lanes = LaneFlow(
+            num_key_groups=num_key_groups,
+            levels=self.compiled.levels,
+            operators=tuple(
+                lane_operator(
+                    operator,
+                    index,
+                    self.compiled.component_of(operator.name).level,
+                    tuple(
+                        (names.index(given.operator), given)
+                        for given in self.compiled.fed_by(operator.name)
+                    ),
+                    outputs=("out",) if operator.name == self.compiled.outputs[0].operator else (),
+                    left_out="late",
+                )
+                for index, operator in enumerate(self.compiled.operators)
+            ),
+        )
+        self.run = OneProcess(self.lanes, root, executors or {"a": 2})
+        self.times = self.run.event_times = EventTimes(self.compiled, Times())
+
+    def epoch(self, *parts: Iterable[Row]) -> list[tuple[Any, ...]]:
+        """Run an epoch, a source partition each; return the rows that came out, sorted."""
+        wanted = list(self.compiled.inputs[0].columns)
+        rows = {0: [batch_of(part).select(wanted) for part in parts]} if parts else {}
+        self.record, self.reports = self.run.epoch(rows)
+        return self.output("out")
+
+    def output(self, sink: str) -> list[tuple[Any, ...]]:
+        """Rows of the last epoch for a sink, moments as microseconds."""
+        found: list[tuple[Any, ...]] = []
+        for ref in self.record.outputs:
+            if ref.sink == sink:
+                batch = decode_batch(read_block(self.run.log.storage, ref.block))
+                columns = [
+                    (c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c).to_pylist()
+                    for c in batch.columns
+                ]
+                found += zip(*columns, strict=True)
+        return sorted(found, key=repr)
+
+    def restart(self) -> None:
+        """Go on as a new run does: from the record alone."""
+        self.times = self.run.event_times = EventTimes(self.compiled, times_of(self.record))
+
+
+def times_of(record: CommitRecord) -> Times:
+    """Event time as a record says it."""
+    return Times(watermarks=record.watermarks, newest=record.newest, closed=record.expired)
