@@ -214,6 +214,8 @@ def fill_limits(planner: Planner | None, asked: Question, even_enough: float) ->
         )
     if some_tau in planner.requires and limits.tau is None:
         limits = replace(limits, tau=even_enough)
+    if limits.theta is None:
+        limits = replace(limits, theta=1 + even_enough)
     # What a planner does not keep to is seen to when its plan is cut down to the budget.
     limits = replace(limits, **dict.fromkeys(planner.refuses))
     intervals = planner.family == "intervals" and not one_range_each(problem)
