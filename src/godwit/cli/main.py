@@ -34,6 +34,7 @@ start here:
   godwit advise EVENTLOG               what an ordinary Spark run lost to unbalanced state
   godwit plan example assignment > p.json  a problem for the planners ...
   godwit plan compare p.json           ... and what each of them would do
+  godwit sim skew                      the controller on a cluster that you do not have
 
 Each command explains itself with --help. Streams themselves are started from Python: import godwit.
 """
@@ -46,6 +47,7 @@ _COMMANDS = (
     ("top", "godwit.cli.top", "add_top_command", "cli"),
     ("advise", "godwit.cli.advise.command", "add_advise_command", "cli"),
     ("plan", "godwit.cli.plan", "add_plan_command", "planning"),
+    ("sim", "godwit.cli.sim", "add_sim_command", "planning"),
 )
 
 

@@ -105,14 +105,7 @@ class Controller:
         now_s = clock.now_s()
         self._statistics = Statistics(topology, now_s, state_bytes or {})
         self._speeds = Speeds()
-        self._planning = Planning(
-            settings,
-            topology,
-            run_planner,
-            clock,
-            tell=self._tell,
-            measured=lambda: migrations.seconds_per_byte,
-        )
+        self._planning = Planning(settings, topology, run_planner, clock, self._tell)
         self._carrying = Carrying(settings, migrations, self._tell)
         self._resizing = Resizing(settings, migrations, pool, now_s, self._tell)
         self._hands = Hands(seconds(settings.respect, "The setting respect"))

@@ -43,7 +43,6 @@ _HISTORY = 8
 """Past periods that planners over a history get."""
 _BY_PLAN = "resource_centric"
 _NEARLY = 0.05
-_USUAL_SECONDS_PER_BYTE = 1e-8
 _WORK = 500_000
 """Key groups times executors times rounds that the default planner may search."""
 
@@ -79,12 +78,9 @@ class Planning:
         topology: Topology,
         run: PlannerRunner,
         clock: Clock,
-        *,
         tell: Callable[..., None],
-        measured: Callable[[], float | None],
     ) -> None:
         self._settings, self._topology, self._run = settings, topology, run
-        self._measured = measured
         self._clock, self._tell = clock, tell
         self._started_s = clock.now_s()
         self._limit_s = seconds(settings.planning_limit, "The setting planning_limit")
@@ -96,14 +92,6 @@ class Planning:
         joint = known is not None and some_traffic in known.requires
         self._groups = (topology.components,) if joint else topology.stages
         self._failure = ""
-
-    def _price(self) -> float:
-        """Seconds that a byte of state costs: as the user says, as measured, or as is usual."""
-        said = self._settings.seconds_per_byte
-        if said is not None:
-            return said
-        measured = self._measured()
-        return _USUAL_SECONDS_PER_BYTE if measured is None else measured
 
     def remember(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
         """Add a period to the history."""
@@ -147,7 +135,7 @@ class Planning:
                 draining=draining,
                 history=self._history,
                 topology=self._topology,
-                seconds_per_byte=self._price(),
+                seconds_per_byte=settings.seconds_per_byte,
             )
             for group in self._groups
             if all(name in view.components for name in group)
@@ -176,7 +164,7 @@ class Planning:
             max_load_distance=settings.max_load_distance,
             even_enough=settings.max_load_distance / 4,
             horizon_s=settings.horizon * settings.period_s,
-            seconds_per_byte=self._price(),
+            seconds_per_byte=settings.seconds_per_byte,
         )
         return Planned(
             asked=asked,

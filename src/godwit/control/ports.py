@@ -97,10 +97,6 @@ class Migrations(Protocol):
     def view(self) -> ProtocolView:
         """Where the migration protocol stands, as a value."""
 
-    @property
-    def seconds_per_byte(self) -> float | None:
-        """What moving a byte of state has taken lately; ``None`` where nothing tells."""
-
     def migrate(self, request: MigrationRequested) -> None:
         """Begin to carry out a plan; raises where it cannot be (any more)."""
 

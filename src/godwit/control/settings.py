@@ -74,8 +74,7 @@ class Control:
     means
         Network and memory of an executor, for the bottleneck.
     seconds_per_byte
-        Time that one link needs for one byte of state; left out, what it has taken lately, and a
-        hundred millionth of a second until something has moved.
+        Time that one link needs for one byte of state.
     limits
         Further limits for the planner, such as ``tau``; those on moves and bytes are the budget's.
 
@@ -108,7 +107,7 @@ class Control:
     respect: Duration = 60.0
     planning_limit: Duration = 5.0
     means: Means = field(default_factory=Means)
-    seconds_per_byte: float | None = None
+    seconds_per_byte: float = 1e-8
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -139,8 +138,6 @@ class Control:
             ("seconds_per_byte", 0.0),
         ):
             value = getattr(self, name)
-            if name == "seconds_per_byte" and value is None:
-                continue
             if not isinstance(value, int | float) or not least <= value < float("inf"):
                 raise InvalidControlError(
                     f"The setting {name} of the controller is {value!r}.",

@@ -54,10 +54,6 @@ class Warmed:
     duration_ms: float = 0.0
 
 
-_TELLS_BYTES = 2**20
-"""State that it takes at least to tell how fast it comes."""
-
-
 class Conductor:
     """Conducts one run of a flow.
 
@@ -95,7 +91,6 @@ class Conductor:
         self._ended: dict[str, EndMigration] = {}
         self.recent_load = RecentLoad(remembered)
         self._view = self._protocol.view()
-        self._seconds_per_byte: float | None = None
         for order in self._protocol.opening:
             self._carry_out(order, {})
 
@@ -114,11 +109,6 @@ class Conductor:
     def ended(self, migration: str) -> EndMigration | None:
         """How a migration ended, once it has."""
         return self._ended.get(migration)
-
-    @property
-    def seconds_per_byte(self) -> float | None:
-        """What warming has taken lately for every byte of state; ``None``: nothing tells yet."""
-        return self._seconds_per_byte
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -242,7 +232,6 @@ class Conductor:
             self._copies.saw(order.executor, state, versions)
         component = self._view.components[order.component]
         sizes = {t.key_group: t.state_bytes for t in component.transfers}
-        self._measure(sum(sizes.get(g, 0) for g in order.key_groups), made.duration_ms / 1e3)
         self.announce(
             events.KeyGroupsWarmed,
             component=order.component,
@@ -259,13 +248,6 @@ class Conductor:
                 versions=made.reach,
             )
         )
-
-    def _measure(self, size_bytes: int, took_s: float) -> None:
-        """Take note of how fast state came; of little, what it took was not its size."""
-        if size_bytes >= _TELLS_BYTES and took_s > 0:
-            before = self._seconds_per_byte
-            found = took_s / size_bytes
-            self._seconds_per_byte = found if before is None else (before + found) / 2
 
     def warming_failed(self, order: StartWarming, reason: str) -> None:
         """Take note that copies were not warmed; it is tried again, or done without."""

@@ -24,6 +24,8 @@ What is modelled, one file each, in the order to read them:
 `links`, `warming`        transfers over shared links; copies warmed in the background
 `delays`                  how long rows take, exactly, from the cumulative curves
 `run`, `history`          virtual time, and what a run tells
+`controlled`              the real controller for it
+`scenarios`               scenarios by name, for a cluster of any size
 `peer_transfers`          a plan's transfers between executors, in phases and unscheduled
 ========================= =========================================================================
 
@@ -50,6 +52,7 @@ True
 from godwit.sim.arrivals import Rate, Surge
 from godwit.sim.cluster import Cluster, Death, Join, Machine, Pool, Slowdown
 from godwit.sim.components import Component, Feed
+from godwit.sim.controlled import controlled_by
 from godwit.sim.costs import CostModel, calibration
 from godwit.sim.delays import Delays
 from godwit.sim.history import EpochRecord, History
@@ -80,6 +83,7 @@ __all__ = [
     "Slowdown",
     "Surge",
     "calibration",
+    "controlled_by",
     "shortest_s",
     "transfer_s",
 ]

@@ -128,20 +128,14 @@ def slowest_lane_ms(
     Lanes with the same number on an executor are one task for all components of a level. Where an
     executor has more lanes than cores it cannot end before its cores have done all of the work.
     """
-    lanes: dict[str, FloatArray] = {}
+    names = list(cores)
+    width = max(max(part.plan.assignment.lanes) for part in parts)
+    ms = np.zeros(len(names) * width)
     for part in parts:
         assignment = part.plan.assignment
-        for at, executor in enumerate(assignment.executors):
-            here = assignment.executor_of == at
-            ms = np.bincount(
-                assignment.lane_of[here], weights=part.cpu_ms[here], minlength=assignment.lanes[at]
-            )
-            known = lanes.setdefault(executor, np.zeros(0))
-            size = max(len(known), len(ms))
-            lanes[executor] = np.pad(known, (0, size - len(known))) + np.pad(
-                ms, (0, size - len(ms))
-            )
-    slowest = max(
-        (max(ms.max(), ms.sum() / cores[e]) for e, ms in lanes.items() if len(ms)), default=0.0
-    )
-    return float(slowest), float(sum(ms.sum() for ms in lanes.values()))
+        row = np.array([names.index(name) for name in assignment.executors])
+        lane = row[assignment.executor_of] * width + assignment.lane_of
+        ms += np.bincount(lane, weights=part.cpu_ms, minlength=len(ms))
+    lanes = ms.reshape(len(names), width)
+    shared = lanes.sum(axis=1) / np.array(list(cores.values()))
+    return float(max(lanes.max(), shared.max())), float(ms.sum())

@@ -64,6 +64,7 @@ def outcome_of(
                 rows=tuple(part.routed.rows[sent].tolist()),
                 size_bytes=tuple(np.rint(part.routed.size_bytes[sent]).astype(int).tolist()),
                 crossed_bytes=int(part.routed.crossed_bytes),
+                pairs=part.routed.pairs,
             )
     return EpochOutcome(
         epoch=work.epoch,

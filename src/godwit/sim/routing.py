@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from godwit.model.pairs import OTHERS, KeyGroupPairs
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from godwit.migration import EpochPlan
     from godwit.model.assignment import Assignment
@@ -42,12 +44,15 @@ class Routed:
         Rows that come from another executor.
     crossed_bytes
         Bytes that change executor, in all.
+    pairs
+        Component upstream → rows from its key groups to those of this one.
     """
 
     rows: np.ndarray
     size_bytes: FloatArray
     crossed_rows: FloatArray
     crossed_bytes: float
+    pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,6 +91,7 @@ def deal_out(
     """
     m, rows = assignment.num_key_groups, np.zeros(assignment.num_key_groups, np.int64)
     size, crossed_rows, crossed_bytes = np.zeros(m), np.zeros(m), 0.0
+    pairs: dict[str, KeyGroupPairs] = {}
     for feed, upstream in feeds:
         sent = _whole(upstream.processed * feed.selectivity, rng)
         paired = _whole(sent * feed.paired, rng).clip(max=sent)
@@ -107,8 +113,18 @@ def deal_out(
         size += (arrives + spread) * feed.row_bytes
         crossed_rows += crossed
         crossed_bytes += float(crossed.sum()) * feed.row_bytes
+        senders = np.flatnonzero(sent)
+        pairs[feed.upstream] = KeyGroupPairs.counted(
+            np.concatenate((senders, senders)),
+            np.concatenate((target[senders], np.full(len(senders), OTHERS))),
+            np.concatenate((paired[senders], free[senders])).astype(np.float64),
+        )
     return Routed(
-        rows=rows, size_bytes=size, crossed_rows=crossed_rows, crossed_bytes=crossed_bytes
+        rows=rows,
+        size_bytes=size,
+        crossed_rows=crossed_rows,
+        crossed_bytes=crossed_bytes,
+        pairs=pairs,
     )
 
 

@@ -44,9 +44,9 @@ class Size:
 
     executors: int = 8
     cores: int = 2
-    key_groups: int = 512
+    key_groups: int = 256
     keys: int = 10_000
-    zipf: float = 0.5
+    zipf: float = 0.8
     load: float = 0.6
     duration_s: float = 120.0
 
@@ -68,6 +68,11 @@ class Size:
         rows_per_s = self.load * self.executors * self.cores * 1000 / (_ROW_MS * steps)
         return Rate(rows_per_s=rows_per_s, noise=0.1, surges=surges)
 
+    @property
+    def max_rows(self) -> int:
+        """Rows that a micro-batch takes at most: what arrives in four seconds at the usual rate."""
+        return int(4 * self.rate().rows_per_s)
+
 
 def _flow(size: Size) -> tuple[Component, ...]:
     return (Component(name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000),)
@@ -82,6 +87,7 @@ def skew(size: Size) -> Scenario:
         rate=size.rate(),
         keys=Keys(number=size.keys, zipf=size.zipf, shifts_s=shifts),
         duration_s=size.duration_s,
+        max_rows=size.max_rows,
     )
 
 
@@ -98,6 +104,7 @@ def surge(size: Size) -> Scenario:
         rate=size.rate(Surge(start_s=third, end_s=2 * third, factor=4)),
         keys=Keys(number=size.keys, zipf=size.zipf),
         duration_s=size.duration_s,
+        max_rows=size.max_rows,
     )
 
 
@@ -110,6 +117,7 @@ def straggler(size: Size) -> Scenario:
         rate=size.rate(),
         keys=Keys(number=size.keys, zipf=size.zipf),
         duration_s=size.duration_s,
+        max_rows=size.max_rows,
     )
 
 
@@ -127,6 +135,7 @@ def loss(size: Size) -> Scenario:
         rate=size.rate(),
         keys=Keys(number=size.keys, zipf=size.zipf),
         duration_s=size.duration_s,
+        max_rows=size.max_rows,
     )
 
 
@@ -148,6 +157,7 @@ def pairs(size: Size) -> Scenario:
         rate=size.rate(steps=len(chain)),
         keys=Keys(number=size.keys, zipf=size.zipf),
         duration_s=size.duration_s,
+        max_rows=size.max_rows,
     )
 
 

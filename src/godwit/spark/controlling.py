@@ -75,12 +75,6 @@ class SharedMigrations:
         """See `godwit.control.Migrations.view`."""
         return self._conducting.view
 
-    @property
-    def seconds_per_byte(self) -> float | None:
-        """See `godwit.control.Migrations.seconds_per_byte`."""
-        with self._conducting.turn() as conductor:
-            return conductor.seconds_per_byte
-
     def migrate(self, request: MigrationRequested) -> None:
         """See `godwit.control.Migrations.migrate`."""
         with self._conducting.turn() as conductor:

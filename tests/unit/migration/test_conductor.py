@@ -237,26 +237,3 @@ def test_draining_is_announced_once_and_only_of_an_executor_that_is_there() -> N
         story.conductor.drain(executor)
     told = [e for e in story.ports.events if isinstance(e, events.ExecutorDraining)]
     assert [(e.executor, e.epoch) for e in told] == [("b", 0)]
-
-
-def test_what_state_costs_is_what_warming_it_has_taken_lately() -> None:
-    story = Story()
-    assert story.conductor.seconds_per_byte is None
-    for _ in range(5):
-        story.run()
-    for key_group, took_s, told_s in ((0, 2.0, 2.0), (1, 4.0, 3.0)):
-        story.conductor.migrate(
-            MigrationRequested(
-                id=f"of {key_group}",
-                component="totals",
-                target=story.conductor.view.components["totals"].assignment.moved({key_group: "c"}),
-                state_bytes={key_group: 2**20},
-            )
-        )
-        order = story.ports.warmings.pop()
-        reach = {key_group: story.epoch}
-        made = Warmed(tables={STATE: reach}, reach=reach, duration_ms=took_s * 1e3)
-        story.conductor.warmed(order, made)
-        assert story.conductor.seconds_per_byte == pytest.approx(told_s / 2**20)
-        story.run()
-        story.run()

@@ -1,0 +1,98 @@
+"""How long the loop takes to decide: 256 executors, 10 operators, 8192 key groups in all.
+
+CPU time of the controller's turns and of what it notes of every epoch, with the default planner,
+while keys are shuffled. Nothing else is counted: the simulator's own time is not the loop's.
+
+``python -m experiments.decision_time [--executors 256] [--operators 10] [--key-groups 8192]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.control import Control
+from godwit.planning.preview import table
+from godwit.sim import Cluster, Component, Feed, Keys, Machine, Rate, Scenario, Simulation
+from godwit.sim.controlled import controlled_by
+
+if TYPE_CHECKING:
+    from godwit.control import Controller, EpochObserved
+
+
+class Timed:
+    """A controller whose time is taken."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self.turns_s: list[float] = []
+        self.observing_s: list[float] = []
+
+    def observe(self, epoch: EpochObserved) -> None:
+        """See `godwit.control.Driven`."""
+        began = time.process_time()
+        self._controller.observe(epoch)
+        self.observing_s.append(time.process_time() - began)
+
+    def turn(self) -> None:
+        """See `godwit.control.Driven`."""
+        began = time.process_time()
+        self._controller.turn()
+        self.turns_s.append(time.process_time() - began)
+
+
+def chain(operators: int, key_groups: int) -> tuple[Component, ...]:
+    return tuple(
+        Component(
+            name=f"operator{at}",
+            key_groups=key_groups // operators,
+            row_ms=1.0,
+            feeds=(Feed(upstream=f"operator{at - 1}", paired=0.5),) if at else (),
+        )
+        for at in range(operators)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--executors", type=int, default=256)
+    parser.add_argument("--operators", type=int, default=10)
+    parser.add_argument("--key-groups", type=int, default=8192)
+    parser.add_argument("--planner", default="milp")
+    given = parser.parse_args()
+    scenario = Scenario(
+        cluster=Cluster(machines=(Machine(),) * given.executors),
+        components=chain(given.operators, given.key_groups),
+        rate=Rate(rows_per_s=500 * given.executors / given.operators, noise=0.1),
+        keys=Keys(number=50_000, zipf=0.5, shifts_s=(12.0, 24.0)),
+        duration_s=36.0,
+    )
+    made: list[Timed] = []
+
+    def timed(simulation: Simulation) -> Timed:
+        settings = Control(planner=given.planner, period=5.0)
+        made.append(Timed(controlled_by(settings)(simulation)))
+        return made[-1]
+
+    history = Simulation(scenario, seed=given.seed, control=timed).run()
+    turns, observing = np.array(made[0].turns_s), np.array(made[0].observing_s)
+    deciding = np.sort(turns)[::-1][:7]  # once a period
+    rows = [
+        ("a decision, the longest", f"{1000 * deciding[0]:.0f}"),
+        ("a decision, the median of seven", f"{1000 * float(np.median(deciding)):.0f}"),
+        ("a turn between decisions, median", f"{1000 * float(np.median(turns)):.2f}"),
+        ("an epoch observed, median", f"{1000 * float(np.median(observing)):.2f}"),
+    ]
+    print(table(("milliseconds of CPU", ""), rows))
+    moves, epochs = int(history.column("moves").sum()), len(history.epochs)
+    print(f"{epochs} epochs, {moves} key groups moved")
+
+
+if __name__ == "__main__":
+    main()

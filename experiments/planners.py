@@ -1,0 +1,92 @@
+"""Balancing after shifts, planner beside planner, the loop around each being the same.
+
+Sixteen executors, keys shuffled twice a minute (paper 5 §5.1); every executor starts with one range
+of key groups, which planners of intervals need and others do not mind. Shown for every planner that
+says where key groups should be, baselines included: how even the load was, what moved, and what it
+did to delays.
+
+``python -m experiments.planners [--seed 0]``
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from experiments.drawing import figure
+from godwit.control import Control
+from godwit.model import events
+from godwit.model.assignment import Assignment
+from godwit.planning.preview import table
+from godwit.planning.registry import PLANNERS
+from godwit.sim import Simulation, controlled_by
+from godwit.sim.scenarios import Size, scenario
+
+_SIZE = Size(executors=16, cores=1, key_groups=512, keys=20_000, zipf=0.7, load=0.6)
+_TOO_SLOW = ("simple_ssm", "oms")
+_OPTIONS = {"milp": {"node_limit": 1, "rounds": 1}, "albic": {"node_limit": 1}}
+
+
+def ranges() -> Assignment:
+    """One range of key groups for each executor."""
+    m, n = _SIZE.key_groups, _SIZE.executors
+    return Assignment(
+        version=0,
+        executors=tuple(str(e) for e in range(n)),
+        lanes=(_SIZE.cores,) * n,
+        executor_of=(np.arange(m) * n // m).astype(np.int32),
+        lane_of=np.zeros(m, np.int32),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--figure", type=Path, default=Path("artifacts/planners.png"))
+    given = parser.parse_args()
+    made = replace(scenario("skew", _SIZE), assignments={"work": ranges()})
+    names = [
+        p.name
+        for p in PLANNERS.values()
+        if p.asks == "assignment" and p.name not in _TOO_SLOW and p.name != "albic"
+    ]
+    rows, runs = [], {}
+    for name in ["nobody", *names]:
+        settings = Control(
+            planner=name if name != "nobody" else "milp",
+            policy="static" if name == "nobody" else "resource_centric",
+            options=_OPTIONS.get(name, {}),
+            period=5.0,
+        )
+        simulation = Simulation(made, seed=given.seed, control=controlled_by(settings))
+        runs[name] = history = simulation.run()
+        found = history.summary()
+        rows.append(
+            (
+                name,
+                "" if name == "nobody" else PLANNERS[name].kind,
+                f"{found['load_distance']:.1%}",
+                str(len(history.of_kind(events.RebalancingStarted))),
+                f"{found['moves']:.0f}",
+                f"{found['moved_mb']:.0f}",
+                f"{found['delay_mean_s']:.2f}",
+                f"{found['delay_p99_s']:.2f}",
+            )
+        )
+    head = ("planner", "", "load distance", "plans", "moves", "MB", "delay, mean s", "99 % s")
+    print(table(head, rows, left=2))
+    with figure(given.figure, size=(7, 4)) as axes:
+        for name in ("nobody", "milp", "elb", "flux", "universal_hashing"):
+            history = runs[name]
+            axes.plot(history.column("ended_s"), history.column("load_distance"), label=name)
+        axes.set(xlabel="virtual time (s)", ylabel="load distance", ylim=(0, None))
+        axes.legend(fontsize=8)
+
+
+if __name__ == "__main__":
+    main()

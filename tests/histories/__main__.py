@@ -1,0 +1,70 @@
+"""``python -m tests.histories [--histories N] [--seed S] [--only SEED] [--baselines]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter, defaultdict
+
+from tests import histories
+from tests.histories.drawing import BASELINES, PLANNED_BY, draw
+from tests.histories.playing import play
+
+from godwit.model import events
+from godwit.planning.preview import table
+
+_QUIET = (events.EpochCommitted, events.KeyGroupsWarmed, events.WarmingStarted)
+
+
+def _tell(seed: int, planners: tuple[str, ...]) -> int:
+    """Tell one history whole."""
+    played = play(draw(seed, planners))
+    for event in played.simulation.history.events:
+        if not isinstance(event, _QUIET):
+            print(f"{event.at_s:7.1f}  {event.describe()}")
+    print()
+    for record in played.simulation.history.epochs[::5]:
+        print(
+            f"{record.ended_s:7.1f}  {record.took_s:5.2f} s, {record.executors} executors, "
+            f"load distance {record.load_distance:6.1%}, {record.lag_rows} rows behind"
+        )
+    drawn = played.drawn
+    print(f"\nseed {seed}: {drawn.planner}, {drawn.trouble} at {drawn.at_s:.1f} s")
+    print("\n".join(played.faults) or "every promise was kept")
+    return bool(played.faults)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=histories.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--histories", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0, help="of the first history")
+    parser.add_argument("--only", type=int, metavar="SEED", help="tell this history whole")
+    parser.add_argument("--planner", choices=[*PLANNED_BY, *BASELINES], help="only this planner")
+    parser.add_argument("--baselines", action="store_true", help="the baselines, to compare")
+    given = parser.parse_args()
+    planners = BASELINES if given.baselines else PLANNED_BY
+    if given.planner:
+        planners = (given.planner,)
+    if given.only is not None:
+        return _tell(given.only, planners)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    began = time.process_time()
+    for seed in range(given.seed, given.seed + given.histories):
+        played = play(draw(seed, planners))
+        count = counts[played.drawn.planner]
+        count["histories"] += 1
+        count["broken"] += bool(played.faults)
+        for fault in played.faults:
+            drawn = played.drawn
+            print(f"seed {seed} ({drawn.planner}, {drawn.trouble}): {fault}", flush=True)
+    rows = [(name, str(c["histories"]), str(c["broken"])) for name, c in sorted(counts.items())]
+    print(table(("planner", "histories", "with a broken promise"), rows))
+    print(f"{time.process_time() - began:.0f} s of CPU time")
+    return any(c["broken"] for c in counts.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

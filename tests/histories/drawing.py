@@ -1,0 +1,182 @@
+"""A history from a seed: planner, trouble, cluster and workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from godwit.control import Control
+from godwit.control.scaling import utilisation
+from godwit.migration import Bounds
+from godwit.model.assignment import Assignment
+from godwit.planning.registry import PLANNERS
+from godwit.sim import (
+    Cluster,
+    Component,
+    CostModel,
+    Death,
+    Feed,
+    Keys,
+    Machine,
+    Pool,
+    Rate,
+    Scenario,
+    Slowdown,
+    Surge,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["BASELINES", "PERIOD_S", "PLANNED_BY", "TROUBLES", "Drawn", "Trouble", "draw"]
+
+Trouble = Literal["noise", "shift", "step up", "step down", "death", "late", "drain", "straggler"]
+TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
+PERIOD_S = 5.0
+_TROUBLE_S = 4 * PERIOD_S
+_DURATION_S = 13 * PERIOD_S
+
+_ROW_MS = 0.2
+"""Some thousand rows an executor and period, so that chance alone does not look like imbalance."""
+_COSTS = CostModel(fixed_ms=100, source_row_ms=0.0005, row_ms=0.001, key_ms=0.01, key_group_ms=0.03)
+
+PLANNED_BY: tuple[str, ...] = tuple(
+    p.name for p in PLANNERS.values() if p.asks == "assignment" and p.kind != "baseline"
+)
+"""Planners that say where key groups should be, all but the baselines."""
+BASELINES: tuple[str, ...] = tuple(
+    p.name for p in PLANNERS.values() if p.asks == "assignment" and p.kind == "baseline"
+)
+
+_INTERVALS = ("ssm", "simple_ssm", "oms", "mtm", "storm_default")
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "milp": {"node_limit": 1, "rounds": 1},
+    "albic": {"node_limit": 1},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """One history, before it happens.
+
+    Attributes
+    ----------
+    seed
+        Leads to it.
+    planner, trouble
+        Who plans, and what happens.
+    at_s
+        When it happens.
+    scenario, settings
+        What runs, and how it is controlled.
+    drains
+        The executor that somebody drains by hand; empty: none.
+    """
+
+    seed: int
+    planner: str
+    trouble: Trouble
+    at_s: float
+    scenario: Scenario
+    settings: Control
+    drains: str = ""
+
+
+def draw(seed: int, planners: Sequence[str] = PLANNED_BY) -> Drawn:
+    """Draw a history; planners take turns, and so do troubles."""
+    rng = np.random.default_rng([seed, 5])
+    planner = planners[seed % len(planners)]
+    trouble = TROUBLES[seed // len(planners) % len(TROUBLES)]
+    at_s = float(_TROUBLE_S + rng.uniform(0, PERIOD_S))
+    intervals = planner in _INTERVALS
+    executors = int(rng.integers(3, 5) if planner == "simple_ssm" else rng.integers(5, 9))
+    key_groups = 32 if planner == "simple_ssm" else int(rng.choice([128, 192]))
+    cores = int(rng.integers(1, 3))
+    load = float(rng.uniform(0.3, 0.55))
+    rows_per_s = load * executors * cores * 1000 / _ROW_MS
+    surges: tuple[Surge, ...] = ()
+    scaling = None
+    if trouble in ("step up", "late"):
+        rows_per_s *= 0.4
+        surges = (Surge(start_s=at_s, end_s=float("inf"), factor=float(rng.uniform(2.5, 4))),)
+    elif trouble == "step down":
+        surges = (Surge(start_s=at_s, end_s=float("inf"), factor=float(rng.uniform(0.2, 0.4))),)
+    if surges:
+        scaling = utilisation()
+    machine = Machine(cores=cores)
+    late = trouble == "late"
+    cluster = Cluster(
+        machines=(machine,) * executors,
+        added=machine,
+        deaths=(Death(executor="1", at_s=at_s),) if trouble == "death" else (),
+        slowdowns=(
+            (Slowdown(executor="1", start_s=at_s, factor=float(rng.uniform(2, 4))),)
+            if trouble == "straggler"
+            else ()
+        ),
+        pool=Pool(
+            most=int(rng.integers(executors, 4 * executors)) if late else None,
+            start_s=(2.0, 15.0) if late else (1.0, 3.0),
+            never=0.3 if late else 0.0,
+            patience_s=20.0,
+        ),
+    )
+    chained = planner == "albic" or (not intervals and bool(rng.random() < 0.3))
+    components = _components(key_groups, chained=chained)
+    scenario = Scenario(
+        cluster=cluster,
+        components=components,
+        rate=Rate(rows_per_s=rows_per_s / len(components), noise=0.1, surges=surges),
+        keys=Keys(
+            number=int(rng.choice([2_000, 5_000, 10_000])),
+            zipf=float(rng.uniform(0, 0.7)),
+            shifts_s=(at_s,) if trouble == "shift" else (),
+        ),
+        duration_s=_DURATION_S,
+        trigger_s=0.5,
+        max_rows=int(4 * rows_per_s / len(components)),
+        costs=_COSTS,
+        assignments={c.name: _first(c, executors, cores) for c in components} if intervals else {},
+    )
+    return Drawn(
+        seed=seed,
+        planner=planner,
+        trouble=trouble,
+        at_s=at_s,
+        scenario=scenario,
+        settings=Control(
+            planner=planner,
+            options=_OPTIONS.get(planner, {}),
+            period=PERIOD_S,
+            scaling=scaling,
+            most=4 * executors,
+            bounds=Bounds(max_moves=int(rng.integers(4, 33)), max_bytes=16 * 2**20),
+        ),
+        drains="0" if trouble == "drain" else "",
+    )
+
+
+def _components(key_groups: int, *, chained: bool) -> tuple[Component, ...]:
+    first = Component(name="first", key_groups=key_groups, row_ms=_ROW_MS, key_bytes=2_000)
+    if not chained:
+        return (first,)
+    feeds = (Feed(upstream="first", paired=0.8),)
+    return (
+        first,
+        Component(name="second", key_groups=key_groups, row_ms=_ROW_MS, key_bytes=500, feeds=feeds),
+    )
+
+
+def _first(component: Component, executors: int, cores: int) -> Assignment:
+    """One range of key groups for each executor."""
+    m = component.key_groups
+    owner = np.arange(m) * executors // m
+    return Assignment(
+        version=0,
+        executors=tuple(str(e) for e in range(executors)),
+        lanes=(cores,) * executors,
+        executor_of=owner.astype(np.int32),
+        lane_of=(np.arange(m) % cores).astype(np.int32),
+    )

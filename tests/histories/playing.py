@@ -1,0 +1,45 @@
+"""Plays a history and judges it."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.histories.promises import Watched, broken
+
+from godwit.sim import Simulation, controlled_by
+
+if TYPE_CHECKING:
+    from tests.histories.drawing import Drawn
+
+__all__ = ["Played", "play"]
+
+_SETTLE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A history that has happened, and the promises that it broke."""
+
+    drawn: Drawn
+    simulation: Simulation
+    faults: list[str]
+
+
+def play(drawn: Drawn) -> Played:
+    """Let a history happen."""
+    watching: list[Watched] = []
+
+    def control(simulation: Simulation) -> Watched:
+        controller = controlled_by(drawn.settings)(simulation)
+        watching.append(Watched(drawn, simulation, controller))
+        return watching[-1]
+
+    simulation = Simulation(drawn.scenario, seed=drawn.seed, control=control)
+    try:
+        simulation.run(settle_s=_SETTLE_S)
+        faults = broken(drawn, simulation, watching[0])
+    except Exception:  # noqa: BLE001  nothing may stop the loop: that is a promise too
+        faults = [traceback.format_exc()]
+    return Played(drawn=drawn, simulation=simulation, faults=faults)
