@@ -43,7 +43,7 @@ from godwit.dataflow.process import KeyRows
 from godwit.dataflow.stream import KeyedStream, Stream
 from godwit.dataflow.windowed_stream import WindowedStream
 from godwit.dataflow.windows.process import Window
-from godwit.dataflow.windows.spec import hopping, tumbling
+from godwit.dataflow.windows.spec import hopping, session, tumbling
 from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
 from godwit.model import errors, events
 from godwit.model.assignment import Assignment, Move, even_assignment
@@ -97,6 +97,7 @@ __all__ = [
     "min",
     "read_state",
     "scripted",
+    "session",
     "sinks",
     "stddev",
     "sum",

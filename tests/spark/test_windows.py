@@ -112,3 +112,21 @@ def test_every_epoch_gives_what_sparks_own_windows_give(
         inbox, F.window("ts", *sparks), "90 seconds", mode, tmp_path / "native"
     )
     assert ours == expected
+
+
+def test_every_epoch_gives_what_sparks_own_sessions_give(
+    native: SparkSession, tmp_path: Path
+) -> None:
+    inbox = Inbox(spark=native, directory=tmp_path / "in", columns=COLUMNS)
+    inbox.put(*random_epochs(7, 8))
+    flow = gw.Flow("sessions", num_key_groups=16)
+    rows = flow.source("rows", inbox.stream(), event_time="ts", slack="90 seconds")
+    result = (
+        rows.key_by("k").window(gw.session("20 seconds")).compute(n=gw.count(), total=gw.sum("v"))
+    )
+    sink = gw.sinks.memory()
+    flow.sink("out", result, sink)
+    drain(flow, tmp_path / "ck")
+    ours = {e: counted(rows_of(plain(t))) for e, t in sink.epochs.items() if e < 8 and t.num_rows}
+    window = F.session_window("ts", "20 seconds")
+    assert ours == native_epochs(inbox, window, "90 seconds", "append", tmp_path / "native")

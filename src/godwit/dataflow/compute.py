@@ -140,8 +140,13 @@ class ComputeOperator(MergeableOperator):
 
     def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Output rows for `keys` with `state`."""
-        results = [self._finish(slot, slot.of(state), keys) for slot in self._slots]
-        return pa.RecordBatch.from_arrays([*keys.columns, *results], schema=self.output)
+        return pa.RecordBatch.from_arrays(
+            [*keys.columns, *self.results(keys, state)], schema=self.output
+        )
+
+    def results(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> list[pa.Array]:
+        """Results of every aggregate for `keys` with `state`."""
+        return [self._finish(slot, slot.of(state), keys) for slot in self._slots]
 
     @property
     def kind(self) -> str:

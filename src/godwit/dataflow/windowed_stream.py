@@ -179,6 +179,13 @@ class WindowedStream:
                 remedy="A function is called when its window is over: leave output= of window out.",
                 operator=name,
             )
+        if isinstance(self.windows[0], Session):
+            raise InvalidFlowError(
+                f"Operator {name!r} has a function, and a session.",
+                remedy="Sessions take compute(...); write an aggregate of your own (gw.Aggregator) "
+                "for what the built-in ones do not do.",
+                operator=name,
+            )
         if output is None:
             raise InvalidFlowError(
                 f"Operator {name!r} has no output columns.",

@@ -19,8 +19,10 @@ from godwit.dataflow.groups import Groups, group_rows
 from godwit.dataflow.operator import Advance, MergeableOperator, Step
 from godwit.dataflow.windows.moments import Arrivals
 from godwit.dataflow.windows.operator import Entries, WindowedOperator
+from godwit.dataflow.windows.sessions import SessionCompute
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.rows import LaneRows, arrived_rows
+from godwit.lane.sessions import settle_sessions
 from godwit.lane.waiting import set_aside, with_waiting
 from godwit.lane.windows import window_output
 from godwit.lane.wire import unpack_arrivals
@@ -33,6 +35,7 @@ from godwit.state.hydration import Hydration, recover_chains
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from godwit.dataflow.windows.moments import OperatorTime
     from godwit.lane.files import LaneFiles
     from godwit.lane.lane import LaneOperator
     from godwit.lane.messages import EpochInstruction, LaneReport
@@ -126,7 +129,18 @@ def run_operator(
     clock.lap("wait")
 
     local, advanced = hydration.local, None
-    if rows.batch.num_rows:
+    if isinstance(operator, SessionCompute):
+        advanced = _advance_sessions(
+            rows,
+            operator=operator,
+            told=told.time,
+            state=state.state,
+            local=local,
+            here=np.flatnonzero(here),
+            files=files,
+        )
+        clock.lap("windows")
+    elif rows.batch.num_rows:
         rows = rows.numbered(instruction.epoch)
         advanced = _advance(rows, state.state, local, files, clock)
     report.operators.append(
@@ -140,7 +154,7 @@ def run_operator(
             arrivals=found,
         )
     )
-    if windowed is not None:
+    if windowed is not None and not isinstance(operator, SessionCompute):
         output = window_output(
             windowed,
             told.time,
@@ -205,6 +219,29 @@ def _advance(
     load = _load(groups, spent_ms, made)
     clock.lap("changes")
     return _Advanced(groups=groups, keys=keys, state=made.state, output=made.output, load=load)
+
+
+def _advance_sessions(
+    rows: LaneRows,
+    *,
+    operator: SessionCompute,
+    told: OperatorTime,
+    state: StateId,
+    local: LocalState,
+    here: KeyGroups,
+    files: LaneFiles,
+) -> _Advanced | None:
+    """Settle the sessions of keys with rows, or with sessions that are over."""
+    cpu = time.process_time()
+    settled = settle_sessions(operator, rows, told, local, here)
+    if settled is None:
+        return None
+    groups, changed, key_groups, output = settled
+    if len(key_groups):
+        files.changes(state, changed, key_groups)
+    made = Advance(state=changed.values, removed=changed.removed, output=output)
+    load = _load(groups, (time.process_time() - cpu) * 1e3, made)
+    return _Advanced(groups=groups, keys=changed.keys, state=made.state, output=output, load=load)
 
 
 def _load(groups: Groups, cpu_ms: float, made: Advance) -> KeyGroupLoad:

@@ -175,10 +175,9 @@ def _live_panes(
     log: CommitLog, epoch: int, state: StateId, described_as: StateDescription, keys: int
 ) -> EntryRange | None:
     """Panes that some open window needs; ``None`` for state without panes."""
-    if described_as.windows is None:
-        return None
     closed = log.record(epoch).expired.get(str(state), BEGINNING)
-    return EntryRange(column=keys, first=gone_before(described_as, closed))
+    first = gone_before(described_as, closed)
+    return None if first is None else EntryRange(column=keys, first=first)
 
 
 def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:

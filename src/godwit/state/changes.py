@@ -25,8 +25,8 @@ class EntryRange:
     Attributes
     ----------
     column
-        Position among the key columns of the state of the one that holds the moment, a timestamp
-        of microseconds.
+        Position of the column that holds the moment, a timestamp of microseconds: among the key
+        columns, which come first, and the state columns.
     first, end
         From the one up to, but not including, the other; microseconds since 1970-01-01 UTC.
     """
@@ -42,7 +42,7 @@ class EntryRange:
 
     def rows_of(self, image: TableImage, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Those of `rows` that are in the range."""
-        return rows[self._inside(image.keys[self.column].gather(rows).values.view(np.int64))]
+        return rows[self._inside(image.columns[self.column].gather(rows).values.view(np.int64))]
 
     def positions(self, keys: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Positions of the entries that are in the range."""

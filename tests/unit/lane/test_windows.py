@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
-from tests.oracles.windows import BEGINNING, Windows, windows_of
+from tests.oracles.windows import BEGINNING, Sessions, Windows, windows_of
 from tests.unit.dataflow.conftest import FakeSink
 from tests.unit.lane.window_flows import WindowedRun
 
 from godwit.dataflow import aggregates as gw
-from godwit.dataflow.windows.spec import hopping, tumbling
+from godwit.dataflow.windows.spec import hopping, session, tumbling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -189,3 +190,36 @@ def expected(over: dict[Any, list[int]]) -> list[tuple[Any, ...]]:
     return sorted(
         ((key, *span, len(values), sum(values)) for (key, span), values in over.items()), key=repr
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sessions_hold_rows_that_lie_at_most_a_gap_apart(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gap, slack = 5 * S, 20 * S
+    run = WindowedRun(
+        lambda keyed: keyed.window(session("5 seconds"), late=FakeSink()).compute(
+            n=gw.count(), v=gw.sum("v")
+        ),
+        tmp_path,
+        slack="20 seconds",
+        num_key_groups=8,
+    )
+    oracle = Sessions(gap, slack)
+    late = 0
+    for epoch in range(12):
+        rows = [
+            (f"k{rng.integers(0, 4)}", int(10 * epoch - rng.exponential(10)) * S, i)
+            for i in range(int(rng.integers(0, 20)))
+        ]
+        if rng.random() < 0.3:
+            run.run.vanish("a")
+            run.run.lose("a")
+        found = run.epoch(rows[::2], rows[1::2]) if rows else run.epoch()
+        assert found == sorted(oracle.epoch([*rows[::2], *rows[1::2]]), key=repr)
+        late += sum(o.arrivals.late for r in run.reports for o in r.operators)
+        assert late == oracle.late
+    run.epoch()
+    run.times.end_input()
+    oracle.epoch([])
+    assert run.epoch() == sorted(oracle.close(2**60), key=repr)
+    assert run.run.held() == {}

@@ -13,7 +13,8 @@ from godwit.dataflow.windows.durations import microseconds
 from godwit.dataflow.windows.moments import RowTime, SourceTime
 from godwit.dataflow.windows.operator import WINDOW_END, WindowedOperator
 from godwit.dataflow.windows.process import WindowedProcess
-from godwit.dataflow.windows.spec import Hopping, grid_of
+from godwit.dataflow.windows.sessions import SessionCompute
+from godwit.dataflow.windows.spec import Hopping, Session, grid_of
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -116,6 +117,16 @@ def windowed_operator(
     time
         Where the event time is.
     """
+    if isinstance(node.windows[0], Session):
+        return SessionCompute(
+            name=node.name,
+            keys=node.keys,
+            arriving=arriving,
+            time=time,
+            inputs=inputs,
+            aggregates=node.aggregates,
+            gap_us=node.windows[0].gap_us,
+        )
     hopping = [spec for spec in node.windows if isinstance(spec, Hopping)]
     grid = grid_of(hopping, f"Operator {node.name!r}")
     if node.function is None:

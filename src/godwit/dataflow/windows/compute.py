@@ -22,7 +22,11 @@ from godwit.dataflow.compute import ComputeOperator
 from godwit.dataflow.groups import group_rows
 from godwit.dataflow.naming import check_column_names
 from godwit.dataflow.operator import Advance
-from godwit.dataflow.windows.description import describe_windows, insist_on_windows
+from godwit.dataflow.windows.description import (
+    describe_windows,
+    insist_on_windows,
+    windows_of,
+)
 from godwit.dataflow.windows.grid import END
 from godwit.dataflow.windows.operator import (
     PANE,
@@ -115,7 +119,7 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
 
     def describe_state(self) -> StateDescription:
         """Say what the partials are, and of what windows."""
-        return describe_windows(super().describe_state(), self)
+        return describe_windows(super().describe_state(), self, windows_of(self.grid))
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
         """As for any aggregates; the windows must be the same.
@@ -125,7 +129,7 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         CheckpointMismatchError
             If they are not, or an aggregate of the same name was another one.
         """
-        insist_on_windows(self, stored)
+        insist_on_windows(self, stored, windows_of(self.grid))
         return super().upgrade_from(stored)
 
     def _windows(

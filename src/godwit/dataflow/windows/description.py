@@ -11,22 +11,27 @@ from godwit.model.errors import CheckpointMismatchError
 from godwit.state.evolution import columns_of, differences
 
 if TYPE_CHECKING:
+    from godwit.dataflow.windows.grid import PaneGrid
     from godwit.dataflow.windows.operator import WindowedOperator
     from godwit.state.evolution import StateDescription
 
-__all__ = ["describe_windows", "gone_before", "insist_on_windows"]
+__all__ = ["describe_windows", "gone_before", "insist_on_windows", "windows_of"]
 
 
-def describe_windows(of_values: StateDescription, operator: WindowedOperator) -> StateDescription:
+def describe_windows(
+    of_values: StateDescription, operator: WindowedOperator, windows: list[dict[str, Any]]
+) -> StateDescription:
     """Add to what is said of the state columns what tells entries apart, and the windows."""
     return msgspec.structs.replace(
         of_values,
         entries=columns_of(list(operator.schema.keys)[len(operator.keys) :]),
-        windows=_windows(operator),
+        windows=windows,
     )
 
 
-def insist_on_windows(operator: WindowedOperator, stored: StateDescription) -> None:
+def insist_on_windows(
+    operator: WindowedOperator, stored: StateDescription, windows: list[dict[str, Any]]
+) -> None:
     """Refuse state of other windows.
 
     Panes that the old windows did not need any more are gone, so new ones would come out short.
@@ -36,7 +41,7 @@ def insist_on_windows(operator: WindowedOperator, stored: StateDescription) -> N
     CheckpointMismatchError
         Says every difference.
     """
-    found = list(differences("windows", stored.windows, _windows(operator)))
+    found = list(differences("windows", stored.windows, windows))
     entries = columns_of(list(operator.schema.keys)[len(operator.keys) :])
     found += list(differences("entries", stored.entries, entries))
     if found:
@@ -50,13 +55,18 @@ def insist_on_windows(operator: WindowedOperator, stored: StateDescription) -> N
         )
 
 
-def gone_before(described: StateDescription, closed: int) -> int:
-    """Panes before this moment are of no window that ends after `closed`; both in microseconds."""
-    return min(TimeWindow(**window).first_open(closed) for window in described.windows)
+def gone_before(described: StateDescription, closed: int) -> int | None:
+    """Panes before this moment are of no window that ends after `closed`; both in microseconds.
+
+    ``None`` for state that is not made of panes.
+    """
+    panes = [window for window in described.windows or () if "length_us" in window]
+    return min((TimeWindow(**window).first_open(closed) for window in panes), default=None)
 
 
-def _windows(operator: WindowedOperator) -> list[dict[str, Any]]:
+def windows_of(grid: PaneGrid) -> list[dict[str, Any]]:
+    """Describe the windows of a grid."""
     return [
         {"length_us": w.length_us, "every_us": w.every_us, "offset_us": w.offset_us}
-        for w in operator.grid.windows
+        for w in grid.windows
     ]

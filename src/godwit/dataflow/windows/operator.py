@@ -131,10 +131,9 @@ class WindowedOperator(KeyedOperator):
         """
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
-        panes = self.grid.panes(times)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
         ahead = (times > told.not_after) & ~untimed
-        late = (panes < self.grid.first_open(told.closed)) & ~untimed
+        late = self.is_late(times, told.closed) & ~untimed
         out = untimed | ahead | late
         left_out = None
         if out.any():
@@ -145,9 +144,9 @@ class WindowedOperator(KeyedOperator):
                 schema=self.left_out,
             )
             kept = np.flatnonzero(~out)
-            rows, panes = rows.take(pa.array(kept)), panes[kept]
+            rows, times = rows.take(pa.array(kept)), times[kept]
         return Arranged(
-            rows=self.with_panes(rows, column_of(panes, None, column.type)),
+            rows=self.with_panes(rows, column_of(self.marks(rows, times), None, column.type)),
             left_out=left_out,
             found=Arrivals(
                 late=int(np.count_nonzero(late)),
@@ -155,6 +154,14 @@ class WindowedOperator(KeyedOperator):
                 untimed=int(np.count_nonzero(untimed)),
             ),
         )
+
+    def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
+        """Whether all windows of rows of these moments were closed by earlier epochs."""
+        return self.grid.panes(times) < self.grid.first_open(closed)
+
+    def marks(self, rows: pa.RecordBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:  # noqa: ARG002
+        """Moment by which the entry of each row is told apart from others of its key: its pane."""
+        return self.grid.panes(times)
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Give rows as they came the columns that tell their entry."""

@@ -19,7 +19,11 @@ from godwit.dataflow.groups import group_rows
 from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.operator import Advance
-from godwit.dataflow.windows.description import describe_windows, insist_on_windows
+from godwit.dataflow.windows.description import (
+    describe_windows,
+    insist_on_windows,
+    windows_of,
+)
 from godwit.dataflow.windows.operator import PANE, Entries, WindowedOperator
 from godwit.model.errors import CheckpointMismatchError
 from godwit.state.evolution import StateDescription, columns_of, differences
@@ -156,7 +160,7 @@ class WindowedProcess(WindowedOperator):
     def describe_state(self) -> StateDescription:
         """Say what columns the rows have, and of what windows they are."""
         described = StateDescription(columns=columns_of(self.schema.values), codec="arrow")
-        return describe_windows(described, self)
+        return describe_windows(described, self, windows_of(self.grid))
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
         """Rows and windows must be the same.
@@ -166,7 +170,7 @@ class WindowedProcess(WindowedOperator):
         CheckpointMismatchError
             If they are not.
         """
-        insist_on_windows(self, stored)
+        insist_on_windows(self, stored, windows_of(self.grid))
         found = list(
             differences("column ", dict(stored.columns), dict(columns_of(self.schema.values)))
         )

@@ -1,0 +1,105 @@
+"""Sessions in one lane: those that rows made meet those of the state, and some are over.
+
+What is looked for grows with the keys that have rows or whose sessions are over; which those are is
+found by one scan of one column.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.dataflow.groups import Groups, group_rows
+from godwit.dataflow.windows.operator import Entries
+from godwit.state.changes import EntryRange
+from godwit.state.entries import StateRows
+
+if TYPE_CHECKING:
+    from godwit.dataflow.windows.moments import OperatorTime
+    from godwit.dataflow.windows.sessions import SessionCompute
+    from godwit.lane.rows import LaneRows
+    from godwit.state.local_state import LocalState
+
+__all__ = ["settle_sessions"]
+
+
+def settle_sessions(
+    operator: SessionCompute,
+    rows: LaneRows,
+    told: OperatorTime,
+    local: LocalState,
+    here: npt.NDArray[np.int64],
+) -> tuple[Groups, StateRows, npt.NDArray[np.int32], pa.RecordBatch] | None:
+    """Let the rows of an epoch meet the sessions of their keys, and close what is over.
+
+    Parameters
+    ----------
+    operator, rows
+        The operator, and rows that have arrived for it.
+    told
+        The epoch's moments.
+    local, here
+        What the lane holds as of the last epoch, and its key groups.
+
+    Returns
+    -------
+    tuple or None
+        The keys that were looked at; entries to write, and the key group of each; output. ``None``
+        if there is nothing to do.
+    """
+    arrived = rows.combined()
+    names = operator.keys.names
+    hashes, keys = [arrived.hashes], [arrived.batch.select(names)]
+    if operator.closes(told):
+        over = EntryRange(column=operator.last_position, end=told.until - operator.gap_us + 1)
+        found = local.scan(here, over)
+        hashes.append(found.hashes)
+        keys.append(found.keys.select(names))
+    every = pa.concat_batches(keys)
+    if not every.num_rows:
+        return None
+    groups = group_rows(np.concatenate(hashes), every, local.num_key_groups)
+    distinct = every.take(pa.array(groups.first_row))
+    held, of_key, slots = _held(operator, groups, distinct, local)
+    own = Entries(
+        hashes=np.concatenate([held.hashes, arrived.hashes]),
+        keys=pa.concat_batches([held.keys, arrived.keys]),
+        values=pa.concat_batches([held.values, arrived.columns]),
+    )
+    key = np.concatenate([of_key, groups.of_row[: len(arrived.hashes)]])
+    settled = operator.settle(own, key, slots, told)
+    changed = StateRows(
+        hashes=settled.entries.hashes,
+        keys=settled.entries.keys,
+        values=settled.entries.values,
+        removed=settled.removed if settled.removed.any() else None,
+    )
+    return groups, changed, groups.key_groups[settled.key], settled.output
+
+
+def _held(
+    operator: SessionCompute, groups: Groups, keys: pa.RecordBatch, local: LocalState
+) -> tuple[Entries, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """All sessions of some keys, the key of each, and its slot."""
+    pending, slot = np.arange(groups.count), 0
+    entries, values, of_key, slots = [], [], [], []
+    while pending.size:
+        looked_for = operator.in_slot(keys.take(pa.array(pending)), slot)
+        known, prior = local.prior(looked_for, groups.key_groups[pending])
+        there = pa.array(np.flatnonzero(known))
+        pending = pending[known]
+        entries.append(looked_for.take(there))
+        values.append(prior.take(there))
+        of_key.append(pending)
+        slots.append(np.full(len(pending), slot))
+        slot += 1
+    key = np.concatenate(of_key)
+    held = Entries(
+        hashes=groups.hashes[key],
+        keys=pa.concat_batches(entries),
+        values=pa.concat_batches(values),
+    )
+    return held, key, np.concatenate(slots)
