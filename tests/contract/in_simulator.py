@@ -222,6 +222,10 @@ class InSimulator:
         for name in ("warm", "drop"):
             setattr(simulation, name, self._order)
 
+    def executor(self, name: str) -> str:
+        """See `Realization.executor`."""
+        return name
+
     def stop(self) -> None:
         """See `Realization.stop`."""
 

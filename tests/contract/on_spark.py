@@ -88,15 +88,20 @@ class OnSpark:
         patch.setattr(Errands, "_warm", as_it_goes)
         patch.setattr(SparkContext, "defaultParallelism", property(lambda _: self._cores))
 
+    def executor(self, name: str) -> str:
+        """See `Realization.executor`."""
+        return name
+
     def start(self, executors: Mapping[str, int]) -> None:
         """See `Realization.start`."""
-        self._cores = _cores(executors)
+        self._cores = len(executors)
         flow = gw.Flow("contract", num_key_groups=NUM_KEY_GROUPS)
         build(flow, self._inbox.stream(), deep=self._deep, sink=self._sinks.__getitem__)
         self._query = flow.start(
             checkpoint=self._directory / "ck",
             local_dir=self._directory / "local",
             policy=self._policy,
+            executors=len(executors),
             name=f"{self._directory.name} {len(self._before)}",
         )
 
@@ -158,7 +163,8 @@ class OnSpark:
 
     def see(self, executors: Mapping[str, int]) -> None:
         """See `Realization.see`."""
-        self._cores = _cores(executors)
+        assert dict(executors) == {f"local-{i}": 1 for i in range(len(executors))}
+        self._cores = len(executors)
         self._until(lambda: self.view.executors.keys() == executors.keys(), f"{executors}")
 
     def forget_store(self, executor: str) -> None:
@@ -219,8 +225,3 @@ class OnSpark:
             name: {epoch: rows_of(table) for epoch, table in sink.epochs.items()}
             for name, sink in self._sinks.items()
         }
-
-
-def _cores(executors: Mapping[str, int]) -> int:
-    assert dict(executors) == {f"local-{i}": 1 for i in range(len(executors))}
-    return len(executors)

@@ -160,6 +160,10 @@ class OneProcess:
         if self.log.latest is not None:
             self._deliver(self.log.latest)
 
+    def executor(self, name: str) -> str:
+        """See `Realization.executor`."""
+        return name
+
     def stop(self) -> None:
         """See `Realization.stop`."""
 

@@ -37,6 +37,9 @@ class Realization(Protocol):
     def start(self, executors: Mapping[str, int]) -> None:
         """Start on executors (name → lanes), from the checkpoint if there is one."""
 
+    def executor(self, name: str) -> str:
+        """Return what the executor is called here that a scenario calls by this name."""
+
     def epoch(
         self,
         rows: Sequence[tuple[int, int]],

@@ -73,7 +73,9 @@ class _Play:
                 realization.settle()
             case Migrate():
                 component = self.component(step.component)
-                target = _target(step, _with_newcomers(realization, component))
+                current = _with_newcomers(realization, component)
+                to = None if step.to is None else realization.executor(step.to)
+                target = _target(step.key_groups, to, current)
                 self._migrate(component, target, step.strategy, step.bounds)
             case Deal():
                 target = even_assignment(NUM_KEY_GROUPS, [*step.lanes], [*step.lanes.values()])
@@ -84,9 +86,10 @@ class _Play:
             case Cancel():
                 realization.cancel(self.migrations[-1])
             case Drain():
-                realization.drain(step.executor)
+                executor = realization.executor(step.executor)
+                realization.drain(executor)
                 for component in realization.view.components:
-                    self._empty(component, step.executor)
+                    self._empty(component, executor)
             case Executors():
                 realization.see(step.there)
             case ForgetStore():
@@ -119,14 +122,11 @@ def _with_newcomers(realization: Realization, component: str) -> Assignment:
     return current.on([*current.executors, *new], lanes)
 
 
-def _target(step: Migrate, current: Assignment) -> Assignment:
-    key_groups = range(current.num_key_groups) if step.key_groups is None else step.key_groups
+def _target(chosen: tuple[int, ...] | None, to: str | None, current: Assignment) -> Assignment:
+    key_groups = range(current.num_key_groups) if chosen is None else chosen
     names = current.executors
     return current.moved(
-        {
-            g: step.to or names[(names.index(current.executor(g)) + 1) % len(names)]
-            for g in key_groups
-        }
+        {g: to or names[(names.index(current.executor(g)) + 1) % len(names)] for g in key_groups}
     )
 
 

@@ -1,28 +1,31 @@
 """Executors that are killed while key groups move, on a real cluster of processes.
 
-Called with the path of a JSON file: ``directory``, ``seed``.  One cluster serves all scenarios;
-each has a directory of its own, with ``in/``, ``out/``, ``ck/`` and, when it is done,
-``events.json`` and ``told.json``.  What should have come out is for the tests to say.
+Called with the path of a JSON file: ``directory``, ``seed``, ``contract`` (names of scenarios of
+`tests.contract`, which are judged here).  One cluster serves everything.  What is not of the
+contract has a directory of its own, with ``in/``, ``out/``, ``ck/`` and, when it is done,
+``events.json`` and ``told.json``; what should have come out of it is for the tests to say.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from tests.chaos.flow import SHARDS, Row, chaos_flow, epochs_of
 from tests.chaos.results import put
+from tests.contract.on_cluster import OnCluster
+from tests.contract.scenarios import scenario as contract
+from tests.contract.verdict import play
 
 from godwit.dataflow.hashing import hash_keys
-from godwit.model import events
 from godwit.model.key_groups import key_groups_of
-from godwit.spark.errands import Errands
+from godwit.spark.executors import live_executors
 from godwit.spark.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
@@ -34,20 +37,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 120.0
 NUM_KEY_GROUPS = 8
-
-warming_allowed = threading.Event()
-warming_allowed.set()
-
-
-def patient_warming() -> None:
-    """Let warming wait for `warming_allowed`."""
-    warm = Errands._warm
-
-    def patient(self: Errands, command: Any) -> None:
-        assert warming_allowed.wait(PATIENCE_S)
-        warm(self, command)
-
-    setattr(Errands, "_warm", patient)  # noqa: B010  mypy takes no assignment to a method
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -74,8 +63,7 @@ class Scenario:
     def start(self) -> None:
         """Wait for three executors, then start the flow."""
         (self.directory / "in").mkdir(parents=True)
-        application = self.spark.sparkContext.applicationId
-        until(lambda: len(self.cluster.executor_pids(application)) == 3, "three executors")
+        until(self.has_three_executors, "three executors")
         flow = chaos_flow(self.spark, self.directory, num_key_groups=NUM_KEY_GROUPS)
         self.query = flow.start(
             checkpoint=self.directory / "ck",
@@ -83,37 +71,21 @@ class Scenario:
             name=self.directory.name,
         )
 
+    def has_three_executors(self) -> bool:
+        """Say whether all executors are there, those included that replace dead ones."""
+        pids = self.cluster.executor_pids(self.spark.sparkContext.applicationId)
+        return len(pids) == 3 and len(live_executors(self.spark.sparkContext)) == 3
+
     def process(self, number: int = 1, *, acts: dict[int, str] | None = None) -> None:
         """Put epochs and wait until they are processed; `acts`: key → act of its first row."""
         for _ in range(number):
             self._put(acts or {})
             self.query.processAllAvailable()
 
-    def take_in(self, number: int) -> None:
-        """Put epochs and wait until their rows are committed, processed or waiting."""
-        for _ in range(number):
-            self._put({})
-            until(lambda: self._taken_in() >= self.put, f"epoch {self.put}")
-
     def _put(self, acts: dict[int, str]) -> None:
         rows = [(k, n, acts.pop(k, "")) for k, n, _ in self.epochs[self.put]]
         put(self.directory / "in", self.put, rows)
         self.put += 1
-
-    def _taken_in(self) -> int:
-        """Count the epochs that had rows from the source."""
-        told = self.query.events
-        return sum(isinstance(e, events.EpochCommitted) and e.rows_in > 0 for e in told)
-
-    def owners(self, component: str) -> list[str]:
-        """Executors that own key groups of a component, as many times as they own some."""
-        assignment = self.query.assignment[component]
-        return [assignment.executor(g) for g in range(NUM_KEY_GROUPS)]
-
-    def kill(self, executor: str) -> None:
-        """Kill an executor and wait until the flow knows."""
-        self.cluster.kill_executor(executor, self.spark.sparkContext.applicationId)
-        self.wait_for_loss(executor)
 
     def wait_for_loss(self, executor: str) -> None:
         """Wait until the flow knows that an executor is gone."""
@@ -139,21 +111,6 @@ class Scenario:
         (self.directory / "events.json").write_text(json.dumps(told))
 
 
-def suspended(scenario: Scenario) -> None:
-    """An executor dies between epochs, and its key groups stay cold for three epochs."""
-    scenario.process(3)
-    warming_allowed.clear()
-    dead = scenario.owners("order")[0]
-    scenario.told["owned"] = {
-        name: assignment.key_groups(dead).tolist()
-        for name, assignment in scenario.query.assignment.items()
-    }
-    scenario.kill(dead)
-    scenario.take_in(3)
-    warming_allowed.set()
-    scenario.finish()
-
-
 def fetched(scenario: Scenario) -> None:
     """An executor dies after some lanes of the next level have fetched what it sent."""
     scenario.process(3)
@@ -176,8 +133,6 @@ def main(path: str) -> None:
     """Run all scenarios."""
     config = json.loads(Path(path).read_text())
     directory = Path(config["directory"])
-    patient_warming()
-    scenarios = {"suspended": suspended, "fetched": fetched}
     with LocalCluster(workers=3, memory="512m", work_dir=directory / "cluster") as cluster:
         settings = {
             "spark.driver.memory": "512m",
@@ -188,16 +143,28 @@ def main(path: str) -> None:
         }
         spark = cluster.session("chaos", settings)
         spark.sparkContext.setLogLevel("OFF")
-        for name in config["scenarios"]:
+        scenario = Scenario(
+            cluster=cluster,
+            spark=spark,
+            directory=directory / "fetched",
+            epochs=epochs_of(config["seed"], 24),
+        )
+        scenario.start()
+        fetched(scenario)
+        for number, name in enumerate(config["contract"]):
             print(time.strftime("%H:%M:%S"), name, flush=True)  # noqa: T201  the log of this program
-            scenario = Scenario(
-                cluster=cluster,
-                spark=spark,
-                directory=directory / name,
-                epochs=epochs_of(config["seed"], 24),
-            )
-            scenario.start()
-            scenarios[name](scenario)
+            until(scenario.has_three_executors, "three executors")
+            played = contract(name)
+            with pytest.MonkeyPatch.context() as patch:
+                realization = OnCluster(
+                    cluster,
+                    spark,
+                    directory / f"contract-{number}",
+                    patch,
+                    deep=played.deep,
+                    policy=played.policy,
+                )
+                play(played, realization)
 
 
 if __name__ == "__main__":
