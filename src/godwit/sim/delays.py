@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Delays"]
 
+_TOGETHER_S = 1e-9
+"""Rows that arrived within this time arrived together: a steeper slope would be rounding."""
+
 
 class Delays:
     """Delays of many rows: stretches of evenly spread ones.
@@ -67,7 +70,7 @@ class Delays:
         if not len(self.pieces):
             return float("nan")
         count, least, most = self.pieces.T
-        wide = most > least
+        wide = most - least > _TOGETHER_S
         slope = count[wide] / (most - least)[wide]
         at = np.concatenate((least[wide], most[wide], least[~wide]))
         bend = np.concatenate((slope, -slope, np.zeros(int((~wide).sum()))))
