@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.lane.messages import LaneReport, StateInstruction
-    from godwit.migration import Bounds, EndMigration, EpochPlan, ProtocolView
+    from godwit.migration import Bounds, EndMigration, EpochOutcome, EpochPlan, ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
     from godwit.state.physical_plan import PhysicalPlan
@@ -323,7 +323,11 @@ class OneProcess:
             duration_ms=0.0,
             waiting_key_groups=0,
         )
+        self.committed(outcome)
         self._run_errands()
+
+    def committed(self, outcome: EpochOutcome) -> None:
+        """Do what is to be done after an epoch; nothing here."""
 
     def _attempt(
         self,

@@ -1,0 +1,94 @@
+"""The realization in one process, with a controller that decides while a scenario is played.
+
+Loads are what they would be if every row took a millisecond, and every epoch a twentieth of a
+second, so that decisions depend on the scenario alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tests.contract.one_process import OneProcess
+
+from godwit.control import Control, Controller, EpochObserved
+from godwit.model.errors import MigrationError
+from godwit.spark.controlling import topology_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tests.contract.scenario import Policy
+
+    from godwit.migration import Bounds, EpochOutcome, EpochPlan, Strategy
+    from godwit.model.assignment import Assignment
+
+__all__ = ["Controlled"]
+
+_EPOCH_S = 0.05
+
+
+class Controlled(OneProcess):
+    """See `tests.contract.one_process.OneProcess`; `settings` are the controller's."""
+
+    def __init__(
+        self, directory: Path, *, deep: bool, policy: Policy, control: Mapping[str, Any]
+    ) -> None:
+        super().__init__(directory, deep=deep, policy=policy)
+        given: dict[str, Any] = {
+            "planner": "flux",
+            "period": 3 * _EPOCH_S,
+            "least_epochs": 2,
+            "lanes_every": _EPOCH_S,
+            "max_load_distance": 0.05,
+            "respect": 2 * _EPOCH_S,
+        }
+        self._control = Control(**(given | dict(control)))
+        self._now_s = 0.0
+
+    def start(self, executors: Mapping[str, int]) -> None:
+        """See `Realization.start`; a controller that restarts is told of what was announced."""
+        super().start(executors)
+        self._plans: Mapping[str, EpochPlan] = {}
+        clock: Any = SimpleNamespace(now_s=lambda: self._now_s)
+        self.controller = Controller(
+            self._control,
+            topology=topology_of(self.flow),
+            migrations=self.conductor,
+            clock=clock,
+            past=self.events,
+        )
+
+    def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
+        self._plans = super()._begin(epoch)
+        return self._plans
+
+    def committed(self, outcome: EpochOutcome) -> None:
+        """Let the controller know, and decide."""
+        self._now_s += _EPOCH_S
+        loads = {
+            name: replace(load, busy_ms=load.rows.astype(np.float64))
+            for name, load in outcome.loads.items()
+        }
+        self.controller.observe(
+            EpochObserved(
+                outcome=replace(outcome, loads=loads),
+                assignments={name: plan.assignment for name, plan in self._plans.items()},
+                took_s=_EPOCH_S,
+            )
+        )
+        self.controller.turn()
+
+    def migrate(
+        self, component: str, target: Assignment, strategy: Strategy, bounds: Bounds
+    ) -> str:
+        """See `Realization.migrate`; what somebody wants goes before what the controller wants."""
+        under_way = self.view.components[component].migration
+        if under_way is not None and under_way.startswith("control"):
+            with suppress(MigrationError):
+                self.conductor.cancel(under_way, "somebody wants something else")
+        return super().migrate(component, target, strategy, bounds)

@@ -1,0 +1,68 @@
+"""Whatever a controller decides, and whatever happens meanwhile, rows are what they should be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.contract.controlled import Controlled
+from tests.contract.scenario import THREE, Executors, Rows, Scenario
+from tests.contract.scenarios import drawn
+from tests.contract.verdict import play
+
+from godwit.model import events
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICIES = ("resource_centric", "executor_centric", "naive_executor_centric")
+
+
+def played(scenario: Scenario, directory: Path, policy: str) -> Controlled:
+    realization = Controlled(
+        directory, deep=scenario.deep, policy=scenario.policy, control={"policy": policy}
+    )
+    play(scenario, realization)
+    return realization
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_key_groups_move_by_themselves_and_their_rows_stay_in_order(
+    tmp_path: Path, policy: str
+) -> None:
+    busy = Scenario(
+        name="few keys, many rows",
+        executors=dict.fromkeys(THREE, 2),
+        steps=(Rows(count=60, keys=5),) * 12,
+    )
+    realization = played(busy, tmp_path, policy)
+    told = [type(event) for event in realization.events]
+    assert events.RebalancingStarted in told
+    assert events.AssignmentSwitched in told
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_executor_whose_lanes_were_lent_to_others_dies_in_an_epoch_and_no_row_is_lost(
+    tmp_path: Path, policy: str
+) -> None:
+    rows = Rows(count=60, keys=5)
+    lent = Scenario(
+        name="an executor with remote lanes dies",
+        executors=THREE,
+        steps=(
+            *(rows,) * 8,
+            Rows(count=60, keys=5, loses="local-1"),
+            *(rows,) * 4,
+            Executors(there=THREE),
+            *(rows,) * 4,
+        ),
+    )
+    realization = played(lent, tmp_path, policy)
+    assert any(isinstance(event, events.RebalancingStarted) for event in realization.events)
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
+    tmp_path: Path, seed: int
+) -> None:
+    played(drawn(seed), tmp_path, POLICIES[seed % len(POLICIES)])
