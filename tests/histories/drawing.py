@@ -135,7 +135,7 @@ def draw(seed: int, planners: Sequence[str] = PLANNED_BY) -> Drawn:
             shifts_s=(at_s,) if trouble == "shift" else (),
         ),
         duration_s=_DURATION_S,
-        trigger_s=0.5,
+        trigger_s=1.0,
         max_rows=int(4 * rows_per_s / len(components)),
         costs=_COSTS,
         assignments={c.name: _first(c, executors, cores) for c in components} if intervals else {},

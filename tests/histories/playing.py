@@ -38,8 +38,17 @@ def play(drawn: Drawn) -> Played:
 
     simulation = Simulation(drawn.scenario, seed=drawn.seed, control=control)
     try:
-        simulation.run(settle_s=_SETTLE_S)
+        simulation.run()
+        end_s = simulation.now_s() + _SETTLE_S
+        while simulation.now_s() < end_s and _goes_on(simulation):
+            simulation.step()
         faults = broken(drawn, simulation, watching[0])
     except Exception:  # noqa: BLE001  nothing may stop the loop: that is a promise too
         faults = [traceback.format_exc()]
     return Played(drawn=drawn, simulation=simulation, faults=faults)
+
+
+def _goes_on(simulation: Simulation) -> bool:
+    view, last = simulation.conductor.view, simulation.history.epochs[-1]
+    moving = any(c.migration for c in view.components.values())
+    return bool(last.lag_rows or last.waiting_rows or moving or view.draining)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.model.errors import InvalidProblemError
 from godwit.sim.delays import Delays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from godwit.model.events import Event
     from godwit.planning.arrays import FloatArray
 
@@ -102,13 +101,22 @@ class History:
         return Delays.all_of([record.delays for record in self.epochs])
 
     def summary(self) -> dict[str, float]:
-        """Return what a table has of a run."""
+        """Return what a table has of a run; means of load distance and executors are over time.
+
+        Raises
+        ------
+        InvalidProblemError
+            If no epoch took any row.
+        """
         took, rows = self.column("took_s"), self.column("rows")
         busy = took[rows > 0]
-        distance = self.column("load_distance")
-        of_time: Callable[[FloatArray], float] = lambda x: float(  # noqa: E731  a mean over time
-            (x * took).sum() / took.sum()
-        )
+        if not len(busy):
+            raise InvalidProblemError(
+                "No row was taken: there is nothing to sum up.",
+                remedy="Let the run be longer, or more rows arrive.",
+                field="duration_s",
+            )
+        weight = took / took.sum()
         delays = self.delays()
         return {
             "epochs": len(took),
@@ -117,8 +125,8 @@ class History:
             "epoch_p99_ms": 1000 * float(np.quantile(busy, 0.99)),
             "delay_mean_s": delays.mean_s,
             "delay_p99_s": delays.quantile_s(0.99),
-            "load_distance": of_time(distance),
-            "executors": of_time(self.column("executors")),
+            "load_distance": float(weight @ self.column("load_distance")),
+            "executors": float(weight @ self.column("executors")),
             "moves": float(self.column("moves").sum()),
             "moved_mb": float(self.column("moved_bytes").sum()) / 1e6,
             "lag_rows": float(self.epochs[-1].lag_rows),

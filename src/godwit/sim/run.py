@@ -203,11 +203,12 @@ class Simulation:
         return self._offered
 
     def _wait(self) -> None:
+        """Let time pass: a little, or until something can happen if nothing is on its way."""
+        until_s = self._now_s + _PAUSE_S
         if self.conductor.view.awaits:
             self.conductor.let_time_pass()
-        until_s = self._now_s + _PAUSE_S
-        if self._next_trigger_s > self._now_s:
-            until_s = min(until_s, self._next_trigger_s)
+        elif self._next_trigger_s > until_s:
+            until_s = max(until_s, min(self._next_trigger_s, self.executors.next_s()))
         self._let_pass(until_s)
 
     def _carry_out(self, epoch: int, batch: Batch) -> None:
@@ -333,7 +334,11 @@ class Simulation:
         )
 
     def load_distance(self, rows: int, phase: int) -> float:
-        """How far the next epoch's assignment is from balance, see `EpochRecord`."""
+        """How far the next epoch's assignment is from balance, see `EpochRecord`.
+
+        The number of rows counts with its first digit: more would change nothing to speak of.
+        """
+        rows = int(float(f"{rows:.0e}"))
         return max(
             _distance(*self.load_and_capacity(stage, rows, phase)) for stage in self.topology.stages
         )

@@ -224,6 +224,12 @@ def test_a_trigger_keeps_micro_batches_apart() -> None:
     assert np.diff(began).min() >= 1.0 - 1e-9
 
 
+def test_a_run_in_which_no_row_came_cannot_be_summed_up() -> None:
+    history = Simulation(scenario(rate=Rate(rows_per_s=0)), seed=1).run()
+    with pytest.raises(InvalidProblemError, match="No row was taken"):
+        history.summary()
+
+
 def test_scenarios_and_costs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InvalidProblemError, match="cannot be simulated"):
         scenario(duration_s=0)
