@@ -78,14 +78,11 @@ class LaneFiles:
         batch = pack_entries(
             StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
         )
-        found, starts = np.unique(contents.key_groups, return_index=True)
-        ends = np.append(starts[1:], len(contents.key_groups))
-        rows = {
-            key_group: (start, end)
-            for key_group, start, end in zip(
-                found.tolist(), starts.tolist(), ends.tolist(), strict=True
-            )
-        }
+        found, starts, counts = np.unique(
+            contents.key_groups, return_index=True, return_counts=True
+        )
+        ends = (starts + counts).tolist()
+        rows = dict(zip(found.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
         for key_group, version in versions.items():
             start, end = rows.get(key_group, (0, 0))
             part = batch.slice(start, end - start)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.oracles.one_process import OneProcess
-from tests.unit.lane.lane_flows import Model, flow_of, rows_of, sums
+from tests.unit.lane.lane_flows import INPUTS, KEYS, Model, flow_of, rows_of, sums
 
+from godwit.dataflow.process import ProcessOperator
 from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:
@@ -168,3 +170,28 @@ def test_lanes_that_are_added_take_over(tmp_path: Path) -> None:
         run.epoch({0: rows})
         model.add(rows)
     assert model.agrees_with(run.held())
+
+
+def test_a_snapshot_of_key_groups_whose_keys_are_all_gone_is_empty(tmp_path: Path) -> None:
+    def forget(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
+        state["n"] = 1
+        if any(row.v < 0 for row in rows):
+            rows.drop_state()
+        return []
+
+    operator = ProcessOperator(
+        name="forget",
+        keys=KEYS,
+        inputs=INPUTS,
+        function=forget,
+        state_type=dict,
+        output=pa.schema({"k": pa.string()}),
+    )
+    run = OneProcess(flow_of(operator, 4), tmp_path, {"a": 1})
+    for value in (1, -1):
+        names = [f"key {i}" for i in range(20)]
+        run.epoch({0: [pa.record_batch({"k": names, "v": pa.array([value] * 20)})]})
+    run.snapshots = (0, 1, 2, 3)
+    record, _ = run.epoch({})
+    assert [snapshot.rows for snapshot in record.snapshots] == [0] * 4
+    assert run.held() == {}
