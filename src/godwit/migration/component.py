@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING
 
 from godwit.migration.commands import (
     DropCopies,
-    EndMigration,
     LoadKeyGroups,
     MigrationOutcome,
     ResumeKeyGroups,
@@ -126,19 +125,19 @@ class TrackedComponent:
             moves=tuple(migration.moves.values()) if migration else (),
             migration=migration.request.id if migration else None,
             strategy=migration.strategy if migration else None,
-            settling=(
-                migration is not None
-                and not migration.moves
-                and not any(transfer.planned for transfer in self.transfers.values())
-            ),
+            settling=migration is not None and not self._has_moves_left,
         )
+
+    @property
+    def _has_moves_left(self) -> bool:
+        """Whether planned moves are queued or in flight."""
+        queued = self.migration is not None and bool(self.migration.moves)
+        return queued or any(transfer.planned for transfer in self.transfers.values())
 
     def reason_to_hold(self) -> str | None:
         """Why no epoch may start, as far as this component is concerned."""
         migration = self.migration
-        if migration is None or not migration.strategy.holds_epochs:
-            return None
-        if not migration.moves and not any(t.planned for t in self.transfers.values()):
+        if migration is None or not migration.strategy.holds_epochs or not self._has_moves_left:
             return None
         return f"migration {migration.request.id} of {self.name} moves everything first"
 
@@ -318,28 +317,18 @@ class TrackedComponent:
     def finish(self, run: Situation) -> None:
         """At a boundary: end a migration that has nothing left to do or to wait for."""
         migration = self.migration
-        if migration is None or migration.moves or run.committed <= migration.settles_after:
+        if migration is None or self._has_moves_left or run.committed <= migration.settles_after:
             return
-        if not any(transfer.planned for transfer in self.transfers.values()):
-            nothing_left = migration.withdrawn and not migration.moved
-            self.end_migration(
-                run, MigrationOutcome.CANCELLED if nothing_left else MigrationOutcome.FINISHED
-            )
+        nothing_left = migration.withdrawn and not migration.moved
+        self.end_migration(
+            run, MigrationOutcome.CANCELLED if nothing_left else MigrationOutcome.FINISHED
+        )
 
     def end_migration(self, run: Situation, outcome: MigrationOutcome) -> None:
         """Tell that the migration under way is over."""
         migration, self.migration = self.migration, None
         if migration is not None:
-            run.orders.append(
-                EndMigration(
-                    id=migration.request.id,
-                    component=self.name,
-                    outcome=outcome,
-                    moved=migration.moved,
-                    withdrawn=migration.withdrawn,
-                    reason=migration.reason,
-                )
-            )
+            run.orders.append(migration.end(outcome))
 
     def withdraw(
         self, run: Situation, reason: str, *, onto: str | None = None, only: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from godwit.migration.commands import EndMigration, MigrationOutcome
 from godwit.migration.strategy import UNBOUNDED, Bounds, Strategy
 
 if TYPE_CHECKING:
@@ -41,6 +42,17 @@ class OngoingMigration:
     def strategy(self) -> Strategy:
         """The strategy asked for."""
         return self.request.strategy
+
+    def end(self, outcome: MigrationOutcome) -> EndMigration:
+        """Return what is told at its end."""
+        return EndMigration(
+            id=self.request.id,
+            component=self.request.component,
+            outcome=outcome,
+            moved=self.moved,
+            withdrawn=self.withdrawn,
+            reason=self.reason,
+        )
 
     @property
     def bounds(self) -> Bounds:
