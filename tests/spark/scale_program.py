@@ -94,7 +94,12 @@ def until(holds: Callable[[], object], what: str) -> None:
 def go_on(query: gw.Query) -> None:
     """Wait for some more epochs."""
     now = query.status["committedEpoch"]
-    until(lambda: query.status["committedEpoch"] >= now + 3, "more epochs")
+    until(
+        lambda: query.status["committedEpoch"] >= now + 3 or query.exception(),
+        "more epochs",
+    )
+    if (failure := query.exception()) is not None:
+        raise failure
 
 
 def owners(query: gw.Query) -> dict[str, int]:
@@ -114,6 +119,7 @@ def play(directory: Path) -> dict[str, Any]:
         query = flow_of(spark, directory, sink).start(
             checkpoint=directory / "ck", executors=2, executors_timeout_s=8
         )
+        query.add_listener(lambda event: sys.stderr.write(f"{event.describe()}\n"))
         feed = Feed(directory / "in")
         go_on(query)
 
