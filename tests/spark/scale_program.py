@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COLUMNS = pa.schema([("k", pa.int32()), ("number", pa.int64())])
 KEYS, ROWS = 60, 300
-PATIENCE_S = 90.0
+PATIENCE_S = 150.0
 
 
 def rows_of(file: int) -> list[tuple[int, int]]:

@@ -38,7 +38,7 @@ def test_from_two_to_three_to_two_executors_no_row_is_lost_and_none_comes_twice(
         [sys.executable, "-m", "tests.spark.scale_program", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=420,
         check=False,
         cwd=ROOT,
     )
