@@ -19,7 +19,7 @@ import numpy as np
 
 from godwit.migration import MigrationOutcome
 from godwit.model import events
-from godwit.model.errors import GodwitError, ScalingError
+from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
 from godwit.model.wording import counted
 from godwit.planning import Limits
 from godwit.planning import planner as planner_named
@@ -223,7 +223,10 @@ class Scaling:
             return
         names = sorted(leaving)
         self._stage = f"giving back {', '.join(names)}"
-        self._pool.remove(names)
+        try:
+            self._pool.remove(names)
+        except InvalidPlanError:
+            return  # one has died, or has got key groups back, since we looked
         # If one of those that stay dies meanwhile, the next look keeps one that was to go.
         while {*names} & {*self._conducting.view.executors} and not self._is_short():
             if why := self._pool.view.refused:

@@ -17,7 +17,7 @@ from godwit.model.errors import GodwitError, ScalingError
 from godwit.spark.scaling import Scaling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 @pytest.fixture
@@ -118,6 +118,23 @@ def test_one_that_dies_while_others_are_emptied_is_made_up_for(stream: FakeStrea
     assert stream.scheduler.ended == []
     assert stream.conducting.view.draining == frozenset()
     assert sum(stream.owned().values()) == KEY_GROUPS
+
+
+def test_one_that_dies_as_it_is_given_back_is_gone_all_the_same(
+    stream: FakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream.come("c")
+    remove = stream.pool.remove
+
+    def too_late(names: Sequence[str]) -> None:
+        stream.die("c")
+        remove(names)
+
+    monkeypatch.setattr(stream.pool, "remove", too_late)
+    scaling = scaled(stream, 2)
+    run_until(stream, lambda: scaling.done)
+    assert scaling.wait() == ("a", "b")
+    assert stream.scheduler.ended == []
 
 
 def test_one_that_comes_late_is_given_back(stream: FakeStream) -> None:
