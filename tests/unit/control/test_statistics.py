@@ -106,6 +106,14 @@ def test_rows_arrive_between_the_beginnings_of_epochs_however_long_these_take() 
     assert period.arrival_per_s == pytest.approx(100.0)
 
 
+def test_rows_of_which_nothing_tells_when_they_arrived_arrived_as_they_were_taken() -> None:
+    statistics = Statistics(ONE, 0.0, {})
+    statistics.observe(epoch(0, 400, 4.0), 4.0)
+    period = statistics.close(4.0)
+    assert period.arrival_per_s == pytest.approx(100.0)
+    assert period.demand == pytest.approx(1.0)
+
+
 def test_where_sources_say_what_they_have_the_backlog_counts() -> None:
     statistics = Statistics(ONE, 0.0, {})
     statistics.observe(epoch(0, 100, 1.0, backlog=0), 1.0)
