@@ -41,6 +41,7 @@ from godwit.dataflow.aggregates import (
 from godwit.dataflow.codec import State
 from godwit.dataflow.process import KeyRows
 from godwit.dataflow.stream import KeyedStream, Stream
+from godwit.dataflow.timers import FiredTimer, TimedRows, Timers
 from godwit.dataflow.windowed_stream import WindowedStream
 from godwit.dataflow.windows.process import Window
 from godwit.dataflow.windows.spec import hopping, session, tumbling
@@ -64,6 +65,7 @@ __all__ = [
     "Bounds",
     "Budget",
     "Control",
+    "FiredTimer",
     "Flow",
     "GodwitError",
     "KeyRows",
@@ -77,6 +79,8 @@ __all__ = [
     "State",
     "Strategy",
     "Stream",
+    "TimedRows",
+    "Timers",
     "Trigger",
     "Window",
     "WindowedStream",

@@ -379,7 +379,7 @@ class OneProcess:
             times=(times := self._times.after(told, reports)),
         )
         record = self.log.commit(record)
-        self._times.take(times, reports, 0)
+        self._times.take(times, told, reports, 0)
         return record, reports
 
     def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.dataflow.staging import StagedSink
+from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.windows.moments import NO_TIME, Arrivals, OperatorTime
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.epoch.event_time import EventTimes, Times, closes
@@ -140,8 +141,8 @@ def run_stages(
 
 
 def _sent(shipment: Shipment, batch: pa.RecordBatch, partition: int) -> Iterator[Blob]:
-    if isinstance(shipment.operator, WindowedOperator):
-        times = batch.column(batch.schema.get_field_index(shipment.operator.time.column))
+    if isinstance(shipment.operator, WindowedOperator | TimedProcess):
+        times = batch.column(batch.schema.get_field_index("ts"))
         found = Arrivals.of(times, shipment.time.not_after)
         yield from ship_arrivals(shipment, found, (0, partition, 0, 0))
     yield from ship(shipment, batch, (0, partition, 0))
@@ -281,7 +282,7 @@ class OneProcess:
         times = Times()
         if self.event_times is not None:
             times = self.event_times.after(self._told, reports)
-            self.event_times.take(times, reports, self.clock_us)
+            self.event_times.take(times, self._told, reports, self.clock_us)
         return self.log.commit(
             CommitRecord(
                 epoch=epoch,

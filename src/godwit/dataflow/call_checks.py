@@ -12,7 +12,7 @@ from godwit.model.errors import InvalidFlowError
 if TYPE_CHECKING:
     from godwit.dataflow.nodes import StreamNode
 
-__all__ = ["check_aggregate", "check_formerly", "check_function", "describe"]
+__all__ = ["check_aggregate", "check_formerly", "check_function", "check_timers", "describe"]
 
 
 def describe(node: StreamNode) -> str:
@@ -63,6 +63,22 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
                 operator=operator,
                 column=result,
             )
+
+
+def check_timers(operator: str, timers: object, on_timer: object) -> None:
+    """Refuse timers without a clock or without a function."""
+    if timers not in (None, "event", "processing"):
+        raise InvalidFlowError(
+            f"Operator {operator!r} has timers={timers!r}.",
+            remedy='Give "event" (they go by the watermark) or "processing" (by the clock).',
+            operator=operator,
+        )
+    if (timers is None) != (on_timer is None):
+        raise InvalidFlowError(
+            f"Operator {operator!r} has timers={timers!r} and on_timer={on_timer!r}.",
+            remedy='Give both, as in timers="event", on_timer=remind, or neither.',
+            operator=operator,
+        )
 
 
 def _spark_function(value: object) -> str:

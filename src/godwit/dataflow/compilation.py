@@ -44,8 +44,13 @@ from godwit.dataflow.nodes import (
 )
 from godwit.dataflow.process import ProcessOperator
 from godwit.dataflow.staging import REJECTED
+from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.types import is_key_type, key_type_remedy, plain_schema
-from godwit.dataflow.windows.binding import event_time_of, windowed_operator
+from godwit.dataflow.windows.binding import (
+    event_time_of,
+    insist_on_event_time,
+    windowed_operator,
+)
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.model.errors import GodwitError, InvalidFlowError
 
@@ -195,6 +200,9 @@ class _Compilation:
             self.timed.add(source_of(node).name)
         else:
             self.operators[node.name] = _operator(node, pa.schema(keys), inputs)
+        if isinstance(node, ProcessNode) and node.timers == "event":
+            insist_on_event_time(node)
+            self.timed.add(source_of(node).name)
         return self.input(node, exchanged)
 
     def input(self, node: OperatorNode, exchanged: pa.Schema) -> Input:
@@ -328,17 +336,20 @@ def _operator(node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schem
             aggregates=dict(node.aggregates),
             complete=node.complete,
         )
-    return ProcessOperator(
-        name=node.name,
-        keys=keys,
-        inputs=inputs,
-        function=node.function,
-        state_type=node.state_type,
-        output=node.output,
-        codec=node.codec,
-        state_classes=node.state_classes,
-        state_upgrade=node.state_upgrade,
-    )
+    options: dict[str, Any] = {
+        "name": node.name,
+        "keys": keys,
+        "inputs": inputs,
+        "function": node.function,
+        "state_type": node.state_type,
+        "output": node.output,
+        "codec": node.codec,
+        "state_classes": node.state_classes,
+        "state_upgrade": node.state_upgrade,
+    }
+    if node.timers is None and node.ttl_us is None:
+        return ProcessOperator(**options)
+    return TimedProcess(clock=node.timers, on_timer=node.on_timer, ttl_us=node.ttl_us, **options)
 
 
 def _column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:

@@ -29,6 +29,7 @@ __all__ = [
     "SinkNode",
     "SourceNode",
     "StreamNode",
+    "TimerClock",
     "WindowedNode",
     "feed_of",
     "level_of",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 Codec: TypeAlias = Literal["msgpack", "pickle"]
+TimerClock: TypeAlias = Literal["event", "processing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,6 +104,10 @@ class ProcessNode:
 
     Attributes
     ----------
+    timers, on_timer
+        Clock that timers go by, and the function that they call; ``None``: there are none.
+    ttl_us
+        State is forgotten once its key was not touched for this long; ``None``: never.
     formerly, named
         As in `ComputeNode`.
     """
@@ -115,6 +121,9 @@ class ProcessNode:
     codec: Codec
     state_classes: Mapping[str, type] | Sequence[type] = ()
     state_upgrade: Callable[[Any], Any] | None = None
+    timers: TimerClock | None = None
+    on_timer: Callable[..., Any] | None = None
+    ttl_us: int | None = None
     formerly: str = ""
     named: bool = True
 

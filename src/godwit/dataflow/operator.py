@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from godwit.dataflow.windows.moments import NO_TIME
 from godwit.state.records import StateId
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.dataflow.groups import Groups
+    from godwit.dataflow.windows.moments import OperatorTime
     from godwit.state.evolution import StateDescription, StateUpgrade
     from godwit.state.schema import StateSchema
 
@@ -57,6 +59,8 @@ class Step:
         G rows of state columns: the committed state of each key. Undefined where not `known`.
     known
         Shape ``(G,)``: whether the key has state.
+    time
+        The epoch's moments.
     """
 
     groups: Groups
@@ -65,6 +69,7 @@ class Step:
     partial: bool
     prior: pa.RecordBatch
     known: npt.NDArray[np.bool_]
+    time: OperatorTime = NO_TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

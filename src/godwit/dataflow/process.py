@@ -42,7 +42,7 @@ from godwit.dataflow.faults import function_failed
 from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
-from godwit.dataflow.state_upgrade import upgrade_between
+from godwit.dataflow.state_upgrade import BesideState, upgrade_between
 from godwit.model.errors import (
     InvalidFlowError,
     StateEncodingError,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from godwit.state.evolution import StateUpgrade
 
-__all__ = ["KeyRows", "ProcessOperator", "State"]
+__all__ = ["KeyRows", "Meter", "ProcessOperator", "State", "check_arguments"]
 
 
 class ProcessOperator(KeyedOperator):
@@ -106,7 +106,7 @@ class ProcessOperator(KeyedOperator):
         state_classes: Mapping[str, type] | Sequence[type] = (),
         state_upgrade: Callable[[Any], Any] | None = None,
     ) -> None:
-        _check_function(name, function)
+        check_arguments(name, function)
         self.name = name
         self.inputs = inputs
         self.output = output
@@ -125,7 +125,7 @@ class ProcessOperator(KeyedOperator):
     def _advance(self, step: Step) -> Advance:
         groups = step.groups
         keys = rows_as_tuples(step.keys)
-        meter = _Meter(groups.key_groups)
+        meter = Meter(groups.key_groups)
         states = self._read(step, keys)
         meter.share(step.prior.column(0))
         emitted, ends, removed = self._call(step, keys, states, meter)
@@ -135,8 +135,18 @@ class ProcessOperator(KeyedOperator):
         if self._held:
             states = [state.value for state in states]
         meter.skip()
-        written, dropped = self._written(states, removed, keys)
-        meter.share(written.column(0))
+        blobs, dropped = self._blobs(states, removed, keys)
+        written = pa.RecordBatch.from_arrays([blobs], schema=self.schema.values)
+        meter.share(blobs)
+        return self._made(written, dropped, output, meter)
+
+    def _made(
+        self,
+        written: pa.RecordBatch,
+        dropped: npt.NDArray[np.bool_] | None,
+        output: pa.RecordBatch,
+        meter: Meter,
+    ) -> Advance:
         return Advance(
             state=written,
             removed=dropped,
@@ -146,7 +156,7 @@ class ProcessOperator(KeyedOperator):
         )
 
     def _call(
-        self, step: Step, keys: list[tuple[Any, ...]], states: list[Any], meter: _Meter
+        self, step: Step, keys: list[tuple[Any, ...]], states: list[Any], meter: Meter
     ) -> tuple[list[Any], list[int], list[int]]:
         """Call the function for every key: rows, how many there were after each key, removed."""
         groups, function = step.groups, self._function
@@ -195,9 +205,11 @@ class ProcessOperator(KeyedOperator):
         CheckpointMismatchError
             If the state does not fit and nothing was given to make it fit.
         """
-        return upgrade_between(
-            self.name, stored, self.describe_state(), self._codec, self._state_upgrade
-        )
+        today = self.describe_state()
+        upgrade = upgrade_between(self.name, stored, today, self._codec, self._state_upgrade)
+        if stored.columns == today.columns:
+            return upgrade
+        return BesideState(upgrade=upgrade, schema=self.schema.values)
 
     def _read(self, step: Step, keys: list[tuple[Any, ...]]) -> list[Any]:
         """State of every key, as the function gets it."""
@@ -227,9 +239,9 @@ class ProcessOperator(KeyedOperator):
             states = [next(read) if old else new() for old in step.known.tolist()]
         return [State(state) for state in states] if self._held else states
 
-    def _written(
+    def _blobs(
         self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]
-    ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]:
+    ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
         dropped = None
         kept: Sequence[int] = range(len(states))
         if removed:
@@ -253,11 +265,10 @@ class ProcessOperator(KeyedOperator):
         if removed:
             kept_blobs = dict(zip(kept, blobs, strict=True))
             blobs = [kept_blobs.get(group, b"") for group in range(len(keys))]
-        column = pa.array(blobs, pa.large_binary())
-        return pa.RecordBatch.from_arrays([column], schema=self.schema.values), dropped
+        return pa.array(blobs, pa.large_binary()), dropped
 
 
-class _Meter:
+class Meter:
     """CPU time and time that passes per key group, where the cost of a key depends on the key.
 
     What the function takes is measured between one key group and the next; reading and writing
@@ -326,7 +337,10 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _check_function(operator: str, function: Any) -> None:
+def check_arguments(
+    operator: str, function: Any, called: str = "function(key, rows, state)"
+) -> None:
+    """Refuse a function that cannot be called with three arguments, or that is asynchronous."""
     name = function_name(function)
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidFlowError(
@@ -340,8 +354,7 @@ def _check_function(operator: str, function: Any) -> None:
         return  # written in C, without a signature that could be looked at
     except TypeError as error:
         raise InvalidFlowError(
-            f"Operator {operator!r}: {name!r} cannot be called as function(key, rows, state): "
-            f"{error}.",
+            f"Operator {operator!r}: {name!r} cannot be called as {called}: {error}.",
             remedy="Give a function of these three arguments.",
             operator=operator,
         ) from error

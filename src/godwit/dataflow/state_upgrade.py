@@ -20,7 +20,43 @@ if TYPE_CHECKING:
     from godwit.dataflow.codec import StateCodec
     from godwit.state.evolution import StateDescription, StateUpgrade
 
-__all__ = ["StatesBroughtForward", "upgrade_between"]
+__all__ = ["BesideState", "StatesBroughtForward", "upgrade_between"]
+
+_NO_MOMENT = 2**61
+"""In a column of moments: none; as `godwit.dataflow.windows.grid.END`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideState:
+    """A `StateUpgrade` of state beside which something else is kept, or was: timers, expiry.
+
+    What was not kept begins empty; what is not kept any more is let go.
+
+    Attributes
+    ----------
+    upgrade
+        Brings the state itself forward; ``None`` if it is as it was.
+    schema
+        State columns of today, the state first.
+    """
+
+    upgrade: StateUpgrade | None
+    schema: pa.Schema
+
+    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Give as many rows, in the same order."""
+        state = values.select([0])
+        if self.upgrade is not None:
+            state = self.upgrade(state)
+        columns = [state.column(0)]
+        for field in list(self.schema)[1:]:
+            if field.name in values.schema.names:
+                columns.append(values.column(field.name))
+            elif pa.types.is_integer(field.type):
+                columns.append(pa.array([_NO_MOMENT] * values.num_rows, field.type))
+            else:
+                columns.append(pa.array([b""] * values.num_rows, field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def upgrade_between(

@@ -14,6 +14,7 @@ from godwit.dataflow.call_checks import (
     check_aggregate,
     check_formerly,
     check_function,
+    check_timers,
     describe,
 )
 from godwit.dataflow.calls import no_such_call
@@ -38,6 +39,7 @@ from godwit.dataflow.nodes import (
 )
 from godwit.dataflow.types import SchemaLike, to_schema
 from godwit.dataflow.windowed_stream import WindowedStream
+from godwit.dataflow.windows.durations import microseconds
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.flow import LogicalFlow
+    from godwit.dataflow.nodes import TimerClock
+    from godwit.dataflow.windows.durations import Duration
     from godwit.dataflow.windows.spec import WindowSpec
 
 __all__ = ["KeyedStream", "Stream"]
@@ -243,6 +247,9 @@ class KeyedStream:
         codec: Codec = "msgpack",
         state_classes: Mapping[str, type] | Sequence[type] = (),
         state_upgrade: Callable[[Any], Any] | None = None,
+        timers: TimerClock | None = None,
+        on_timer: Callable[..., Any] | None = None,
+        ttl: Duration | None = None,
         formerly: str | None = None,
     ) -> Stream:
         """Run a function of your own over the rows of each key, in arrival order.
@@ -270,6 +277,14 @@ class KeyedStream:
             Called with the old state of a key, as plain values (a dict for a class), and returns
             the new one; for state that was written when its type was another and that does not fit
             as it is.
+        timers
+            Clock that the key's timers go by: ``"event"``, the watermark, or ``"processing"``, the
+            driver's clock. The function sets them by ``rows.timers`` (`godwit.Timers`).
+        on_timer
+            Called as ``on_timer(key, timer, state)`` for every timer that is due
+            (`godwit.FiredTimer`); returns the rows to emit, or ``None``.
+        ttl
+            State is forgotten once its key was not touched for this long by the driver's clock.
         formerly
             Name that the operator had in the checkpoint; it keeps its state under the new one.
 
@@ -315,6 +330,7 @@ class KeyedStream:
                 "of today's.",
                 operator=name,
             )
+        check_timers(name, timers, on_timer)
         return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
             ProcessNode(
                 name=name,
@@ -326,6 +342,11 @@ class KeyedStream:
                 codec=codec,
                 state_classes=state_classes,
                 state_upgrade=state_upgrade,
+                timers=timers,
+                on_timer=on_timer,
+                ttl_us=None
+                if ttl is None
+                else microseconds(ttl, f"The time-to-live of operator {name!r}", least=1),
                 formerly=formerly or "",
                 named=named,
             )

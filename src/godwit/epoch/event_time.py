@@ -17,12 +17,15 @@ eviction as in Spark's `WatermarkTracker` and `IncrementalExecution`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from godwit.dataflow.compiled import UpstreamInput
+from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.windows.grid import BEGINNING
-from godwit.dataflow.windows.moments import NO_TIME, Arrivals, OperatorTime
+from godwit.dataflow.windows.moments import Arrivals, Due, OperatorTime
 from godwit.dataflow.windows.operator import WindowedOperator
 
 if TYPE_CHECKING:
@@ -66,16 +69,23 @@ class EventTimes:
     flow
         The compiled flow.
     times
-        As the last epoch left them, by the names of today.
+        As the last epoch left them, by the names of today; ``None`` of a new checkpoint.
     close_at_end
         Whether windows are over once the input has ended.
     """
 
-    def __init__(self, flow: CompiledFlow, times: Times, *, close_at_end: bool = True) -> None:
-        self._flow, self._times, self._close_at_end = flow, times, close_at_end
+    def __init__(
+        self, flow: CompiledFlow, times: Times | None, *, close_at_end: bool = True
+    ) -> None:
+        self._flow, self._close_at_end = flow, close_at_end
+        self._times = Times() if times is None else times
         self._heard_us: dict[str, int] = {}
         self._ended = False
         self._windowed = [o for o in flow.operators if isinstance(o, WindowedOperator)]
+        self._timed = [o for o in flow.operators if isinstance(o, TimedProcess)]
+        # Not known after a start, unless there is no state: the first epoch looks for it.
+        unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
+        self._due = {operator.name: unknown for operator in self._timed}
 
     @property
     def times(self) -> Times:
@@ -118,8 +128,12 @@ class EventTimes:
         for operator in self._flow.operators:
             source = self._flow.source_of(operator.name)
             time = self._flow.times.get(source)
+            if operator.name in suspended:
+                held.add(operator.name)
             if time is None:
-                told[operator.name] = NO_TIME
+                told[operator.name] = self._with_timers(
+                    operator, OperatorTime(clock=clock_us), held=operator.name in held
+                )
                 continue
             given = self._flow.input_of(operator.name)
             above = given.upstream if isinstance(given, UpstreamInput) else None
@@ -131,24 +145,47 @@ class EventTimes:
                 over = operator.end_of(newest_here)
                 newest[operator.name] = over - 1  # what it emits is just before the window's end
                 until = max(until, over) if source in drained else until
-            if operator.name in suspended or above in held:
+            elif source in drained:
+                until = max(until, newest_here)
+            if above in held:
                 held.add(operator.name)
             closed = self._times.closed.get(str(operator.states[0]), BEGINNING)
-            told[operator.name] = OperatorTime(
-                closed=closed,
-                until=closed if operator.name in held else max(closed, until),
-                not_after=clock_us + time.max_ahead_us,
+            told[operator.name] = self._with_timers(
+                operator,
+                OperatorTime(
+                    closed=closed,
+                    until=closed if operator.name in held else max(closed, until),
+                    not_after=clock_us + time.max_ahead_us,
+                    clock=clock_us,
+                ),
+                held=operator.name in held,
             )
         return told
 
+    def _with_timers(
+        self, operator: KeyedOperator, told: OperatorTime, *, held: bool
+    ) -> OperatorTime:
+        """Say whether timers may be due; where key groups are suspended, none is."""
+        due = self._due.get(operator.name)
+        if due is None or held:
+            return told
+        assert isinstance(operator, TimedProcess), "no other operator has timers"
+        return replace(told, due=operator.is_due(due, told))
+
     def is_due(
-        self, *, silence_us: int, components: Mapping[str, EpochPlan | ComponentView]
+        self,
+        *,
+        clock_us: int,
+        silence_us: int,
+        components: Mapping[str, EpochPlan | ComponentView],
     ) -> bool:
         """Whether an epoch would close windows even if it had no input."""
-        if not self._windowed:
+        if not self._windowed and not self._timed:
             return False
-        told = self.told(clock_us=0, silence_us=silence_us, components=components)
-        return any(closes(operator, told[operator.name]) for operator in self._windowed)
+        told = self.told(clock_us=clock_us, silence_us=silence_us, components=components)
+        return any(closes(operator, told[operator.name]) for operator in self._windowed) or any(
+            told[operator.name].due for operator in self._timed
+        )
 
     def after(self, told: Mapping[str, OperatorTime], reports: Iterable[LaneReport]) -> Times:
         """Give what an epoch leaves, from what its lanes were told and reported."""
@@ -163,15 +200,30 @@ class EventTimes:
                 slack = self._flow.times[source].slack_us
                 watermarks[source] = max(watermarks.get(source, BEGINNING), moment - slack)
         closed = dict(self._times.closed)
-        for windowed in self._windowed:
-            until = told[windowed.name].until
+        for operator_ in (*self._windowed, *self._timed):
+            until = told[operator_.name].until
             if until > BEGINNING:
-                closed[str(windowed.states[0])] = until
+                closed[str(operator_.states[0])] = until
         return Times(watermarks=watermarks, newest=newest, closed=closed)
 
-    def take(self, times: Times, reports: Sequence[LaneReport], silence_us: int) -> None:
+    def take(
+        self,
+        times: Times,
+        told: Mapping[str, OperatorTime],
+        reports: Sequence[LaneReport],
+        silence_us: int,
+    ) -> None:
         """Go on from what an epoch left, now that it is committed."""
         self._times = times
+        for operator_ in self._timed:
+            before = Due() if told[operator_.name].due else self._due[operator_.name]
+            due = [
+                done.next_due
+                for report in reports
+                for done in report.operators
+                if done.operator == operator_.name
+            ]
+            self._due[operator_.name] = reduce(or_, due, before)
         for operator, found in arrivals_of(reports).items():
             if found != Arrivals():
                 self._heard_us[self._flow.source_of(operator)] = silence_us
@@ -186,8 +238,8 @@ class EventTimes:
 
 
 def closes(operator: KeyedOperator, told: OperatorTime) -> bool:
-    """Whether an operator has windows that are over in an epoch and were not before."""
-    return isinstance(operator, WindowedOperator) and operator.closes(told)
+    """Whether an operator has windows that are over in an epoch, or timers that may be due."""
+    return told.due or (isinstance(operator, WindowedOperator) and operator.closes(told))
 
 
 def arrivals_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:

@@ -79,10 +79,10 @@ class TakenUp:
         """Give what was recorded by names of the last run, by those of this one."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
-    def times(self, latest: CommitRecord | None) -> Times:
+    def times(self, latest: CommitRecord | None) -> Times | None:
         """Event time as the last epoch left it, by the names of this run."""
         if latest is None:
-            return Times()
+            return None
         closed = {}
         for text, moment in latest.expired.items():
             operator, _, state = text.rpartition("/")

@@ -11,7 +11,7 @@ import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from godwit.dataflow.windows.moments import NO_TIME, Arrivals
+from godwit.dataflow.windows.moments import NO_TIME, Arrivals, Due
 
 if TYPE_CHECKING:
     import numpy as np
@@ -187,6 +187,9 @@ class OperatorReport:
         State → key group → version its local table is at now.
     arrivals
         What was found of event time while rows were sent here.
+    next_due
+        When timers or expiries are due next: of all keys of the lane if this epoch was to look for
+        them, else of those that had rows.
     """
 
     operator: str
@@ -196,6 +199,7 @@ class OperatorReport:
     consumed: list[int]
     versions: dict[StateId, PerKeyGroup]
     arrivals: Arrivals = field(default_factory=Arrivals)
+    next_due: Due = field(default_factory=Due)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,14 @@ import pyarrow as pa
 
 from godwit.dataflow.groups import Groups, group_rows
 from godwit.dataflow.operator import Advance, MergeableOperator, Step
-from godwit.dataflow.windows.moments import Arrivals
+from godwit.dataflow.timers import TimedProcess
+from godwit.dataflow.windows.moments import Arrivals, Due
 from godwit.dataflow.windows.operator import Entries, WindowedOperator
 from godwit.dataflow.windows.sessions import SessionCompute
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.sessions import settle_sessions
+from godwit.lane.timers import next_due, with_due_keys
 from godwit.lane.waiting import set_aside, with_waiting
 from godwit.lane.windows import window_output
 from godwit.lane.wire import unpack_arrivals
@@ -106,12 +108,13 @@ def run_operator(
     to_snapshot = np.zeros(num_key_groups, np.bool_)
     to_snapshot[list(state.to_snapshot)] = True
     to_snapshot &= here
-    needed = here if operator.complete or closes else (touched & ~suspended) | due | to_snapshot
+    everything = operator.complete or closes or told.time.due
+    needed = here if everything else (touched & ~suspended) | due | to_snapshot
     cold = hydration.bring_forward(needed, here)
     gone = None
+    if (closes or told.time.due) and cold.any():
+        raise _cold(operator.name, cold)
     if windowed is not None:
-        if closes and cold.any():
-            raise _cold(operator.name, cold)
         gone = EntryRange(column=windowed.pane_position, end=windowed.gone_before(told.time.closed))
         hydration.local.expire(np.flatnonzero(here), gone)
     clock.lap("apply")
@@ -140,9 +143,17 @@ def run_operator(
             files=files,
         )
         clock.lap("windows")
-    elif rows.batch.num_rows:
+    elif rows.batch.num_rows or told.time.due:
         rows = rows.numbered(instruction.epoch)
-        advanced = _advance(rows, state.state, local, files, clock)
+        advanced = _advance(
+            rows,
+            told=told.time,
+            state=state.state,
+            local=local,
+            here=np.flatnonzero(here),
+            files=files,
+            clock=clock,
+        )
     report.operators.append(
         OperatorReport(
             operator=operator.name,
@@ -152,6 +163,15 @@ def run_operator(
             consumed=resuming.tolist(),
             versions={state.state: _versions(local, np.flatnonzero(here))},
             arrivals=found,
+            next_due=next_due(
+                operator,
+                told.time,
+                local,
+                np.flatnonzero(here),
+                None if advanced is None else advanced.kept,
+            )
+            if isinstance(operator, TimedProcess)
+            else Due(),
         )
     )
     if windowed is not None and not isinstance(operator, SessionCompute):
@@ -179,8 +199,16 @@ class _Advanced:
     groups: Groups
     keys: pa.RecordBatch
     state: pa.RecordBatch
+    removed: npt.NDArray[np.bool_] | None
     output: pa.RecordBatch
     load: KeyGroupLoad
+
+    @property
+    def kept(self) -> pa.RecordBatch:
+        """State of the entries that are not gone."""
+        if self.removed is None:
+            return self.state
+        return self.state.take(pa.array(np.flatnonzero(~self.removed)))
 
     @property
     def entries(self) -> Entries:
@@ -189,13 +217,25 @@ class _Advanced:
 
 
 def _advance(
-    rows: LaneRows, state: StateId, local: LocalState, files: LaneFiles, clock: _Clock
-) -> _Advanced:
-    """Process rows, and write what changed."""
+    rows: LaneRows,
+    *,
+    told: OperatorTime,
+    state: StateId,
+    local: LocalState,
+    here: KeyGroups,
+    files: LaneFiles,
+    clock: _Clock,
+) -> _Advanced | None:
+    """Process rows, and what is due without any, and write what changed."""
     operator, cpu = rows.operator, time.process_time()
     keys, columns = rows.keys, rows.columns
-    groups = rows.grouped(keys)
-    keys = keys.take(pa.array(groups.first_row))
+    if isinstance(operator, TimedProcess):
+        groups, keys = with_due_keys(operator, rows, told, local, here)
+        if not groups.count:
+            return None
+    else:
+        groups = rows.grouped(keys)
+        keys = keys.take(pa.array(groups.first_row))
     if rows.partial:
         assert isinstance(operator, MergeableOperator), "only such operators get partial states"
         columns = operator.merge_partials(groups, columns)
@@ -210,6 +250,7 @@ def _advance(
             partial=rows.partial,
             prior=prior,
             known=known,
+            time=told,
         )
     )
     clock.lap("advance")
@@ -218,7 +259,14 @@ def _advance(
     spent_ms = (time.process_time() - cpu) * 1e3
     load = _load(groups, spent_ms, made)
     clock.lap("changes")
-    return _Advanced(groups=groups, keys=keys, state=made.state, output=made.output, load=load)
+    return _Advanced(
+        groups=groups,
+        keys=keys,
+        state=made.state,
+        removed=made.removed,
+        output=made.output,
+        load=load,
+    )
 
 
 def _advance_sessions(
@@ -241,7 +289,14 @@ def _advance_sessions(
         files.changes(state, changed, key_groups)
     made = Advance(state=changed.values, removed=changed.removed, output=output)
     load = _load(groups, (time.process_time() - cpu) * 1e3, made)
-    return _Advanced(groups=groups, keys=changed.keys, state=made.state, output=output, load=load)
+    return _Advanced(
+        groups=groups,
+        keys=changed.keys,
+        state=made.state,
+        removed=made.removed,
+        output=output,
+        load=load,
+    )
 
 
 def _load(groups: Groups, cpu_ms: float, made: Advance) -> KeyGroupLoad:
@@ -256,7 +311,7 @@ def _load(groups: Groups, cpu_ms: float, made: Advance) -> KeyGroupLoad:
     rows = np.add.reduceat(rows_of_key, starts)
     keys = np.diff(np.append(starts, groups.count))
     own_ms = np.zeros(len(found)) if made.cpu_ms is None else made.cpu_ms
-    shared_ms = rows * (max(cpu_ms - own_ms.sum(), 0.0) / rows.sum())
+    shared_ms = rows * (max(cpu_ms - own_ms.sum(), 0.0) / max(rows.sum(), 1))
     return KeyGroupLoad(
         key_groups=found.astype(np.int64),
         rows=rows,
@@ -295,8 +350,8 @@ def _write_snapshots(
 
 def _cold(operator: str, cold: npt.NDArray[np.bool_]) -> EpochFailedError:
     return EpochFailedError(
-        f"Operator {operator!r} was told to close windows, but {np.count_nonzero(cold)} key groups "
-        "are not here.",
+        f"Operator {operator!r} has windows or timers that are due, but "
+        f"{np.count_nonzero(cold)} key groups are not here.",
         remedy="The next attempt loads them.",
         operator=operator,
     )

@@ -52,6 +52,8 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
         else:
             assert node.function is not None, "what has no aggregates has a function"
             yield f"Function {function_name(node.function)!r} {after}", node.function, context
+            if isinstance(node, ProcessNode) and node.on_timer is not None:
+                yield f"Function {function_name(node.on_timer)!r} {after}", node.on_timer, context
             if isinstance(node, ProcessNode):
                 yield f"The type of state {after}", node.state_type, context
         yield from _maps(node.upstream)

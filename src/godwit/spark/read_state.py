@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.dataflow.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.dataflow.state_text import state_as_json
+from godwit.dataflow.timers import shown as beside_state
 from godwit.dataflow.windows.description import gone_before
 from godwit.dataflow.windows.grid import BEGINNING
 from godwit.model.errors import CheckpointError
@@ -63,7 +64,8 @@ def read_state(
     -------
     DataFrame
         One row per key: ``key_group``, the key columns, and the state columns. Structured Python
-        state written as msgpack comes as JSON text. Of an operator over windows, one row per key
+        state written as msgpack comes as JSON text, with the key's ``timers`` and when it
+        ``expires`` beside it, if it has any. Of an operator over windows, one row per key
         and pane, with the start of the pane as ``pane``.
 
     Raises
@@ -106,7 +108,7 @@ def read_state(
         [
             pa.field("key_group", pa.int32()),
             *(_shown_name(field, schema) for field in schema.keys),
-            *([pa.field(schema.values[0].name, pa.string())] if readable else schema.values),
+            *_shown_values(schema.values, readable=readable),
         ]
     )
     chunks = [(pickle.dumps(held[i :: _chunks(held)]),) for i in range(_chunks(held))]
@@ -180,6 +182,16 @@ def _live_panes(
     return None if first is None else EntryRange(column=keys, first=first)
 
 
+def _shown_values(values: pa.Schema, *, readable: bool) -> list[pa.Field]:
+    if not readable:
+        return list(values)
+    none = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in values], schema=values)
+    return [
+        pa.field(values[0].name, pa.string()),
+        *(field for field, _ in beside_state(none)),
+    ]
+
+
 def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:
     """Give columns of ours the name that they have for people, unless the user has one of it."""
     name = field.name.removeprefix(f"{RESERVED_PREFIX}_")
@@ -191,6 +203,6 @@ def _shown(key_group: int, rows: StateRows, shown: pa.Schema, *, readable: bool)
     values: list[Any] = rows.values.columns
     if readable:
         texts = [None if blob is None else state_as_json(blob) for blob in values[0].to_pylist()]
-        values = [pa.array(texts, pa.string())]
+        values = [pa.array(texts, pa.string()), *(array for _, array in beside_state(rows.values))]
     key_groups = pa.array([key_group] * len(rows.hashes), pa.int32())
     return pa.RecordBatch.from_arrays([key_groups, *rows.keys.columns, *values], schema=shown)

@@ -186,6 +186,7 @@ class Run:
         return view.due or (
             not view.holds
             and self._times.is_due(
+                clock_us=time.time_ns() // 1000,
                 silence_us=time.monotonic_ns() // 1000,
                 components=view.components,
             )
@@ -305,7 +306,7 @@ class Run:
             with watch.phase("commit"):
                 forced.result()
                 record = self.log.commit(record)
-            self._times.take(times, reports, time.monotonic_ns() // 1000)
+            self._times.take(times, told, reports, time.monotonic_ns() // 1000)
         except BaseException as error:
             with self.conducting.turn() as conductor:
                 conductor.abort(epoch, str(error) or repr(error))

@@ -175,6 +175,14 @@ class LocalState:
             self._table(number).drop(key_groups)
         self.versions[key_groups], self._table_of[key_groups] = -1, -1
 
+    def least(self, key_groups: KeyGroups, column: int, *, after: int) -> int:
+        """Least value after `after` in a column of integers, key columns counted first."""
+        found = [
+            table.least(key_groups[which], column, after)
+            for table, which in self._by_table(self._table_of[key_groups])
+        ]
+        return min(found, default=2**61)
+
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
         """Forget the part of some key groups that nobody asks for any more.
 

@@ -163,6 +163,23 @@ class StateTable:
             values=pa.RecordBatch.from_arrays(values, schema=schema.values),
         )
 
+    def least(self, key_groups: KeyGroups, column: int, after: int) -> int:
+        """Least value after `after` in a column of integers, key columns counted first.
+
+        Raises
+        ------
+        EpochFailedError
+            If the file turns out to be damaged.
+        """
+        image = self._image
+
+        def search() -> int:
+            rows = image.rows_of(self._mask(key_groups))
+            values = image.columns[column].gather(rows).values.view(np.int64)
+            return int(np.min(values, where=values > after, initial=2**61))
+
+        return self._guarded(search)
+
     def apply(self, changes: Changes, before: npt.NDArray[np.int64]) -> None:
         """Bring in changes of committed epochs, where they are not in already.
 

@@ -9,8 +9,10 @@ from tests.oracles.one_process import OneProcess, lane_operator
 from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 
 from godwit.dataflow.flow import LogicalFlow
+from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.epoch.event_time import EventTimes, Times
 from godwit.lane.lane import LaneFlow
+from godwit.migration import EpochPlan
 from godwit.state.blocks import decode_batch, read_block
 
 if TYPE_CHECKING:
@@ -57,7 +59,8 @@ class WindowedRun:
     ) -> None:
         flow = LogicalFlow("flow", num_key_groups)
         frame: Any = FakeDataFrame(ROWS)
-        stream = build(flow.source("rows", frame, event_time="ts", **source).key_by("k"))
+        source = {"event_time": "ts", **source}
+        stream = build(flow.source("rows", frame, **source).key_by("k"))
         flow.sink("out", stream, FakeSink())
         self.compiled = flow.compile(resolver(flow))
         names = [operator.name for operator in self.compiled.operators]
@@ -74,13 +77,24 @@ class WindowedRun:
                         for given in self.compiled.fed_by(operator.name)
                     ),
                     outputs=("out",) if operator.name == self.compiled.outputs[0].operator else (),
-                    left_out="late",
+                    left_out="late" if isinstance(operator, WindowedOperator) else "",
                 )
                 for index, operator in enumerate(self.compiled.operators)
             ),
         )
         self.run = OneProcess(self.lanes, root, executors or {"a": 2})
-        self.times = self.run.event_times = EventTimes(self.compiled, Times())
+        self.times = self.run.event_times = EventTimes(self.compiled, None)
+
+    @property
+    def components(self) -> dict[str, Any]:
+        """Component → how it would run now."""
+        plan = EpochPlan(
+            assignment=self.run.assignment,
+            suspended=self.run.suspended,
+            load=frozenset(),
+            consume=frozenset(),
+        )
+        return dict.fromkeys(self.times.components, plan)
 
     def epoch(self, *parts: Iterable[Row]) -> list[tuple[Any, ...]]:
         """Run an epoch, a source partition each; return the rows that came out, sorted."""
@@ -89,8 +103,8 @@ class WindowedRun:
         self.record, self.reports = self.run.epoch(rows)
         return self.output("out")
 
-    def output(self, sink: str) -> list[tuple[Any, ...]]:
-        """Rows of the last epoch for a sink, moments as microseconds."""
+    def output(self, sink: str, *, ordered: bool = True) -> list[tuple[Any, ...]]:
+        """Rows of the last epoch for a sink, moments as microseconds; sorted, or as they came."""
         found: list[tuple[Any, ...]] = []
         for ref in self.record.outputs:
             if ref.sink == sink:
@@ -100,7 +114,7 @@ class WindowedRun:
                     for c in batch.columns
                 ]
                 found += zip(*columns, strict=True)
-        return sorted(found, key=repr)
+        return sorted(found, key=repr) if ordered else found
 
     def restart(self) -> None:
         """Go on as a new run does: from the record alone."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.dataflow.naming import did_you_mean, listing, type_name
-from godwit.dataflow.nodes import SourceNode, WindowedNode, feed_of, source_of
+from godwit.dataflow.nodes import ProcessNode, SourceNode, WindowedNode, feed_of, source_of
 from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.durations import microseconds
 from godwit.dataflow.windows.moments import RowTime, SourceTime
@@ -20,7 +20,7 @@ from godwit.model.errors import InvalidFlowError
 if TYPE_CHECKING:
     from godwit.dataflow.windows.durations import Duration
 
-__all__ = ["event_time_of", "source_time", "windowed_operator"]
+__all__ = ["event_time_of", "insist_on_event_time", "source_time", "windowed_operator"]
 
 
 def source_time(
@@ -55,6 +55,27 @@ def source_time(
     )
 
 
+def insist_on_event_time(node: WindowedNode | ProcessNode) -> SourceTime:
+    """Give the event time of the source that an operator's rows descend from.
+
+    Raises
+    ------
+    InvalidFlowError
+        If it has none.
+    """
+    source = source_of(node)
+    if source.time is None:
+        what = "windows" if isinstance(node, WindowedNode) else "timers of event time"
+        raise InvalidFlowError(
+            f"Operator {node.name!r} has {what}, but source {source.name!r} has no event time.",
+            remedy=f"Say which column holds it, as in flow.source({source.name!r}, df, "
+            'event_time="ts", slack="10 minutes").',
+            operator=node.name,
+            source=source.name,
+        )
+    return source.time
+
+
 def event_time_of(node: WindowedNode, schema: pa.Schema, origin: str) -> RowTime:
     """Find the column that holds the event time of an operator's rows.
 
@@ -64,22 +85,14 @@ def event_time_of(node: WindowedNode, schema: pa.Schema, origin: str) -> RowTime
         If the source has no event time, or the column is not there or is no timestamp.
     """
     where = f"Operator {node.name!r}"
-    source = source_of(node)
-    if source.time is None:
-        raise InvalidFlowError(
-            f"{where} has windows, but source {source.name!r} has no event time.",
-            remedy=f"Say which column holds it, as in flow.source({source.name!r}, df, "
-            'event_time="ts", slack="10 minutes").',
-            operator=node.name,
-            source=source.name,
-        )
+    source, of_source = source_of(node), insist_on_event_time(node)
     feed, _ = feed_of(node.upstream)
     after_windows = isinstance(feed, WindowedNode) and feed.function is None
     column = node.time
     if column is None:
-        column = WINDOW_END if after_windows else source.time.column
+        column = WINDOW_END if after_windows else of_source.column
     if column not in schema.names:
-        told = f'It follows from event_time="{source.time.column}" of source {source.name!r}. '
+        told = f'It follows from event_time="{of_source.column}" of source {source.name!r}. '
         raise InvalidFlowError(
             f"{where} has windows of column {column!r}, which {origin} does not have.",
             remedy=f"{did_you_mean(column, schema.names)}{told if node.time is None else ''}"

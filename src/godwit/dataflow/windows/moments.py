@@ -13,7 +13,7 @@ from godwit.dataflow.windows.grid import BEGINNING, END
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NO_TIME", "Arrivals", "OperatorTime", "RowTime", "SourceTime"]
+__all__ = ["NO_TIME", "Arrivals", "Due", "OperatorTime", "RowTime", "SourceTime"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +67,41 @@ class OperatorTime:
         Windows that end by then are closed at the end of this epoch.
     not_after
         Rows later than this are too far ahead of the clock.
+    clock
+        The driver's clock.
+    due
+        Whether timers or expiries of some keys may be due.
     """
 
     closed: int = BEGINNING
     until: int = BEGINNING
     not_after: int = END
+    clock: int = BEGINNING
+    due: bool = False
 
 
 NO_TIME: Final = OperatorTime()
 """Of an operator that has no event time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """The earliest moments at which keys of an operator have something to do; `END`: none.
+
+    Attributes
+    ----------
+    event
+        By event time.
+    clock
+        By the driver's clock.
+    """
+
+    event: int = END
+    clock: int = END
+
+    def __or__(self, other: Due) -> Due:
+        """Give the earlier of each."""
+        return Due(event=min(self.event, other.event), clock=min(self.clock, other.clock))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,86 @@
+"""Timers and expiries in one lane: which keys have one that is due, and when the next one is.
+
+Both are found by a scan of one column of the local store; entries are read of those keys only that
+have something to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.dataflow.arrays import values_of
+from godwit.dataflow.groups import Groups, group_rows
+from godwit.dataflow.windows.moments import Due
+from godwit.state.changes import EntryRange
+
+if TYPE_CHECKING:
+    from godwit.dataflow.timers import TimedProcess
+    from godwit.dataflow.windows.moments import OperatorTime
+    from godwit.lane.rows import LaneRows
+    from godwit.state.local_state import LocalState
+
+__all__ = ["next_due", "with_due_keys"]
+
+
+def with_due_keys(
+    operator: TimedProcess,
+    rows: LaneRows,
+    told: OperatorTime,
+    local: LocalState,
+    here: npt.NDArray[np.int64],
+) -> tuple[Groups, pa.RecordBatch]:
+    """Group rows by key, and give the keys: those without rows, too, that have something due.
+
+    Parameters
+    ----------
+    operator, rows
+        The operator, and rows that have arrived for it.
+    told
+        The epoch's moments.
+    local, here
+        What the lane holds as of the last epoch, and its key groups.
+    """
+    hashes, keys = [rows.hashes], [rows.keys]
+    for column, limit in operator.due_columns(told).items() if told.due else ():
+        found = local.scan(here, EntryRange(column=column, end=limit + 1))
+        hashes.append(found.hashes)
+        keys.append(found.keys)
+    every = pa.concat_batches(keys)
+    groups = group_rows(np.concatenate(hashes), every, rows.num_key_groups)
+    of_rows = Groups(
+        count=groups.count,
+        of_row=groups.of_row[: len(rows.hashes)],
+        first_row=groups.first_row,
+        hashes=groups.hashes,
+        key_groups=groups.key_groups,
+    )
+    return of_rows, every.take(pa.array(groups.first_row))
+
+
+def next_due(
+    operator: TimedProcess,
+    told: OperatorTime,
+    local: LocalState,
+    here: npt.NDArray[np.int64],
+    changed: pa.RecordBatch | None,
+) -> Due:
+    """Say when timers or expiries are due next: of all keys, if the epoch looked for them.
+
+    Parameters
+    ----------
+    changed
+        State columns of the entries that this epoch changed, if any.
+    """
+    earliest = Due()
+    first = len(operator.schema.keys)
+    for column, limit in operator.due_columns(told).items():
+        if told.due:
+            earliest |= operator.due_of(column, local.least(here, column, after=limit))
+        if changed is not None and changed.num_rows:
+            moments = values_of(changed.column(column - first))
+            earliest |= operator.due_of(column, int(moments.min()))
+    return earliest

@@ -1,0 +1,70 @@
+"""Timers on Spark: an epoch is run for those that are due, and they can be read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.streams import Inbox, rows_of
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+S = 1_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def remind(_key: Any, rows: Any, _state: Any) -> None:
+    for row in rows:
+        rows.timers.set(EPOCH + timedelta(seconds=row.v))
+
+
+def fired(key: Any, timer: Any, _state: Any) -> Any:
+    yield key[0], int((timer.at - EPOCH).total_seconds())
+
+
+def test_a_quiet_stream_fires_timers_and_a_restart_fires_none_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k string, ts timestamp, v long")
+    inbox.put([("a", 0, 10), ("b", 0, 50), ("a", 0, 100)], [("c", 60 * S, 61)])
+
+    def run(sink: Any) -> gw.Query:
+        flow = gw.Flow("timers", num_key_groups=8)
+        rows = flow.source("rows", inbox.stream(), event_time="ts")
+        reminded = rows.key_by("k").process(
+            remind,
+            name="remind",
+            state=list,
+            output="k string, at long",
+            timers="event",
+            on_timer=fired,
+            ttl="100 days",
+        )
+        flow.sink("out", reminded, sink)
+        query = flow.start(checkpoint=tmp_path / "ck")
+        query.processAllAvailable()
+        query.stop()
+        return query
+
+    first, second = gw.sinks.memory(), gw.sinks.memory()
+    run(first)
+    assert sorted(row for t in first.epochs.values() for row in rows_of(t)) == [
+        ("a", 10),
+        ("b", 50),
+    ]
+    state = {row["k"]: row for row in gw.read_state(spark, tmp_path / "ck", "remind").collect()}
+    assert [len(state[k]["timers"]) for k in "abc"] == [1, 0, 1]
+    assert all(row["expires"] is not None for row in state.values())
+    inbox.put([("b", 101 * S, 500)])
+    run(second)
+    last = max(first.epochs, default=-1)
+    later = [row for e, t in second.epochs.items() if e > last for row in rows_of(t)]
+    assert sorted(later) == [("a", 100), ("c", 61)]
