@@ -35,8 +35,8 @@ __all__ = ["BASELINES", "PERIOD_S", "PLANNED_BY", "TROUBLES", "Drawn", "Trouble"
 Trouble = Literal["noise", "shift", "step up", "step down", "death", "late", "drain", "straggler"]
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 PERIOD_S = 5.0
-_TROUBLE_S = 4 * PERIOD_S
-_DURATION_S = 13 * PERIOD_S
+_TROUBLE_S = 6 * PERIOD_S
+_DURATION_S = 16 * PERIOD_S
 
 _ROW_MS = 0.2
 """Some thousand rows an executor and period, so that chance alone does not look like imbalance."""
@@ -135,7 +135,7 @@ def draw(seed: int, planners: Sequence[str] = PLANNED_BY) -> Drawn:
             shifts_s=(at_s,) if trouble == "shift" else (),
         ),
         duration_s=_DURATION_S,
-        trigger_s=1.0,
+        trigger_s=0.5,
         max_rows=int(4 * rows_per_s / len(components)),
         costs=_COSTS,
         assignments={c.name: _first(c, executors, cores) for c in components} if intervals else {},

@@ -6,26 +6,21 @@ import pytest
 from tests.histories.drawing import BASELINES, PLANNED_BY, TROUBLES, draw
 from tests.histories.playing import play
 
-ROUNDS = 2
-
 
 @pytest.mark.parametrize("planner", PLANNED_BY)
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_every_promise_is_kept(planner: str, trouble: str) -> None:
-    every = len(PLANNED_BY) * len(TROUBLES)
-    first = TROUBLES.index(trouble) * len(PLANNED_BY) + PLANNED_BY.index(planner)
-    for seed in range(first, ROUNDS * every, every):
-        played = play(draw(seed))
-        assert (played.drawn.planner, played.drawn.trouble) == (planner, trouble)
-        assert not played.faults, f"python -m tests.histories --only {seed}"
+    seed = TROUBLES.index(trouble) * len(PLANNED_BY) + PLANNED_BY.index(planner)
+    played = play(draw(seed))
+    assert (played.drawn.planner, played.drawn.trouble) == (planner, trouble)
+    assert not played.faults, f"python -m tests.histories --only {seed}"
 
 
 @pytest.mark.parametrize("planner", BASELINES)
 def test_a_baseline_stops_neither_the_stream_nor_the_loop(planner: str) -> None:
-    """It may balance badly and never rest, but every row is processed once and migrations end."""
-    for seed in range(len(TROUBLES)):
-        faults = play(draw(seed, (planner,))).faults
-        assert not [f for f in faults if "Traceback" in f or "wait" in f or "in flight" in f]
+    """It may balance badly, but every row is processed once and migrations end."""
+    faults = play(draw(TROUBLES.index("shift"), (planner,))).faults
+    assert not [f for f in faults if "Traceback" in f or "wait" in f or "in flight" in f]
 
 
 def test_equal_seeds_give_equal_histories() -> None:
