@@ -95,7 +95,7 @@ class OneProcess:
     deep, policy
         As in the scenario.
     plan
-        Physical plan of the first start; later ones find it in the checkpoint.
+        Physical plan of starts until an epoch is committed; later ones find it in the checkpoint.
     settings
         How lanes write; small snapshots and files by default, so that there are some.
     """
@@ -131,7 +131,7 @@ class OneProcess:
         run = uuid4().hex[:12]
         flow = compiled(deep=self._deep)
         if self._plan is not None:
-            flow, self._plan = flow.under(self._plan), None
+            flow = flow.under(self._plan)
         self.log, taken_up = take_up(flow, self.storage, run, retain_epochs=4)
         self.flow = taken_up.flow
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
@@ -379,6 +379,7 @@ class OneProcess:
             times=(times := self._times.after(told, reports)),
         )
         record = self.log.commit(record)
+        self._plan = None
         self._times.take(times, told, reports, 0)
         return record, reports
 
