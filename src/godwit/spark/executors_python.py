@@ -24,13 +24,15 @@ __all__ = ["insist_on_python"]
 
 _PACKAGES = ("godwit", "pyspark", "pyarrow")
 _EXACT = ("godwit", "pyspark")
+_TASKS_AT_MOST = 64
 _checked: set[tuple[str, str]] = set()
 
 
 def insist_on_python(spark: SparkContext) -> None:
     """Let executors on this machine run this Python, and make sure that theirs can run Godwit.
 
-    Runs one task, once for each application.
+    Runs a task for every executor that is there, once for each application: it also starts their
+    Python processes, all at the same time, before an epoch waits for one after the other.
 
     Raises
     ------
@@ -42,11 +44,12 @@ def insist_on_python(spark: SparkContext) -> None:
         spark.pythonExec = sys.executable
     key = (spark.applicationId, spark.pythonExec)
     if key not in _checked:
-        _compare(_ask(spark), spark.pythonExec)
+        for told in _ask(spark):
+            _compare(told, spark.pythonExec)
         _checked.add(key)
 
 
-def _ask(spark: SparkContext) -> dict[str, Any]:
+def _ask(spark: SparkContext) -> list[dict[str, Any]]:
     packages = _PACKAGES
 
     # By value: a Python without Godwit could not import this function from it.
@@ -67,8 +70,12 @@ def _ask(spark: SparkContext) -> dict[str, Any]:
             "packages": found,
         }
 
+    tasks = 1
+    if not (spark.master or "").startswith("local"):
+        there: Any = spark._jsc.sc().getExecutorIds()  # noqa: SLF001  no public Python API
+        tasks = min(max(there.size(), 1), _TASKS_AT_MOST)
     try:
-        (told,) = spark.parallelize([0], 1).mapPartitions(report).collect()
+        return spark.parallelize(range(tasks), tasks).mapPartitions(report).collect()
     except Exception as error:  # noqa: BLE001  Spark's and Python's alike
         raise ExecutorEnvironmentError(
             f"The executors could not run a line of Python with {spark.pythonExec!r}: "
@@ -76,8 +83,6 @@ def _ask(spark: SparkContext) -> dict[str, Any]:
             remedy=_REMEDY,
             executable=spark.pythonExec,
         ) from None
-    answer: dict[str, Any] = told
-    return answer
 
 
 _REMEDY = (

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -30,6 +31,7 @@ from godwit.model.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
     from types import TracebackType
 
     from pyspark.sql import SparkSession
@@ -63,6 +65,9 @@ class LocalCluster:
     work_dir
         Directory for logs and for what executors keep locally; by default a temporary one, which
         is removed at the end.
+    conf
+        Spark settings of every session. Where they are given, the JVM of this process starts beside
+        the cluster's, and not only for the first session.
     timeout_s
         Seconds that each process may take to be ready.
 
@@ -85,6 +90,7 @@ class LocalCluster:
         memory: str = "1g",
         work_dir: str | os.PathLike[str] | None = None,
         *,
+        conf: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         if workers < 0 or cores < 1 or not re.fullmatch(r"[1-9]\d*[mg]", memory):
@@ -95,7 +101,8 @@ class LocalCluster:
                 "'512m'.",
             )
         self._initial, self._cores, self._memory = workers, cores, memory
-        self._timeout_s = timeout_s
+        self._conf, self._timeout_s = conf, timeout_s
+        self._driver: Future[None] | None = None
         self._temporary = work_dir is None
         self._given = None if work_dir is None else Path(work_dir).absolute()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -110,6 +117,10 @@ class LocalCluster:
         self.work_dir = self._given or Path(tempfile.mkdtemp(prefix="godwit-cluster-"))
         self.work_dir.mkdir(parents=True, exist_ok=True)
         _write_private(self._daemon_settings, _daemon_settings(self._secret))
+        if self._conf is not None:
+            starter = ThreadPoolExecutor(1, thread_name_prefix="godwit-driver-jvm")
+            self._driver = starter.submit(self._start_driver, {**self._settings(), **self._conf})
+            starter.shutdown(wait=False)
         try:
             log = self._spawn("master", _MASTER)
             self.master_url = self._wait_for("master", log, _MASTER_URL).group(1)
@@ -188,20 +199,30 @@ class LocalCluster:
                 f"A Spark session on {active.sparkContext.master} is active in this process.",
                 remedy="Stop it first: a process has one Spark context.",
             )
-        os.environ |= _environment()
+        if self._driver is not None:
+            self._driver.result()
+        given = {**self._settings(), **(self._conf or {}), **(conf or {})}
+        self._start_driver(given)
         settings = SparkConf(loadDefaults=False)
-        settings.setMaster(self.master_url).setAppName(app_name)
-        settings.setAll([*{**self._settings(), **(conf or {})}.items()])
+        settings.setMaster(self.master_url).setAppName(app_name).setAll([*given.items()])
         with _standard_error_to(self.work_dir / "driver.log"):
-            # What is in `settings` stands on the JVM's command line, for everybody to read; so the
-            # secret follows once the JVM is there.
-            SparkContext._ensure_initialized(conf=settings)  # noqa: SLF001  no public way
-            jvm: Any = SparkContext._jvm  # noqa: SLF001
+            jvm: Any = SparkContext._jvm  # noqa: SLF001  no public way
             jvm.java.lang.System.setProperty("spark.authenticate.secret", self._secret)
             session = SparkSession.builder.config(conf=settings).getOrCreate()
         self._sessions.append(session)
         self.wait_for_workers()
         return session
+
+    def _start_driver(self, conf: Mapping[str, str]) -> None:
+        """Start the JVM of this process, unless there is one."""
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  as in `session`
+
+        os.environ |= _environment()
+        settings = SparkConf(loadDefaults=False).setAll([*conf.items()])
+        with _standard_error_to(self.work_dir / "driver.log"):
+            # What is in `settings` stands on the JVM's command line, for everybody to read; so the
+            # secret follows once the JVM is there.
+            SparkContext._ensure_initialized(conf=settings)  # noqa: SLF001  no public way
 
     def wait_for_workers(self) -> None:
         """Wait until every Spark worker has registered with the master.
@@ -270,7 +291,8 @@ class LocalCluster:
             # On loopback a refused connection is a dead executor, so asking again is in vain.
             "spark.shuffle.io.maxRetries": "1",
             "spark.shuffle.io.retryWait": "100ms",
-            # Executors are small and their work is in Python: spare the cores the best compiler.
+            # The programs of a local cluster share few cores: spare these the best compiler.
+            "spark.driver.extraJavaOptions": _FRUGAL,
             "spark.executor.extraJavaOptions": _FRUGAL,
             "spark.python.daemon.module": "godwit.spark.python_daemon",
             "spark.dynamicAllocation.enabled": "false",

@@ -104,17 +104,21 @@ def play(settings: Settings, audience: Audience) -> Outcome:
     """Run the demo from start to end; whatever happens, no process is left behind."""
     folder = settings.work_dir
     archive = find_flights()
-    # Spark takes seconds to start; the days are written meanwhile.
-    with (
-        ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days") as beside,
-        LocalCluster(settings.executors, work_dir=folder / "cluster") as cluster,
-    ):
-        writing = beside.submit(_written_days, archive, folder / "days", settings.days)
+    # Spark takes seconds to start: its programs start side by side, and the days are written
+    # meanwhile.
+    beside = ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days")
+    writing = beside.submit(_written_days, archive, folder / "days", settings.days)
+    beside.shutdown(wait=False)
+    with LocalCluster(
+        settings.executors,
+        work_dir=folder / "cluster",
+        conf={"spark.sql.shuffle.partitions": "2"},
+    ) as cluster:
         audience.say(
             f"Spark is starting: a master and {settings.executors} executors at "
             f"{cluster.master_url}"
         )
-        spark = cluster.session("godwit-demo", {"spark.sql.shuffle.partitions": "2"})
+        spark = cluster.session("godwit-demo")
         spark.sparkContext.setLogLevel("ERROR")
         files = writing.result()
         audience.say(f"{len(files)} days of flights are in {folder / 'days'}")
