@@ -12,7 +12,6 @@ task elsewhere, and the lane finds its state in the checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 
+from godwit.spark.jvm_classes import jvm_classes
 from godwit.spark.worker_socket import acknowledge_quickly
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def exchange(
     keyed = blobs.mapPartitions(addressed, preservesPartitioning=True)
     # The JVM reads (key, value) pairs of framed bytes straight from Python, as in partitionBy.
     keyed._bypass_serializer = True  # type: ignore[attr-defined]  # noqa: SLF001
-    jvm = _jvm(spark)
+    jvm = jvm_classes(spark)
     pairs = jvm.pairwise_rdd(keyed._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001
     # The second argument tells partitioners apart; equal ones would let Spark skip the shuffle.
     partitioner = jvm.python_partitioner(lanes, id(pairs))
@@ -92,7 +92,7 @@ def placed(
     spark
         The context.
     """
-    jvm = _jvm(spark)
+    jvm = jvm_classes(spark)
     lanes = len(locations)
     # Partition (i, j) of the product pairs location i with lane j; of the one element of the one
     # and all payloads of the other only the diagonal is ever computed. Pairs of byte arrays go to
@@ -112,7 +112,7 @@ def placed(
 @lru_cache(maxsize=8)
 def located(locations: tuple[str | None, ...], spark: SparkContext) -> Any:
     """RDD of one empty byte array per location, each in a partition that prefers it."""
-    jvm = _jvm(spark)
+    jvm = jvm_classes(spark)
     partitions = jvm.array_list()
     for location in locations:
         preferred = jvm.array_list()
@@ -129,7 +129,7 @@ def _diagonal(lanes: int, spark: SparkContext) -> Any:
 
     A Scala set is the function that says whether a number is in it.
     """
-    jvm = _jvm(spark)
+    jvm = jvm_classes(spark)
     numbers = jvm.array_list()
     for lane in range(lanes):
         numbers.add(lane * lanes + lane)
@@ -150,33 +150,3 @@ def on_executors(
         yield from run(index)
 
     return numbers.mapPartitionsWithIndex(one)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Jvm:
-    """Classes of the JVM, looked up once: every dot of a dotted name is a round trip."""
-
-    array_list: Any
-    bytes_tag: Any
-    convert: Any
-    pairwise_rdd: Any
-    partition_pruning_rdd: Any
-    python_partitioner: Any
-    python_rdd: Any
-    tuple2: Any
-
-
-@lru_cache(maxsize=1)
-def _jvm(spark: SparkContext) -> _Jvm:
-    view: Any = spark._jvm  # noqa: SLF001  the gateway has no public name
-    byte_array = view.java.lang.Class.forName("[B")
-    return _Jvm(
-        array_list=view.java.util.ArrayList,
-        bytes_tag=view.scala.reflect.ClassTag.apply(byte_array),
-        convert=view.scala.jdk.javaapi.CollectionConverters,
-        pairwise_rdd=view.PairwiseRDD,
-        partition_pruning_rdd=view.org.apache.spark.rdd.PartitionPruningRDD,
-        python_partitioner=view.PythonPartitioner,
-        python_rdd=view.PythonRDD,
-        tuple2=view.scala.Tuple2,
-    )

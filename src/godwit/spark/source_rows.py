@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 
+from godwit.spark.jvm_classes import jvm_classes
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
@@ -44,8 +46,7 @@ def limited_arrow_batches(rows: DataFrame, epoch: int, limit: int) -> list[bytes
     plan = _plan_of(frame, epoch, spark)
     if plan is None:
         return None
-    view: Any = spark._jvm  # noqa: SLF001  the gateway has no public name
-    limited = view.org.apache.spark.sql.execution.LocalLimitExec(limit, plan)
+    limited = jvm_classes(spark).local_limit(limit, plan)
     batches: RDD[bytes] = RDD(frame.toArrowBatchRdd(limited).toJavaRDD(), spark, NoOpSerializer())
     return batches.collect()
 
@@ -56,9 +57,8 @@ def _plan_of(frame: Any, epoch: int, spark: SparkContext) -> Any:
     # Without an execution's settings in its properties, a task would not see the session's.
     if query is None or spark.getLocalProperty(_EXECUTION) is None:
         return None
-    uuid: Any = spark._jvm.java.util.UUID  # type: ignore[union-attr]  # noqa: SLF001
     running = frame.sparkSession().sharedState().activeStreamingQueries()
-    stream = running.get(uuid.fromString(query))
+    stream = running.get(jvm_classes(spark).uuid.fromString(query))
     execution = None if stream is None else stream.lastExecution()
     if execution is None or execution.currentBatchId() != epoch:
         return None
