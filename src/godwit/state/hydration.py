@@ -125,7 +125,8 @@ class Hydration:
             If the local store has no room.
         """
         asked = needed if keep_up is None else needed | keep_up
-        self.local.take_up(np.flatnonzero(asked))
+        looked_for = np.flatnonzero(asked)
+        self.local.take_up(looked_for, self._floor[looked_for])
         wanted = asked & (self.local.versions >= self._floor)
         short = needed & ~wanted
         if keep_up is not None:

@@ -52,8 +52,19 @@ class LocalState:
         self.versions = np.full(num_key_groups, -1, np.int64)
         self._expired: EntryRange | None = None
 
-    def take_up(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+    def take_up(
+        self, key_groups: KeyGroups, enough: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.int64]:
         """Look where key groups are by now, and drop what is not whole.
+
+        Parameters
+        ----------
+        key_groups
+            Those to look for.
+        enough
+            Version of each that will do.  What is known to lie in some table at that version or a
+            later one is not looked for in others: each lane has a table, and a key group stays in
+            its own.  By default the newest is found.
 
         Returns
         -------
@@ -62,12 +73,31 @@ class LocalState:
         """
         versions = np.full(len(key_groups), -1, np.int64)
         tables = np.full(len(key_groups), -1, np.int32)
-        for number in self._directory.numbers():
-            held = self._table(number).take_up(key_groups)
-            newer = held > versions
-            versions[newer], tables[newer] = held[newer], number
+        missing = np.ones(len(key_groups), np.bool_)
+        if enough is not None:
+            known = self._table_of[key_groups]
+            for number in np.flatnonzero(np.bincount(known[known >= 0])).tolist():
+                self._look(number, key_groups, known == number, versions, tables)
+            missing = versions < enough
+        if missing.any():
+            for number in self._directory.numbers():
+                self._look(number, key_groups, missing, versions, tables)
         self.versions[key_groups], self._table_of[key_groups] = versions, tables
         return versions
+
+    def _look(
+        self,
+        number: int,
+        key_groups: KeyGroups,
+        which: npt.NDArray[np.bool_],
+        versions: npt.NDArray[np.int64],
+        tables: npt.NDArray[np.int32],
+    ) -> None:
+        """Look for some key groups in one table, and note where it has them newer."""
+        at = np.flatnonzero(which)
+        held = self._table(number).take_up(key_groups[at])
+        newer = held > versions[at]
+        versions[at[newer]], tables[at[newer]] = held[newer], number
 
     def prior(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]

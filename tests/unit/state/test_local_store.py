@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -22,7 +23,11 @@ from tests.unit.state.key_tables import (
 )
 
 from godwit.model.errors import EpochFailedError
+from godwit.state.local_state import LocalState
 from godwit.state.local_store import LocalStore
+
+if TYPE_CHECKING:
+    from godwit.state.table import StateTable
 
 ROOT = Path(__file__).parents[3]
 ALL = np.arange(NUM_KEY_GROUPS)
@@ -94,6 +99,38 @@ def test_key_groups_of_several_tables_are_found_by_one_call(tmp_path: Path) -> N
     assert len(list(tmp_path.rglob("*.table"))) == 3  # they stay where they are
     assert held(state_in(tmp_path)) == dict.fromkeys(expected, (0, 0.0))
     assert again.state_bytes(ALL).sum() == sum(len(key) + 16 for key in expected)
+
+
+def test_tables_of_other_lanes_are_opened_only_for_what_is_not_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+    table = LocalState._table
+
+    def noted(state: LocalState, number: int) -> StateTable:
+        opened.append(number)
+        return table(state, number)
+
+    monkeypatch.setattr(LocalState, "_table", noted)
+    writer = state_in(tmp_path)
+    change(writer, 0, {f"k{i}": (i, 0.0) for i in range(200)}, homes=ALL.astype(np.int32) % 3)
+    mine = ALL[ALL % 3 == 1]
+    state, enough = state_in(tmp_path), np.zeros(len(mine), np.int64)
+    opened.clear()
+    assert (state.take_up(mine, enough) == 0).all()
+    assert set(opened) == {0, 1, 2}  # nothing was known
+    opened.clear()
+    assert (state.take_up(mine, enough) == 0).all()
+    assert opened == [1]
+    opened.clear()
+    assert (state.take_up(mine, enough + 1) == 0).all()  # a newer copy might be elsewhere
+    assert set(opened) == {0, 1, 2}
+    other = state_in(tmp_path)
+    other.take_up(ALL)
+    other.drop(mine)
+    assert (state.take_up(mine, enough) == -1).all()
+    change(writer, 2, {f"k{i}": (i, 2.0) for i in range(200)}, homes=np.zeros_like(ALL, np.int32))
+    assert (state.take_up(mine, enough) == 2).all()  # it came back in another table
 
 
 def test_of_two_copies_the_newer_counts(tmp_path: Path) -> None:
