@@ -21,16 +21,24 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyspark
 
 from godwit.model.errors import ClusterError
+from godwit.spark.processes import (
+    arguments_of,
+    children_of,
+    option_in,
+    standard_error_to,
+    undisturbed,
+    write_private,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -116,7 +124,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         self.work_dir = self._given or Path(tempfile.mkdtemp(prefix="godwit-cluster-"))
         self.work_dir.mkdir(parents=True, exist_ok=True)
-        _write_private(self._daemon_settings, _daemon_settings(self._secret))
+        write_private(self._daemon_settings, _daemon_settings(self._secret))
         if self._conf is not None:
             starter = ThreadPoolExecutor(1, thread_name_prefix="godwit-driver-jvm")
             self._driver = starter.submit(self._start_driver, {**self._settings(), **self._conf})
@@ -141,7 +149,7 @@ class LocalCluster:
 
     def close(self) -> None:
         """Stop sessions, executors, workers and the master; a second call does nothing."""
-        with _undisturbed():
+        with undisturbed():
             for session in self._sessions:
                 with suppress(Exception):  # what is left of it goes with its executors
                     session.stop()
@@ -161,7 +169,7 @@ class LocalCluster:
                 if process.stdin is not None:
                     process.stdin.close()
             for pid in executors:
-                if b"--executor-id" in _arguments(pid):  # still the same: orphans keep their pid
+                if b"--executor-id" in arguments_of(pid):  # still the same: orphans keep their pid
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             self._processes.clear()
@@ -205,7 +213,7 @@ class LocalCluster:
         self._start_driver(given)
         settings = SparkConf(loadDefaults=False)
         settings.setMaster(self.master_url).setAppName(app_name).setAll([*given.items()])
-        with _standard_error_to(self.work_dir / "driver.log"):
+        with standard_error_to(self.work_dir / "driver.log"):
             jvm: Any = SparkContext._jvm  # noqa: SLF001  no public way
             jvm.java.lang.System.setProperty("spark.authenticate.secret", self._secret)
             session = SparkSession.builder.config(conf=settings).getOrCreate()
@@ -219,7 +227,7 @@ class LocalCluster:
 
         os.environ |= _environment()
         settings = SparkConf(loadDefaults=False).setAll([*conf.items()])
-        with _standard_error_to(self.work_dir / "driver.log"):
+        with standard_error_to(self.work_dir / "driver.log"):
             # What is in `settings` stands on the JVM's command line, for everybody to read; so the
             # secret follows once the JVM is there.
             SparkContext._ensure_initialized(conf=settings)  # noqa: SLF001  no public way
@@ -253,9 +261,9 @@ class LocalCluster:
         pids: dict[str, int] = {}
         for name in self._processes:
             for pid in self._executors_of(name):
-                arguments = _arguments(pid)
-                if _option(arguments, b"--app-id") == application_id:
-                    pids[_option(arguments, b"--executor-id")] = pid
+                arguments = arguments_of(pid)
+                if option_in(arguments, b"--app-id") == application_id:
+                    pids[option_in(arguments, b"--executor-id")] = pid
         return dict(sorted(pids.items(), key=lambda item: (len(item[0]), item[0])))
 
     def kill_executor(self, name: str, application_id: str) -> int:
@@ -369,17 +377,10 @@ class LocalCluster:
     def _executors_of(self, name: str) -> list[int]:
         """Process ids of the executors that a worker runs."""
         return [
-            child for daemon in _children(self._processes[name].pid) for child in _children(daemon)
+            child
+            for daemon in children_of(self._processes[name].pid)
+            for child in children_of(daemon)
         ]
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        # Listed by thread: an executor belongs to the thread of the worker that started it.
-        listed = [p.read_text() for p in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return []
-    return [int(child) for text in listed for child in text.split()]
 
 
 def _daemon_settings(secret: str) -> dict[str, str]:
@@ -392,12 +393,6 @@ def _daemon_settings(secret: str) -> dict[str, str]:
         "spark.ui.killEnabled": "false",
         "spark.master.ui.decommission.allow.mode": "DENY",
     }
-
-
-def _write_private(path: Path, settings: Mapping[str, str]) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.writelines(f"{key} {value}\n" for key, value in settings.items())
 
 
 def _environment() -> dict[str, str]:
@@ -421,42 +416,3 @@ def _require_java() -> None:
             remedy="Install it (on Debian and Ubuntu: apt install openjdk-17-jre-headless) or set "
             "JAVA_HOME.",
         )
-
-
-def _arguments(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def _option(arguments: list[bytes], name: bytes) -> str:
-    return arguments[arguments.index(name) + 1].decode() if name in arguments[:-1] else ""
-
-
-@contextmanager
-def _standard_error_to(log: Path) -> Iterator[None]:
-    """Let a JVM that starts meanwhile write to `log` what it would write to the terminal."""
-    before = os.dup(2)
-    try:
-        with log.open("ab") as output:
-            os.dup2(output.fileno(), 2)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C back: a second one must not leave processes behind."""
-    held: list[int] = []
-    try:
-        before = signal.signal(signal.SIGINT, lambda number, _frame: held.append(number))
-    except ValueError:  # not the main thread, which gets no signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

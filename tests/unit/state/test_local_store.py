@@ -140,7 +140,7 @@ def test_of_two_copies_the_newer_counts(tmp_path: Path) -> None:
     zombie = state_in(tmp_path)
     zombie._table_of[:] = -1  # it looked before the other one wrote
     zombie.versions[:] = -1
-    zombie.take_up = lambda _: zombie.versions  # type: ignore[method-assign, assignment]
+    zombie.take_up = lambda *_: zombie.versions  # type: ignore[method-assign]
     change(zombie, 0, {"a": (1, 1.0)}, homes=np.full(NUM_KEY_GROUPS, 1, np.int32), look=False)
     assert len(list(tmp_path.rglob("*.table"))) == 2
     change(state, 1, {"a": (2, 2.0)})
