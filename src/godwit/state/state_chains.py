@@ -109,7 +109,11 @@ class StateChains:
         self.changelog_bytes[groups[taken]] += shares[taken]
         self.num_segments[groups[taken]] += 1
         for key_group in groups[taken].tolist():
-            self.segments.setdefault(key_group, []).append(segment)
+            # By the ten thousand: `setdefault` would make a list each time, and throw it away.
+            if (known := self.segments.get(key_group)) is None:
+                self.segments[key_group] = [segment]
+            else:
+                known.append(segment)
         self.recent.append((segment, groups))
         if self.recent[0][0].epoch < segment.epoch - 2 * _RECENT_EPOCHS:
             self.recent_from = segment.epoch - _RECENT_EPOCHS
