@@ -44,6 +44,7 @@ exit status:
 
 examples:
   godwit demo
+  godwit demo --scenario skew
   godwit demo --days 60 --workers 4 --json measured.json
   godwit demo --work-dir demo-run && godwit checkpoint inspect demo-run/checkpoint
 """
@@ -88,6 +89,20 @@ def add_demo_command(subparsers: Any) -> None:
         "--key-groups", type=_at_least(6), default=96, metavar="N",
         help="key groups of each operator (default 96)",
     )  # fmt: skip
+    parser.add_argument(
+        "--scenario", choices=("skew", "surge", "straggler"),
+        help="in place of the flights, a stream that shifts, without the controller and with it: "
+        "hot keys that jump, a rate that rises fourfold, an executor that becomes three times "
+        "slower (needs also: pip install 'godwit[planning]')",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=_at_least(15), default=60, metavar="N",
+        help="of a scenario: for how long rows come in (default 60, at least 15)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--controller", choices=("off", "on", "both"), default="both",
+        help="of a scenario: without the controller, with it, or one after the other (default)",
+    )  # fmt: skip
     parser.add_argument("--no-kill", action="store_true", help="kill no executor")
     parser.add_argument(
         "--plain", action="store_true", help="lines instead of a live page, as when not a terminal"
@@ -122,6 +137,8 @@ def _run(args: argparse.Namespace) -> int:
         )
     console = Console(highlight=False)
     work_dir = _prepared(args.work_dir)
+    if args.scenario is not None:
+        return _run_scenario(args, work_dir, console)
     settings = Settings(
         work_dir=work_dir,
         executors=args.workers,
@@ -158,6 +175,28 @@ def _run(args: argparse.Namespace) -> int:
     if not temporary:
         console.print(Text(f"everything else: {work_dir}"), soft_wrap=True)
     return 0 if outcome.ok else 1
+
+
+def _run_scenario(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
+    from godwit.cli.demo.scenarios.command import play_both  # noqa: PLC0415
+
+    finished = False
+    temporary = args.work_dir is None and not args.keep
+    try:
+        with _terminable():
+            status = play_both(args, work_dir, console)
+        finished = True
+    except KeyboardInterrupt:
+        console.print("stopped; nothing is left running")
+        raise
+    finally:
+        if temporary and finished:
+            _remove_all_but(work_dir, "scenario.png")
+        elif temporary:
+            shutil.rmtree(work_dir, ignore_errors=True)
+        else:
+            console.print(Text(f"everything else: {work_dir}"), soft_wrap=True)
+    return status
 
 
 def _prepared(given: Path | None) -> Path:

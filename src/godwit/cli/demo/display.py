@@ -147,7 +147,7 @@ class LivePage:
         rows = Text.assemble(
             ("━" * filled, "cyan"),
             ("━" * (_BAR - filled), "dim"),
-            f" {recording.rows:,} of {recording.rows_in_all:,} flights   epoch {latest.epoch}",
+            f" {recording.rows:,} of {recording.rows_in_all:,} rows   epoch {latest.epoch}",
         )
         speed = Text.assemble(
             (f"{latest.rows_per_s:,.0f} rows/s", "bold"),

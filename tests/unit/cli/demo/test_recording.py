@@ -113,7 +113,7 @@ def test_the_live_page_shows_where_the_key_groups_are_and_who_is_dead(
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     for part in (
-        "300 of 400 flights",
+        "300 of 400 rows",
         "200 rows/s",
         "16 key groups",
         "dead",
