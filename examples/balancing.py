@@ -25,7 +25,7 @@ work = Path(tempfile.mkdtemp(prefix="godwit-example-"))
 
 def put(number: int) -> None:
     """Put one row of every key where the stream looks for them."""
-    rows = pa.table({"k": list(range(KEYS)), "number": [number] * KEYS})
+    rows = pa.table({"k": pa.array(range(KEYS), pa.int32()), "number": [number] * KEYS})
     pq.write_table(rows, work / "in" / f".{number:04d}.parquet")
     (work / "in" / f".{number:04d}.parquet").rename(work / "in" / f"{number:04d}.parquet")
 
