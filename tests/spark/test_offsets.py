@@ -111,3 +111,19 @@ def test_sparks_entries_are_durable_before_the_commit(
     commit = next(i for i, path in enumerate(forced) if f"commits/{1:012d}.rec" in path)
     for path in ("offsets/1", "offsets", "commits/0", "commits", "sources/0/1", "sources/0"):
         assert str(checkpoint / "spark" / path) in forced[:commit]
+
+
+def test_an_entry_whose_writer_died_does_not_keep_the_first_micro_batch_back(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "ck"
+    drain(totals(inbox, gw.sinks.memory()), checkpoint)
+    for directory in ("offsets", "commits"):
+        folder = checkpoint / "spark" / directory
+        folder.mkdir(exist_ok=True)
+        (folder / ".0.c76aa87a-de07-4ac0-a15a-59bb492f54cd.tmp").write_bytes(b"v1")
+        (folder / "..0.c76aa87a-de07-4ac0-a15a-59bb492f54cd.tmp.crc").write_bytes(b"crc")
+    inbox.put([("a", 1), ("b", 2)])
+    sink = gw.sinks.memory()
+    drain(totals(inbox, sink), checkpoint)
+    assert sorted(rows_of(sink.table())) == [("a", 1), ("b", 2)]

@@ -28,7 +28,7 @@ from godwit.spark.outputs import (
     open_sinks,
     staged_sinks,
 )
-from godwit.spark.progress_log import give_id
+from godwit.spark.progress_log import give_id, remove_leftovers
 from godwit.spark.run import Run
 from godwit.spark.scheduler import SparkScheduler
 from godwit.spark.shipping import Program, ShippedProgram
@@ -88,6 +88,7 @@ def open_run(
         run_id = f"{log.identity.query_id[:12]}-{run}"
         query_id = log.identity.query_id
         give_id(storage, query_id)
+        remove_leftovers(storage)
         undo.callback(close_sinks, flow)
         open_sinks(flow, query_id, spark)
         feeds, schema = feeds_of(flow), arrow_schema(rows)

@@ -10,6 +10,7 @@ disk both renames are the same system call.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["give_id", "quick_local_logs", "wait_for_sources"]
+__all__ = ["give_id", "quick_local_logs", "remove_leftovers", "wait_for_sources"]
 
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _BY_FILE_SYSTEM = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 _SOURCES_TIMEOUT_MS = 60_000
+_LEFT_OVER = re.compile(r"\.{1,2}\d+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.tmp(\.crc)?")
 
 
 @contextmanager
@@ -52,6 +54,17 @@ def give_id(storage: CheckpointStorage, query_id: str) -> None:
     path = "spark/metadata"
     if query_id and all(entry.path != path for entry in storage.list("spark")):
         storage.write_atomic(path, json.dumps({"id": str(uuid.UUID(query_id))}).encode())
+
+
+def remove_leftovers(storage: CheckpointStorage) -> None:
+    """Remove what a process that died while it wrote an entry of Spark's log has left beside it.
+
+    Spark does not begin its first micro-batch in a directory that has any file in it.
+    """
+    for directory in ("spark/offsets", "spark/commits"):
+        for entry in storage.list(directory):
+            if _LEFT_OVER.fullmatch(entry.path.rpartition("/")[2]):
+                storage.delete(entry.path)
 
 
 def wait_for_sources(query: StreamingQuery) -> None:
