@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import warnings
 from importlib import import_module
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["postgres", "postgres_server", "spark"]
 
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in a shell's background: programs that tests start and interrupt would never hear of it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ON_SPARK = ("tests/spark/", "tests/chaos/", "tests/contract/test_on_spark.py")
 

@@ -389,7 +389,11 @@ def test_on_a_terminal_it_draws_until_ctrl_c_and_leaves_the_last_frame(
         shown = read_until(main_end, lambda text: text.count("epoch 19") >= 2)
         process.send_signal(signal.SIGINT)
         shown = read_until(main_end, lambda _: False)
-        assert process.wait(30) == 0
+        try:
+            status = process.wait(30)
+        finally:
+            process.kill()
+        assert status == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
     os.close(main_end)
