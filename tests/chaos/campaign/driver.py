@@ -104,7 +104,9 @@ def put(directory: Path, history: History, number: int) -> None:
     rows = rows_of_file(history.seed, number)
     table = pa.Table.from_pylist(rows, schema=_SCHEMA)
     hidden = directory / "in" / f"_{number:06d}"
-    pq.write_table(table, hidden)
+    # Of equal size, all of them: Spark reads the larger ones of a micro-batch first, and it may
+    # have two if a query stopped between the source's log and the log of offsets.
+    pq.write_table(table, hidden, compression="none", use_dictionary=False, write_statistics=False)
     os.utime(hidden, (1_600_000_000 + number, 1_600_000_000 + number))
     hidden.rename(directory / "in" / f"{number:06d}.parquet")
 
