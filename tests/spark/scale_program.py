@@ -1,0 +1,155 @@
+"""A stream on a cluster of processes whose executors become more and fewer while it flows.
+
+Called with a directory, where it works; prints what happened as JSON. What should have come out is
+for the test to say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import godwit as gw
+from godwit.spark.local_cluster import LocalCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+
+COLUMNS = pa.schema([("k", pa.int32()), ("number", pa.int64())])
+KEYS, ROWS = 60, 300
+PATIENCE_S = 150.0
+
+
+def rows_of(file: int) -> list[tuple[int, int]]:
+    """Rows of a file: every one has a number of its own, and each key sees them ascending."""
+    return [((file * 7 + i) % KEYS, file * ROWS + i) for i in range(ROWS)]
+
+
+def in_order(
+    key: tuple[int], rows: Iterable[Any], seen: list[int]
+) -> Iterator[tuple[int, int, int]]:
+    """Keep the last number of a key and how many there were; a row out of order is an error."""
+    for row in rows:
+        if seen and row.number <= seen[0]:
+            raise ValueError(f"{row.number} came after {seen[0]}")
+        seen[:] = [row.number, (seen[1] if seen else 0) + 1]
+    yield key[0], seen[1], seen[0]
+
+
+class Feed:
+    """Puts a file into a directory twice a second, until it is told to end."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.files = 0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Put nothing more."""
+        self._ending.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._ending.wait(0.5):
+            rows = rows_of(self.files)
+            table = pa.table([[k for k, _ in rows], [n for _, n in rows]], schema=COLUMNS)
+            hidden = self._directory / f"_{self.files}"
+            pq.write_table(table, hidden)
+            os.utime(hidden, (1.6e9 + self.files,) * 2)  # Spark orders files by their age
+            hidden.rename(self._directory / f"{self.files:05d}.parquet")
+            self.files += 1
+
+
+def flow_of(spark: SparkSession, directory: Path, sink: gw.sinks.Sink) -> gw.Flow:
+    """Count the rows of every key, in order."""
+    flow = gw.Flow("scaled", num_key_groups=24)
+    reader = spark.readStream.schema("k int, number long").option("maxFilesPerTrigger", 1)
+    keyed = flow.source("rows", reader.parquet(str(directory / "in"))).key_by("k")
+    counted = keyed.process(in_order, state=list, output="k int, n long, last long", name="counted")
+    flow.sink("out", counted, sink)
+    return flow
+
+
+def until(holds: Callable[[], object], what: str) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.05)
+
+
+def go_on(query: gw.Query) -> None:
+    """Wait for some more epochs."""
+    now = query.status["committedEpoch"]
+    until(
+        lambda: query.status["committedEpoch"] >= now + 3 or query.exception(),
+        "more epochs",
+    )
+    if (failure := query.exception()) is not None:
+        raise failure
+
+
+def owners(query: gw.Query) -> dict[str, int]:
+    """Executor → key groups it owns."""
+    now = query.assignment["counted"]
+    return {name: len(now.key_groups(name)) for name in now.executors}
+
+
+def play(directory: Path) -> dict[str, Any]:
+    """Two executors, then three, then two, then four of which only three can be had."""
+    told: dict[str, Any] = {}
+    with LocalCluster(workers=2, memory="512m", work_dir=directory / "cluster") as cluster:
+        spark = cluster.session("scaled", {"spark.driver.memory": "512m"})
+        application = spark.sparkContext.applicationId
+        (directory / "in").mkdir()
+        sink = gw.sinks.memory()
+        query = flow_of(spark, directory, sink).start(
+            checkpoint=directory / "ck", executors=2, executors_timeout_s=30
+        )
+        query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201
+        feed = Feed(directory / "in")
+        go_on(query)
+
+        out = query.scale(3)
+        cluster.add_worker()
+        told["out"] = out.wait(PATIENCE_S)
+        told["shared"] = owners(query)
+        go_on(query)
+
+        told["in"] = query.scale(2).wait(PATIENCE_S)
+        told["kept"] = owners(query)
+        go_on(query)
+        told["processes"] = list(cluster.executor_pids(application))
+
+        try:
+            query.scale(4).wait(PATIENCE_S)
+        except gw.errors.ScalingError as error:
+            told["short"] = error.message
+        told["executors"] = query.executors
+        told["used"] = owners(query)
+
+        feed.end()
+        query.processAllAvailable()
+        query.stop()
+        told["files"] = feed.files
+        told["rows"] = sorted(tuple(row.values()) for row in sink.table().to_pylist())
+        told["events"] = [type(event).__name__ for event in query.events]
+        told["epochs_ms"] = [p["durationMs"]["epoch"] for p in query.recentProgress]
+    return told
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(play(Path(sys.argv[1]))) + "\n")

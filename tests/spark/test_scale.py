@@ -1,0 +1,98 @@
+"""Real executors come and go under a stream that does not stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.spark.scale_program import rows_of
+from tests.spark.streams import Inbox
+
+import godwit as gw
+from godwit.model.errors import InvalidProblemError, ScalingError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.chaos
+@pytest.mark.skipif(
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ,
+    reason="Spark needs Java 17 or newer",
+)
+def test_from_two_to_three_to_two_executors_no_row_is_lost_and_none_comes_twice(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.scale_program", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=420,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+
+    assert len(told["out"]) == 3
+    assert sorted(told["shared"]) == sorted(told["out"])
+    assert all(told["shared"].values()), "the new one has its share"
+    assert len(told["in"]) == 2
+    assert {name for name, owned in told["kept"].items() if owned} == {*told["in"]}
+    assert sorted(told["processes"]) == sorted(told["in"]), "its process has ended"
+
+    assert told["short"].startswith("There are 3 executors where 4 were asked for: the cluster had")
+    assert len(told["executors"]) == 3
+    assert all(told["used"][name] for name in told["executors"])
+
+    happened = Counter(told["events"])
+    assert happened["ScalingFinished"] == 2
+    assert happened["ScalingFailed"] == happened["ExecutorsMissing"] == 1
+    assert happened["ExecutorRemoved"] == 1
+    assert happened["ExecutorLost"] == happened["EpochAborted"] == 0
+
+    every = [row for file in range(told["files"]) for row in rows_of(file)]
+    counts, last = Counter(k for k, _ in every), dict(every)
+    assert told["rows"] == [[k, counts[k], last[k]] for k in sorted(counts)]
+
+
+def test_what_cannot_be_scaled_says_so_and_the_stream_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
+    inbox.put([(1, 1)])
+    flow, sink = gw.Flow("flow", num_key_groups=4), gw.sinks.memory()
+    totals = flow.source("rows", inbox.stream()).key_by("k").compute(n=gw.count())
+    flow.sink("out", totals, sink)
+    query = flow.start(checkpoint=tmp_path / "ck")
+    for wrong, text in (
+        (0, "asked for 0 executors"),
+        (-3, "asked for -3 executors"),
+        (True, "asked for True executors"),
+        ("4", "asked for '4' executors, of type str"),
+        (1.5, "asked for 1.5 executors, of type float"),
+    ):
+        with pytest.raises(ScalingError, match=text):
+            query.scale(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ScalingError, match=r"local\[2\] is one process, .*LocalCluster"):
+        query.scale(4)
+    with pytest.raises(InvalidProblemError, match="'milk' is not a planner"):
+        query.scale(4, planner="milk")
+    inbox.put([(1, 1)])
+    query.processAllAvailable()
+    assert sink.table().to_pylist() == [{"k": 1, "n": 2}]
+    assert query.scaling is None
+    query.stop()
+    with pytest.raises(ScalingError, match="query has stopped"):
+        query.scale(4)
