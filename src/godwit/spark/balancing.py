@@ -88,6 +88,9 @@ class Balancing(ABC):
     @abstractmethod
     def _start_draining(self, executor: str) -> None: ...
 
+    @abstractmethod
+    def _stop_draining(self, executor: str) -> None: ...
+
     @user_call
     def problem(self, component: str | None = None, *, limits: Limits | None = None) -> Problem:
         """Ask a planner's question about a component as it runs now, or about all of them.
@@ -257,6 +260,8 @@ class Balancing(ABC):
     ) -> tuple[Migration, ...]:
         """Empty an executor, and let nothing move onto it any more.
 
+        If it cannot be planned or begun, things may move there as before.
+
         Parameters
         ----------
         executor
@@ -282,15 +287,21 @@ class Balancing(ABC):
                 remedy=f"Executors are {', '.join(there)}.",
                 executor=executor,
             )
+        new = executor not in self._draining()
         self._start_draining(executor)
         migrations = []
-        for name in self.components:
-            problem = self.problem(name)
-            # Without the target, what would cost balance could stay for a later plan.
-            emptied = replace(problem, limits=Limits(target_executors=len(problem.available)))
-            plan = carry_out(planner_named("milp")(emptied, time_limit_s=1.0))
-            if plan.moves:
-                migrations.append(
-                    self.migrate(plan, component=name, strategy=strategy, bounds=bounds)
-                )
+        try:
+            for name in self.components:
+                problem = self.problem(name)
+                # Without the target, what would cost balance could stay for a later plan.
+                emptied = replace(problem, limits=Limits(target_executors=len(problem.available)))
+                plan = carry_out(planner_named("milp")(emptied, time_limit_s=1.0))
+                if plan.moves:
+                    migrations.append(
+                        self.migrate(plan, component=name, strategy=strategy, bounds=bounds)
+                    )
+        except BaseException:
+            if new:
+                self._stop_draining(executor)
+            raise
         return tuple(migrations)

@@ -376,6 +376,10 @@ class Query(Scalable):
         with self._run.conducting.turn() as conductor:
             conductor.drain(executor)
 
+    def _stop_draining(self, executor: str) -> None:
+        with self._run.conducting.turn() as conductor:
+            conductor.stay(executor)
+
     def _component(self, component: str | None) -> str:
         names = list(self.assignment)
         if component is None and len(names) == 1:

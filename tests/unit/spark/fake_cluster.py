@@ -195,6 +195,10 @@ class FakeStream(Balancing):
         with self.conducting.turn() as conductor:
             conductor.drain(executor)
 
+    def _stop_draining(self, executor: str) -> None:
+        with self.conducting.turn() as conductor:
+            conductor.stay(executor)
+
 
 def _outcome(
     epoch: int, held: Mapping[str, Mapping[int, int]], waited: Sequence[int]

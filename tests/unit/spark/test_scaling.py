@@ -239,3 +239,16 @@ def test_it_says_where_it_stands(stream: FakeStream) -> None:
     assert not scaling.done
     with pytest.raises(GodwitError):
         scaling.wait(0)
+
+
+def test_a_drain_that_cannot_be_planned_leaves_the_executor_as_it_was(
+    stream: FakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_name: str) -> Any:
+        raise ScalingError("No planner is there.", remedy="Install one.")
+
+    monkeypatch.setattr("godwit.spark.balancing.planner_named", fail)
+    with pytest.raises(ScalingError, match="No planner"):
+        stream.drain("b")
+    assert stream.conducting.view.draining == frozenset()
+    assert stream.owned().keys() == {"a", "b"}
