@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "VerificationReport", "verify"]
 
 _RESTORE = "Restore this file from a copy of the checkpoint, or start with a new checkpoint."
+_SPARK_COMMITS = "spark/commits"
 _REPORT = "This is an error in Godwit: please report it with this text."
 
 IntArray = npt.NDArray[np.int64]
@@ -129,6 +130,7 @@ class _Verification:
         """Walk from the manifest that the retained epochs start from to the latest record."""
         last = max([*commits, *manifests], default=-1)
         if last < 0:
+            self.check_that_none_was_carried_out()
             return None
         # The latest record that can be read says what is retained.
         readable = [record for _, record in sorted(commits.items()) if record is not None]
@@ -157,6 +159,17 @@ class _Verification:
         if chains is not None:
             self.check_columns(chains)
         return floor, last
+
+    def check_that_none_was_carried_out(self) -> None:
+        """Find that no epoch is there, though Spark has noted the end of one."""
+        try:
+            names = [entry.path.rpartition("/")[2] for entry in self.storage.list(_SPARK_COMMITS)]
+        except GodwitError as error:
+            self.find(_SPARK_COMMITS, error.message, error.remedy)
+            return
+        if any(name.isdecimal() for name in names):
+            problem = "No record is there, though Spark has noted that micro-batches were done."
+            self.find(COMMITS, problem, _RESTORE)
 
     def check_plan(self, record: CommitRecord) -> None:
         if record.plan not in self.plans:
