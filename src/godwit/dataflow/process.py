@@ -239,6 +239,11 @@ class ProcessOperator(KeyedOperator):
             states = [next(read) if old else new() for old in step.known.tolist()]
         return [State(state) for state in states] if self._held else states
 
+    def _new_state(self) -> Any:
+        """State of a key that has none, as a function is given it."""
+        new = self._state_type()
+        return State(new) if self._held else new
+
     def _blobs(
         self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]
     ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:

@@ -131,6 +131,12 @@ class _Key:
     dropped: bool = False
     fired: int = 0
 
+    def drop_if(self, dropped: bool) -> None:
+        """Forget the key, timers and all, or take note that it is in use."""
+        self.dropped = dropped
+        if dropped:
+            self.moments.clear()
+
 
 class TimedProcess(ProcessOperator):
     """A function of the user with timers, state that expires, or both.
@@ -213,7 +219,7 @@ class TimedProcess(ProcessOperator):
         blobs, dropped = self._blobs(states, removed, keys)
         columns = [blobs]
         if self.clock is not None:
-            columns += _packed([[] if k.dropped else k.moments for k in found])
+            columns += _packed([key.moments for key in found])
         if expires is not None and self._ttl_us is not None:
             touched = np.array([key.touched for key in found], np.bool_)
             again = step.time.clock + self._ttl_us
@@ -245,10 +251,12 @@ class TimedProcess(ProcessOperator):
                 emitted += self._fire(key, states[group], of_key, timers, now)
                 first, last = starts[group], starts[group + 1]
                 if first < last:
+                    if of_key.dropped:
+                        states[group] = self._new_state()
                     rows = TimedRows(columns, first, last, timers)
                     of_key.touched = True
                     emitted += self._called(self._function, key, rows, states[group])
-                    of_key.dropped = rows._dropped  # noqa: SLF001 - for operators alone
+                    of_key.drop_if(rows._dropped)  # noqa: SLF001 - for operators alone
                     emitted += self._fire(key, states[group], of_key, timers, now)
                 ends.append(len(emitted))
             begin = end
@@ -273,7 +281,7 @@ class TimedProcess(ProcessOperator):
             of_key.touched = True
             assert self._on_timer is not None, "an operator with timers has a function for them"
             emitted += self._called(self._on_timer, key, fired, state)
-            of_key.dropped = fired._dropped  # noqa: SLF001 - for operators alone
+            of_key.drop_if(fired._dropped)  # noqa: SLF001 - for operators alone
         return emitted
 
     def _called(

@@ -189,3 +189,32 @@ def test_timers_that_could_not_work_are_refused(
             tmp_path,
             **source,
         )
+
+
+def count(key: Any, rows: Any, state: list[int]) -> Any:
+    """Set timers 10 s and 1,000 s after each row; say how many rows the state knows."""
+    for row in rows:
+        rows.timers.set(row.ts + timedelta(seconds=10))
+        rows.timers.set(row.ts + timedelta(seconds=1000))
+        state.append(seconds(row.ts))
+        yield key[0], "rows", len(state)
+        yield key[0], "timers", len(rows.timers.list())
+
+
+def forget(_key: Any, timer: Any, _state: list[int]) -> None:
+    timer.drop_state()
+
+
+def test_rows_that_come_after_a_timer_dropped_the_state_start_anew(tmp_path: Path) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.process(
+            count, state=list, output=OUTPUT, timers="event", on_timer=forget
+        ),
+        tmp_path,
+    )
+    assert run.epoch([("a", 0, 0)]) == [("a", "rows", 1), ("a", "timers", 2)]
+    run.epoch([("b", 40 * S, 0)])
+    expected = [("a", "rows", 1), ("a", "timers", 2)]
+    assert run.epoch([("a", 45 * S, 0)]) == expected
+    run.restart()
+    assert run.epoch([("a", 46 * S, 0)]) == [("a", "rows", 2), ("a", "timers", 4)]
