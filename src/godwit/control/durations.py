@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import re
 from typing import TypeAlias
 
+from godwit.model.durations import read_duration
 from godwit.model.errors import InvalidControlError
 
 __all__ = ["Duration", "seconds"]
 
 Duration: TypeAlias = float | str | dt.timedelta
 """Seconds, text such as ``"10 seconds"``, or a timedelta."""
-
-
-_UNITS = {
-    "ms": 1e-3,
-    "millisecond": 1e-3,
-    "second": 1.0,
-    "minute": 60.0,
-    "hour": 3600.0,
-    "day": 86400.0,
-}
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 
 
 def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
@@ -51,7 +40,8 @@ def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
     if isinstance(value, dt.timedelta):
         found = value.total_seconds()
     elif isinstance(value, str):
-        found = _read(value)
+        spelled_us = read_duration(value)
+        found = math.nan if spelled_us is None else spelled_us / 1e6
     elif isinstance(value, int | float) and not isinstance(value, bool):
         found = float(value)
     else:
@@ -62,18 +52,3 @@ def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
             remedy=f'Give at least {least_s:g} seconds, as a number or as in "10 seconds".',
         )
     return found
-
-
-def _read(text: str) -> float:
-    """Seconds that a text spells; NaN if it spells none."""
-    total, at, spelled = 0.0, 0, text.strip().lower()
-    while at < len(spelled):
-        part = _PART.match(spelled, at)
-        unit_s = (
-            None if part is None else _UNITS.get(part[2], _UNITS.get(part[2].removesuffix("s")))
-        )
-        if part is None or unit_s is None:
-            return math.nan
-        total += float(part[1]) * unit_s
-        at = part.end()
-    return total if spelled else math.nan

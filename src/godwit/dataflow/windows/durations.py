@@ -7,6 +7,7 @@ import re
 from typing import TypeAlias
 
 from godwit.dataflow.naming import type_name
+from godwit.model.durations import UNITS_US, read_duration
 from godwit.model.errors import InvalidFlowError
 
 __all__ = ["Duration", "microseconds", "spelled"]
@@ -14,17 +15,8 @@ __all__ = ["Duration", "microseconds", "spelled"]
 Duration: TypeAlias = str | dt.timedelta
 """Text such as ``"10 minutes"``, or a timedelta."""
 
-_UNITS = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
-_PART = re.compile(r"(-?\d+)\s*([a-z]+)")
-_MAX_US = 10_000 * 365 * _UNITS["day"]
+_OF_NO_FIXED_LENGTH = re.compile(r"\b(month|quarter|year)s?\b")
+_MAX_US = 10_000 * 365 * UNITS_US["day"]
 
 
 def microseconds(value: Duration, what: str, *, least: int) -> int:
@@ -68,28 +60,18 @@ def microseconds(value: Duration, what: str, *, least: int) -> int:
 
 
 def _read(text: str, what: str) -> int:
-    total, rest = 0, text.strip().lower()
-    while rest:
-        part = _PART.match(rest)
-        if part is None:
-            break
-        unit = part[2].removesuffix("s")
-        if unit in ("month", "year", "quarter"):
-            raise InvalidFlowError(
-                f"{what} is {text!r}, but a {unit} has no fixed length.",
-                remedy='Give days or weeks, such as "30 days".',
-            )
-        if unit not in _UNITS:
-            break
-        total += int(part[1]) * _UNITS[unit]
-        rest = rest[part.end() :].lstrip(" ,")
-    if rest or not text.strip():
+    found = read_duration(text)
+    if found is not None:
+        return found
+    if (unit := _OF_NO_FIXED_LENGTH.search(text.lower())) is not None:
         raise InvalidFlowError(
-            f"{what} is {text!r}, which is no length of time.",
-            remedy='Give a number and a unit, such as "10 minutes"; units are '
-            f"{', '.join(_UNITS)}.",
+            f"{what} is {text!r}, but a {unit[1]} has no fixed length.",
+            remedy='Give days or weeks, such as "30 days".',
         )
-    return total
+    raise InvalidFlowError(
+        f"{what} is {text!r}, which is no length of time.",
+        remedy=f'Give a number and a unit, such as "10 minutes"; units are {", ".join(UNITS_US)}.',
+    )
 
 
 def spelled(length_us: int) -> str:
@@ -100,7 +82,7 @@ def spelled(length_us: int) -> str:
     >>> spelled(90_000_000)
     '90 seconds'
     """
-    for unit, size in reversed(_UNITS.items()):
+    for unit, size in reversed(UNITS_US.items()):
         if length_us and length_us % size == 0 and unit != "week":
             number = length_us // size
             return f"{number} {unit}" + ("s" if number != 1 else "")
