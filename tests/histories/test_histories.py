@@ -6,21 +6,9 @@ import pytest
 from tests.histories.drawing import BASELINES, PLANNED_BY, TROUBLES, draw
 from tests.histories.playing import play
 
-_KNOWN = ("straggler", "elb")
-_SLOW = "the loop keeps a plan of elb's for a straggler for long, though a better one can be had"
-
 
 @pytest.mark.parametrize(
-    ("trouble", "planner"),
-    [
-        pytest.param(
-            trouble,
-            planner,
-            marks=pytest.mark.xfail(reason=_SLOW) if (trouble, planner) == _KNOWN else (),
-        )
-        for trouble in TROUBLES
-        for planner in PLANNED_BY
-    ],
+    ("trouble", "planner"), [(t, planner) for t in TROUBLES for planner in PLANNED_BY]
 )
 def test_every_promise_is_kept(trouble: str, planner: str) -> None:
     seed = TROUBLES.index(trouble) * len(PLANNED_BY) + PLANNED_BY.index(planner)

@@ -12,7 +12,6 @@ the mean only while somebody is below v: the range is the goal, and inside it st
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
 from dataclasses import dataclass, replace
@@ -64,8 +63,8 @@ def plan_elb(
 
     The number of executors that hold key groups becomes ``⌈2w/(u+v)⌉``: those with least load are
     emptied (draining ones before all), idle ones of the problem are taken into use. Executors that
-    give hand over their heaviest key groups that fit; each goes, heaviest first, to the least
-    loaded executor that can hold it. Ties: the lower index. O(m log m) time.
+    give hand over their heaviest key groups that fit; each goes, heaviest first, to the executor
+    that is least loaded with it. Ties: the lower index. O(m log m + moves·n) time.
 
     Parameters
     ----------
@@ -165,10 +164,11 @@ def _give(
         giver |= index > mean * (1 + 1e-12)
     order = np.lexsort((np.arange(len(weight)), -weight, assignment))
     first = np.searchsorted(assignment[order], np.arange(problem.num_executors + 1))
+    takes = used[~giver]
+    widest = wanted.width * float(speed[takes].max(initial=0.0))
     for e in used[giver].tolist():
         mine = order[first[e] : first[e + 1]]
         surplus = float(load[e]) - mean * float(speed[e])
-        widest = wanted.width * float(speed[e])
         for k, w in zip(mine.tolist(), weight[mine].tolist(), strict=True):
             if 0 < w <= min(surplus, widest):
                 out[k] = True
@@ -177,20 +177,16 @@ def _give(
 
 
 def _take(problem: Problem, assignment: IntArray, given: IntArray, used: IntArray) -> None:
-    """Phase 3: heaviest first, to the least loaded executor."""
-    speed, weight = problem.speed, problem.weight
+    """Phase 3: heaviest first, each to the executor that is least loaded with it."""
+    speed, weight = problem.speed[used], problem.weight
     left = np.ones(len(assignment), np.bool_)
     left[given] = False
-    load = np.bincount(assignment[left], weights=weight[left], minlength=len(speed))
-    heap = [(float(load[e] / speed[e]), e) for e in used.tolist()]
-    heapq.heapify(heap)
-    order = given[np.lexsort((given, -weight[given]))]
-    speeds = speed.tolist()
-    for k, w in zip(order.tolist(), weight[order].tolist(), strict=True):
-        # If the least loaded executor cannot hold it, then none can that is as fast.
-        index, e = heap[0]
-        heapq.heapreplace(heap, (index + w / speeds[e], e))
-        assignment[k] = e
+    load = np.bincount(assignment[left], weights=weight[left], minlength=problem.num_executors)
+    load = load[used]
+    for k in given[np.lexsort((given, -weight[given]))].tolist():
+        at = int(((load + weight[k]) / speed).argmin())
+        load[at] += weight[k]
+        assignment[k] = used[at]
 
 
 def _why(problem: Problem, goal: int, available: int, wanted: _Range) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
+from godwit.planning import metrics
 from godwit.planning.balancing.elb import plan_elb, wanted_executors
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status
@@ -64,6 +65,22 @@ def test_least_loaded_executors_are_emptied_as_load_falls() -> None:
     solution = plan_elb(asked)
     assert solution.load_index.tolist() == [10.0, 10.0, 0.0]
     assert solution.num_moves == 4
+
+
+def test_a_slow_executor_gives_what_fast_ones_have_room_for() -> None:
+    """Load 3 of 9 at a quarter of the speed; the others have room for key groups of 1 each."""
+    asked = problem([1.0] * 9, [0, 1, 2] * 3, 3, 2.0, 6.0, capacity=np.array([0.25, 1.0, 1.0]))
+    solution = plan_elb(asked, resize=False)
+    assert solution.load_index.tolist() == [4.0, 4.0, 4.0]
+    assert solution.num_moves == 2
+
+
+def test_a_slow_executor_is_given_no_more_than_it_has_time_for() -> None:
+    """It has least to do, and would have most with one more."""
+    load, current = [1.0] * 11 + [0.5], [0] + [1] * 6 + [2] * 5
+    asked = problem(load, current, 3, 3.9, 6.1, capacity=np.array([0.3, 1.0, 1.0]))
+    solution = plan_elb(asked, resize=False)
+    assert metrics.loads(asked, solution.assignment).tolist() == [1.0, 5.0, 5.5]
 
 
 def test_draining_executor_is_emptied() -> None:
