@@ -30,18 +30,31 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in a shell's background: programs that tests start and interrupt would never hear of it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_ON_SPARK = ("tests/spark/", "tests/chaos/", "tests/contract/test_on_spark.py")
+_ON_SPARK = ("tests/spark/", "tests/contract/test_on_spark.py")
+_PROGRAMS = (
+    "tests/chaos/",
+    *("tests/spark/test_advise.py", "tests/spark/test_demo.py", "tests/spark/test_examples.py"),
+    *("tests/spark/test_local_cluster.py", "tests/spark/test_main_script.py"),
+    *("tests/spark/test_scale.py::test_from_two_to_three", "tests/spark/test_scenarios.py"),
+)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep what starts Spark in one process, where tests are dealt out to several.
+    """Keep what runs on one session in one process, where tests are dealt out to several.
 
-    One session serves many tests, and two at once only take each other's cores.
+    What starts programs or clusters of its own goes one after the other as well, in another
+    process: more of them at once only take each other's cores.
     """
     scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
-    scheduler._split_scope = lambda test: "spark" if test.startswith(_ON_SPARK) else test
+    scheduler._split_scope = _scope
     return scheduler
+
+
+def _scope(test: str) -> str:
+    if test.startswith(_PROGRAMS):
+        return "programs"
+    return "session" if test.startswith(_ON_SPARK) else test
 
 
 @pytest.fixture(scope="session")
