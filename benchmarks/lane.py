@@ -38,7 +38,6 @@ def flow_of(num_key_groups: int, operators: int, state: str) -> LaneFlow:
     """Make a flow of some operators side by side over a string key."""
     return LaneFlow(
         num_key_groups=num_key_groups,
-        levels=1,
         operators=tuple(
             lane_operator(
                 ComputeOperator(

@@ -2,7 +2,7 @@
 
 Rows are numbered per key, so a function that meets a wrong number has proof of a row lost, doubled
 or out of order.  On the first level, `order` insists on that and `totals` adds up; on the second,
-`shards` counts what `order` gives.
+`shards` counts what `order` gives, and so does `again`, which is keyed as `order` is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def numbered(key: tuple[int], rows: Any, seen: dict[str, int]) -> Iterable[tuple
         yield key[0], row.number, key[0] % SHARDS
 
 
-def build(flow: LogicalFlow, source: Any, *, deep: bool, sink: Any) -> None:
+def build(flow: LogicalFlow, source: Any, *, deep: bool, sink: Any, again: bool = False) -> None:
     """Add the operators to a flow; `sink` makes a sink for a name."""
     keyed = flow.source("rows", source).key_by("k")
     order = keyed.process(
@@ -51,6 +51,10 @@ def build(flow: LogicalFlow, source: Any, *, deep: bool, sink: Any) -> None:
     if deep:
         streams["shards"] = order.key_by("shard").compute(
             name="shards", rows=gw.count(), total=gw.sum("number")
+        )
+    if again:
+        streams["again"] = order.key_by("k").compute(
+            name="again", rows=gw.count(), total=gw.sum("number")
         )
     for name, stream in streams.items():
         flow.sink(name, stream, sink(name))
@@ -81,10 +85,12 @@ class Source:
 class Undisturbed:
     """What comes out where nothing happens."""
 
-    def __init__(self, *, deep: bool) -> None:
+    def __init__(self, *, deep: bool, again: bool = False) -> None:
         self._sums: dict[str, dict[int, list[int]]] = {"totals": {}}
         if deep:
             self._sums["shards"] = {}
+        if again:
+            self._sums["again"] = {}
         self.order: dict[int, list[int]] = defaultdict(list)
         self.epochs: dict[str, list[Counter[Row]]] = {name: [] for name in ("order", *self._sums)}
 
@@ -93,7 +99,7 @@ class Undisturbed:
         for key, number in rows:
             self.order[key].append(number)
             for name, sums in self._sums.items():
-                of = key if name == "totals" else key % SHARDS
+                of = key % SHARDS if name == "shards" else key
                 held = sums.setdefault(of, [0, 0])
                 held[0] += 1
                 held[1] += number

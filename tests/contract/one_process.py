@@ -78,10 +78,10 @@ class _DiedError(Exception):
     """The driver is dead."""
 
 
-def compiled(*, deep: bool) -> CompiledFlow:
+def compiled(*, deep: bool, again: bool = False) -> CompiledFlow:
     """Compile the flow without Spark."""
     flow = LogicalFlow("contract", num_key_groups=NUM_KEY_GROUPS)
-    build(flow, _Rows(), deep=deep, sink=lambda _: _Sink())
+    build(flow, _Rows(), deep=deep, again=again, sink=lambda _: _Sink())
     return flow.compile(lambda *_: _ROWS)
 
 
@@ -92,7 +92,7 @@ class OneProcess:
     ----------
     directory
         For the checkpoint and the local stores.
-    deep, policy
+    deep, again, policy
         As in the scenario.
     plan
         Physical plan of starts until an epoch is committed; later ones find it in the checkpoint.
@@ -106,10 +106,11 @@ class OneProcess:
         *,
         deep: bool,
         policy: Policy,
+        again: bool = False,
         plan: PhysicalPlan | None = None,
         settings: LaneSettings | None = None,
     ) -> None:
-        self._deep, self._policy, self._plan = deep, policy, plan
+        self._deep, self._again, self._policy, self._plan = deep, again, policy, plan
         self._settings = replace(
             settings or LaneSettings(inline_bytes=512, snapshot_growth=0.01),
             local_dir=str(directory / "local"),
@@ -120,7 +121,7 @@ class OneProcess:
         self._told: list[Event] = []
         self._goes = "works"
         self._rows: dict[str, dict[int, list[tuple[int, ...]]]] = {
-            output.name: {} for output in compiled(deep=deep).outputs
+            output.name: {} for output in compiled(deep=deep, again=again).outputs
         }
         self._migrations = 0
 
@@ -129,7 +130,7 @@ class OneProcess:
     def start(self, executors: Mapping[str, int]) -> None:
         """See `Realization.start`."""
         run = uuid4().hex[:12]
-        flow = compiled(deep=self._deep)
+        flow = compiled(deep=self._deep, again=self._again)
         if self._plan is not None:
             flow = flow.under(self._plan)
         self.log, taken_up = take_up(flow, self.storage, run, retain_epochs=4)

@@ -197,6 +197,8 @@ class Scenario:
         Those that there are at the start: name → lanes.
     deep
         Whether the flow has a second level.
+    again
+        Whether it has an operator behind `order` that is keyed as `order` is.
     policy
         Of the run.
     same_epochs
@@ -215,6 +217,7 @@ class Scenario:
     steps: tuple[Step, ...]
     executors: Mapping[str, int] = field(default_factory=lambda: TWO)
     deep: bool = False
+    again: bool = False
     policy: Policy = field(default_factory=Policy)
     same_epochs: bool = False
     told: tuple[str, ...] = ()

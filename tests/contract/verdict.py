@@ -53,7 +53,7 @@ class _Play:
     def __init__(self, scenario: Scenario, realization: Realization) -> None:
         self.realization = realization
         self.source = Source(scenario.seed)
-        self.undisturbed = Undisturbed(deep=scenario.deep)
+        self.undisturbed = Undisturbed(deep=scenario.deep, again=scenario.again)
         self.migrations: list[str] = []
 
     def component(self, operator: str) -> str:

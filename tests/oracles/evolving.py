@@ -149,6 +149,7 @@ class Runtime:
             operators.append(
                 operator_instruction(
                     operator=operator.name,
+                    level=self.flow.component_of(operator.name).level,
                     plan=plan,
                     places=places,
                     chains=chains,

@@ -57,7 +57,6 @@ __all__ = ["OneProcess", "Took", "lane_operator", "run_stages"]
 def lane_operator(
     operator: KeyedOperator,
     index: int = 0,
-    level: int = 1,
     feeds: tuple[tuple[int, UpstreamInput], ...] = (),
     *,
     outputs: Sequence[str] = (),
@@ -66,7 +65,6 @@ def lane_operator(
     """Make an operator what a lane wants it to be; `outputs` are names of sinks."""
     return LaneOperator(
         index=index,
-        level=level,
         operator=operator,
         feeds=feeds,
         outputs=tuple(_staged(name) for name in outputs),
@@ -124,7 +122,7 @@ def run_stages(
         report = yield from lane
         reports.append(pickle.loads(report.dumps()))
 
-    for level in range(1, flow.levels + 1):
+    for level in range(1, instruction.levels + 1):
         next_boxes: list[list[bytes]] = [[] for _ in instruction.places]
         for place, box in enumerate(boxes):
             due, later = due_at(level, box)
@@ -148,6 +146,14 @@ def _sent(shipment: Shipment, batch: pa.RecordBatch, partition: int) -> Iterator
     yield from ship(shipment, batch, (0, partition, 0))
 
 
+def _levels_of(flow: LaneFlow) -> list[int]:
+    levels = [1] * len(flow.operators)
+    for member in flow.operators:
+        for index, _ in member.feeds:
+            levels[index] = levels[member.index] + 1
+    return levels
+
+
 class OneProcess:
     """Runs a flow's epochs, with key groups dealt out evenly and no migrations.
 
@@ -159,6 +165,8 @@ class OneProcess:
         Directory for the checkpoint and the local stores.
     executors
         Name → number of lanes.
+    levels
+        Level of each operator in the flow's order; by default one more than what feeds it.
     """
 
     def __init__(
@@ -167,9 +175,11 @@ class OneProcess:
         root: Path,
         executors: Mapping[str, int],
         *,
+        levels: Sequence[int] | None = None,
         snapshot_budget_bytes: int = 64 * 2**20,
     ) -> None:
         self.flow, self.root = flow, root
+        self.levels = _levels_of(flow) if levels is None else list(levels)
         self._budget = snapshot_budget_bytes
         self._executors = {
             name: Executor(name=name, location=None, lanes=lanes)
@@ -216,6 +226,7 @@ class OneProcess:
             operators=tuple(
                 operator_instruction(
                     operator=member.operator.name,
+                    level=self.levels[member.index],
                     plan=plan,
                     places=places,
                     chains=self.log.chains,

@@ -145,7 +145,8 @@ class Component:
     name
         Unique within the flow.
     operators
-        At least one; none of them feeds another, and their keys have the same types.
+        At least one, upstream before downstream; their keys have the same types, and where one
+        feeds another, their rows stay in the lane (`godwit.dataflow.grouping`).
     level
         1 if sources feed it, else 1 more than the highest level that feeds it.
     """
@@ -181,7 +182,8 @@ class CompiledFlow:
     times
         Source → its event time, of those whose event time some operator uses.
     inputs
-        One for each operator, in the order of `components`.
+        One for each operator, upstream before downstream; in the same order whatever the
+        physical plan.
     outputs
         One for each sink, in the order they were declared; what a sink refuses comes after it.
     actions
@@ -201,8 +203,9 @@ class CompiledFlow:
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
-        """Every operator, in the order of `components`."""
-        return tuple(operator for c in self.components for operator in c.operators)
+        """Every operator, upstream before downstream; in one order, whatever the physical plan."""
+        of = {operator.name: operator for c in self.components for operator in c.operators}
+        return tuple(of[name] for name in dict.fromkeys(given.operator for given in self.inputs))
 
     @property
     def levels(self) -> int:

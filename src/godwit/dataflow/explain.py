@@ -83,7 +83,7 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
     yield from _labelled("does", [flow.actions[operator.name]])
     yield from _labelled("reads", [_reads(given)])
     yield from _labelled("key", [_columns(operator.keys)])
-    yield from _labelled("exchange", [_exchange(given, operator)])
+    yield from _labelled("exchange", [_exchange(flow, given, operator)])
     yield from _labelled("state", [_columns(operator.schema.values)])
     yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
     consumers = [_sink(output) for output in flow.outputs_of(operator.name)]
@@ -100,7 +100,11 @@ def _reads(given: Input) -> str:
     return f"operator {given.upstream!r}{_arrow_maps(given.maps)}"
 
 
-def _exchange(given: Input, operator: KeyedOperator) -> str:
+def _exchange(flow: CompiledFlow, given: Input, operator: KeyedOperator) -> str:
+    if not isinstance(given, SourceInput):
+        above = flow.component_of(given.upstream)
+        if above is flow.component_of(operator.name):
+            return f"none: rows stay in the lane of {given.upstream!r}"
     side = "source side" if isinstance(given, SourceInput) else "lanes that emit them"
     if isinstance(operator, MergeableOperator):
         return f"one partial state per key: the {side} may combine rows before they are sent"

@@ -1,12 +1,18 @@
 """Grouping operators into components, as a physical plan says.
 
 Operators of one component share an assignment: their state of a key group is in one place, moves,
-waits and resumes together.  Each still gets its rows by itself and keeps state of its own, so what
-comes out does not depend on the plan; only what cannot run together is refused:
+waits and resumes together.  Where one of them feeds another, its rows stay in the lane: there is no
+exchange between.  Each still keeps state of its own, so what comes out does not depend on the plan;
+only what cannot run together is refused:
 
-- operators that feed one another, since a component runs on one level, once an epoch;
 - operators whose keys have other types, since equal keys would then be of different key groups, and
-  to have them together is what a component is for.
+  to have them together is what a component is for;
+- an operator that feeds another one which is keyed by other columns, since its rows must be sent to
+  other lanes then;
+- operators with one of another component between them, since a component runs on one level, once an
+  epoch.
+
+Source: partition attributes and fusion, Madsen et al. (Enorm) §4.3 and §4.4.
 """
 
 from __future__ import annotations
@@ -16,15 +22,25 @@ from typing import TYPE_CHECKING
 
 from godwit.dataflow.compiled import Component, UpstreamInput
 from godwit.dataflow.naming import listing
+from godwit.dataflow.operator import MergeableOperator
 from godwit.model.errors import InvalidPlanError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.operator import KeyedOperator
     from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
-__all__ = ["grouped"]
+__all__ = ["grouped", "keeps_keys"]
+
+
+def keeps_keys(sender: KeyedOperator, given: UpstreamInput) -> bool:
+    """Whether rows reach the operator of `given` with the keys that they had in `sender`, surely.
+
+    A function of the user's may give rows other keys; then only looking at them tells.
+    """
+    return isinstance(sender, MergeableOperator) and not given.maps
 
 
 def grouped(flow: CompiledFlow, plan: PhysicalPlan) -> CompiledFlow:
@@ -48,23 +64,22 @@ def grouped(flow: CompiledFlow, plan: PhysicalPlan) -> CompiledFlow:
     fed_by: dict[str, set[str]] = {component.name: set() for component in plan.components}
     for given in flow.inputs:
         if isinstance(given, UpstreamInput):
-            fed_by[component_of[given.operator]].add(component_of[given.upstream])
+            receiver, sender = component_of[given.operator], component_of[given.upstream]
+            if receiver != sender:
+                fed_by[receiver].add(sender)
+            else:
+                _insist_on_staying(flow, given, receiver)
     levels = _levels(fed_by)
     components = sorted(
         (_component(flow, component, levels[component.name]) for component in plan.components),
         key=lambda component: component.level,
     )
-    inputs = {given.operator: given for given in flow.inputs}
-    return replace(
-        flow,
-        components=tuple(components),
-        inputs=tuple(inputs[o.name] for component in components for o in component.operators),
-    )
+    return replace(flow, components=tuple(components))
 
 
 def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
-    operators = tuple(flow.operator(name) for name in plan.operators)
-    types = {operator.name: tuple(operator.schema.keys.types) for operator in operators}
+    operators = tuple(o for o in flow.operators if o.name in plan.operators)
+    types = {operator.name: tuple(operator.keys.types) for operator in operators}
     if len(set(types.values())) > 1:
         keys = "; ".join(f"{name} by {', '.join(map(str, t))}" for name, t in types.items())
         raise InvalidPlanError(
@@ -75,6 +90,21 @@ def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component
     return Component(name=plan.name, operators=operators, level=level)
 
 
+def _insist_on_staying(flow: CompiledFlow, given: UpstreamInput, component: str) -> None:
+    """Refuse to have an operator beside the one that feeds it, if its rows are of other lanes."""
+    sender, receiver = flow.operator(given.upstream), flow.operator(given.operator)
+    if sender.keys.names != receiver.keys.names:
+        raise InvalidPlanError(
+            f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, and is "
+            f"keyed by {listing(sender.keys.names)}, not by {listing(receiver.keys.names)}: its "
+            "rows belong to other lanes.",
+            remedy="Let an operator share a component with the one that feeds it only where both "
+            "are keyed by the same columns, in the same order.",
+            component=component,
+            operators=[sender.name, receiver.name],
+        )
+
+
 def _levels(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
     """Component → its level: 1, or 1 more than the highest that feeds it."""
     levels: dict[str, int] = {}
@@ -83,9 +113,9 @@ def _levels(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
         if not ready:
             around = sorted(fed_by.keys() - levels.keys())
             raise InvalidPlanError(
-                f"Operators of components {listing(around)} feed one another.",
-                remedy="A component runs on one level, once an epoch: let operators share one only "
-                "where none of them feeds another, however many others lie between.",
+                f"Components {listing(around)} feed one another.",
+                remedy="A component runs on one level, once an epoch: let two operators share one "
+                "only together with all that lie on the way from one to the other.",
                 components=around,
             )
         for name in ready:

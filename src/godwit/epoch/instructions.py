@@ -58,6 +58,7 @@ def places_of(
 def operator_instruction(
     *,
     operator: str,
+    level: int,
     plan: EpochPlan,
     places: Sequence[Place],
     chains: Chains,
@@ -71,6 +72,8 @@ def operator_instruction(
     ----------
     operator
         Its name.
+    level
+        Level of its component.
     plan
         How its component runs.
     places
@@ -99,6 +102,7 @@ def operator_instruction(
     for key_group in plan.consume:
         waiting.update((id(s), s) for s in chains.waiting(operator, key_group))
     return OperatorInstruction(
+        level=level,
         places=of_lane[assignment.executor_of, assignment.lane_of],
         states=tuple(states),
         suspended=suspended,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.epoch.executor import Executor
     from godwit.epoch.settings import LaneSettings
-    from godwit.lane.messages import StateInstruction
+    from godwit.lane.messages import OperatorInstruction, StateInstruction
     from godwit.migration import Copies, EpochPlan, ProtocolView
     from godwit.state.commit_log import CommitLog
     from godwit.state.entries import EntryLayout
@@ -99,7 +99,7 @@ class Instructor:
     ) -> EpochInstruction:
         """Tell the lanes of an epoch what they need; the caller holds the conductor."""
         places = places_of(plans, executors)
-        told = []
+        told: dict[str, OperatorInstruction] = {}
         with self._log.lock:
             for component in self._flow.components:
                 plan = plans[component.name]
@@ -110,26 +110,25 @@ class Instructor:
                         self._state(state, copies.held_by(plan.assignment, state), wanted, settled)
                         for state in operator.states
                     ]
-                    told.append(
-                        operator_instruction(
-                            operator=operator.name,
-                            plan=plan,
-                            places=places,
-                            chains=self._log.chains,
-                            states=states,
-                            # Windows that are over come out of all key groups, or of none.
-                            always_load=component.level < self._flow.levels
-                            or self._loads
-                            or closes(operator, times[operator.name]),
-                            time=times[operator.name],
-                        )
+                    told[operator.name] = operator_instruction(
+                        operator=operator.name,
+                        level=component.level,
+                        plan=plan,
+                        places=places,
+                        chains=self._log.chains,
+                        states=states,
+                        # Windows that are over come out of all key groups, or of none.
+                        always_load=component.level < self._flow.levels
+                        or self._loads
+                        or closes(operator, times[operator.name]),
+                        time=times[operator.name],
                     )
         return EpochInstruction(
             epoch=epoch,
             flow=self._log.flow,
             run_id=self.run_id,
             places=places,
-            operators=tuple(told),
+            operators=tuple(told[operator.name] for operator in self._flow.operators),
             storage=self._log.storage,
             local_dir=self._settings.local_dir,
             inline_bytes=self._settings.inline_bytes,

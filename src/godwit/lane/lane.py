@@ -1,5 +1,9 @@
 """What a lane task does: one epoch of every operator of its level, for the key groups it owns.
 
+Operators run upstream before downstream.  Rows for an operator of the same level stay in the lane:
+the two share a component, and hence the places of their key groups.  Other rows go through an
+exchange, to the lanes of a later level.
+
 A lane task is pure: it reads committed version *e-1* and what the exchange brought, writes
 attempt-unique files, and reports them; it changes nothing else that outlives the epoch.  (The
 local store it brings forward to *e-1* is a cache.)  So a retry, a zombie or a half-finished epoch
@@ -15,9 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from godwit.dataflow.grouping import keeps_keys
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.lane.executor import claim_local_store, current_executor, local_store_root
 from godwit.lane.files import LaneFiles
+from godwit.lane.handing import hand_over, insist_on_staying
 from godwit.lane.messages import LaneReport, SentLoad
 from godwit.lane.operator_lane import run_operator
 from godwit.lane.outputs import stage_output
@@ -27,7 +33,7 @@ from godwit.model.errors import GodwitError
 from godwit.state.local_store import LocalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from godwit.dataflow.compiled import CompiledFlow, UpstreamInput
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.operator import KeyedOperator
     from godwit.dataflow.staging import StagedSink
     from godwit.lane.messages import EpochInstruction
-    from godwit.lane.wire import Blob
+    from godwit.lane.wire import Blob, Payload
     from godwit.model.pairs import KeyGroupPairs
     from godwit.state.entries import EntryLayout, WaitingLayout
 
@@ -49,8 +55,8 @@ class LaneOperator:
 
     Attributes
     ----------
-    index, level, operator
-        Its index in the flow, its level, itself.
+    index, operator
+        Its index in the flow, itself.
     feeds
         What takes its output: (index of the operator fed, maps on the way, its input).
     outputs, left_out
@@ -60,7 +66,6 @@ class LaneOperator:
     """
 
     index: int
-    level: int
     operator: KeyedOperator
     feeds: tuple[tuple[int, UpstreamInput], ...]
     outputs: tuple[StagedSink, ...]
@@ -71,10 +76,12 @@ class LaneOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneFlow:
-    """The part of a compiled flow that executors need; picklable, the same for every epoch."""
+    """The part of a compiled flow that executors need; picklable, the same for every epoch.
+
+    Which operators share a component is not part of it: each epoch says on which level they run.
+    """
 
     num_key_groups: int
-    levels: int
     operators: tuple[LaneOperator, ...]
 
 
@@ -94,11 +101,9 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
     names = [operator.name for operator in flow.operators]
     return LaneFlow(
         num_key_groups=flow.num_key_groups,
-        levels=flow.levels,
         operators=tuple(
             LaneOperator(
                 index=index,
-                level=flow.component_of(operator.name).level,
                 operator=operator,
                 feeds=tuple((names.index(i.operator), i) for i in flow.fed_by(operator.name)),
                 outputs=tuple(
@@ -123,7 +128,7 @@ def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, 
     return tuple(
         Shipment(
             index=o.index,
-            level=o.level,
+            level=told.level,
             operator=o.operator,
             places=told.places,
             time=told.time,
@@ -159,7 +164,7 @@ def run_lane(
     LaneReport
         What the task did; only then is everything written.
     """
-    by_operator: dict[int, list[tuple[Header, bytes]]] = {}
+    by_operator: dict[int, list[tuple[Header, Payload]]] = {}
     for payload in payloads:
         header = Header.of(payload)
         by_operator.setdefault(header.operator, []).append((header, payload))
@@ -190,14 +195,15 @@ class _Lane:
             compression=instruction.compression,
         )
         self.shipments = shipments(flow, instruction)
+        self.handed: dict[int, list[tuple[Header, Payload]]] = {}
 
-    def run(self, by_operator: dict[int, list[tuple[Header, bytes]]]) -> Iterator[Blob]:
+    def run(self, by_operator: Mapping[int, Sequence[tuple[Header, Payload]]]) -> Iterator[Blob]:
         told = self.instruction
         store = local_store(local_store_root(told.local_dir, told.run_id, self.report.executor))
-        for member in self.flow.operators:
-            if member.level != self.level:
+        for member, instructed in zip(self.flow.operators, told.operators, strict=True):
+            if instructed.level != self.level:
                 continue
-            arrived = by_operator.get(member.index, [])
+            arrived = [*by_operator.get(member.index, ()), *self.handed.pop(member.index, ())]
             arrived.sort(key=lambda item: item[0].origin)
             self._take_left_out(member, arrived)
             output = run_operator(
@@ -211,7 +217,9 @@ class _Lane:
             if output is not None:
                 yield from self._pass_on(member, output)
 
-    def _take_left_out(self, member: LaneOperator, arrived: list[tuple[Header, bytes]]) -> None:
+    def _take_left_out(
+        self, member: LaneOperator, arrived: Sequence[tuple[Header, Payload]]
+    ) -> None:
         """Stage the rows that an operator left out for the sink that gets them."""
         if member.left_out is None:
             return
@@ -259,8 +267,14 @@ class _Lane:
             table = sent.select(list(given.columns)).combine_chunks()
             columns = table.cast(given.schema).to_batches()[0]
             origin = (self.level, member.index, self.place)
+            shipment = self.shipments[index]
+            if shipment.level == self.level:
+                if not keeps_keys(member.operator, given):
+                    insist_on_staying(member.operator, given, columns, shipment, self.place)
+                self.handed.setdefault(index, []).extend(hand_over(shipment, columns, origin))
+                continue
             tally = Tally(self.flow.num_key_groups)
-            yield from ship(self.shipments[index], columns, origin, tally)
+            yield from ship(shipment, columns, origin, tally)
             receiver = self.flow.operators[index].operator
             own = self.instruction.operators[member.index].places == self.place
             pairs = pairs_sent(member.operator, receiver, sent, own)

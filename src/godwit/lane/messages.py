@@ -80,6 +80,8 @@ class OperatorInstruction:
 
     Attributes
     ----------
+    level
+        Level of its component, from 1.
     places
         Shape ``(num_key_groups,)``: place (index into ``EpochInstruction.places``).
     states
@@ -98,6 +100,7 @@ class OperatorInstruction:
         Event time of the operator.
     """
 
+    level: int
     places: npt.NDArray[np.int32]
     states: tuple[StateInstruction, ...]
     suspended: npt.NDArray[np.bool_]
@@ -142,6 +145,11 @@ class EpochInstruction:
     local_dir: str | None
     inline_bytes: int
     compression: Literal["lz4", "zstd"] | None
+
+    @property
+    def levels(self) -> int:
+        """Number of levels of components."""
+        return max(operator.level for operator in self.operators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

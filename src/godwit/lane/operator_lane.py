@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from godwit.lane.files import LaneFiles
     from godwit.lane.lane import LaneOperator
     from godwit.lane.messages import EpochInstruction, LaneReport
-    from godwit.lane.wire import Header
+    from godwit.lane.wire import Header, Payload
     from godwit.state.local_state import LocalState
     from godwit.state.local_store import LocalStore
     from godwit.state.records import StateId
@@ -54,7 +54,7 @@ KeyGroups = npt.NDArray[np.int64]
 def run_operator(
     member: LaneOperator,
     instruction: EpochInstruction,
-    arrived: Sequence[tuple[Header, bytes]],
+    arrived: Sequence[tuple[Header, Payload]],
     *,
     store: LocalStore,
     files: LaneFiles,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.groups import Groups
     from godwit.dataflow.operator import KeyedOperator
-    from godwit.lane.wire import Header
+    from godwit.lane.wire import Header, Payload
 
 __all__ = ["LaneRows", "arrived_rows"]
 
@@ -133,7 +133,7 @@ class LaneRows:
 def arrived_rows(
     operator: KeyedOperator,
     num_key_groups: int,
-    arrived: Sequence[tuple[Header, bytes]],
+    arrived: Sequence[tuple[Header, Payload]],
     *,
     partial: bool,
 ) -> LaneRows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Blob",
     "Header",
+    "Payload",
     "Shipment",
     "Tally",
     "due_at",
@@ -43,8 +44,11 @@ __all__ = [
 Blob = tuple[int, bytes]
 """Number of a place, and a payload for it."""
 
+Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
+"""What a lane has for an operator: as it crossed an exchange, or, if it did not, as it is."""
+
 _HEADER = struct.Struct("<BBHIIIIQ4x")  # 32 bytes: Arrow wants its buffers aligned
-_ROWS, _PARTIAL, _LEFT_OUT, _ARRIVALS = range(4)  # 0xFF is left to whatever carries payloads
+ROWS, PARTIAL, LEFT_OUT, ARRIVALS = range(4)  # 0xFF is left to whatever carries payloads
 _LEVEL = 1  # where the header has it
 _FOUND = struct.Struct("<4q")
 _MAX_CHUNK_ROWS = 1_000_000
@@ -85,17 +89,17 @@ class Header:
     @property
     def is_partial(self) -> bool:
         """Whether the rows are partial states."""
-        return self.kind == _PARTIAL
+        return self.kind == PARTIAL
 
     @property
     def is_left_out(self) -> bool:
         """Whether the rows are those that an operator over event time left out."""
-        return self.kind == _LEFT_OUT
+        return self.kind == LEFT_OUT
 
     @property
     def is_arrivals(self) -> bool:
         """Whether the payload says what was found while rows were sent."""
-        return self.kind == _ARRIVALS
+        return self.kind == ARRIVALS
 
 
 def raw_schema(operator: KeyedOperator) -> pa.Schema:
@@ -119,14 +123,19 @@ def due_at(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[byt
     return due, later
 
 
-def unpack_arrivals(payload: bytes) -> Arrivals:
+def unpack_arrivals(payload: Payload) -> Arrivals:
     """Read what was found while rows were sent."""
+    if isinstance(payload, Arrivals):
+        return payload
+    assert isinstance(payload, bytes), "rows are of another kind"
     newest, late, ahead, untimed = _FOUND.unpack_from(payload, _HEADER.size)
     return Arrivals(newest=newest, late=late, ahead=ahead, untimed=untimed)
 
 
-def unpack_rows(payload: bytes, schema: pa.Schema) -> pa.RecordBatch:
+def unpack_rows(payload: Payload, schema: pa.Schema) -> pa.RecordBatch:
     """Read the record batch of a payload, without copying it."""
+    if isinstance(payload, pa.RecordBatch):
+        return payload
     return pa.ipc.read_record_batch(pa.py_buffer(payload)[_HEADER.size :], schema)
 
 
@@ -213,7 +222,7 @@ def ship_arrivals(
     rows
         Rows that no other payload counts.
     """
-    header = _HEADER.pack(_ARRIVALS, shipment.level, shipment.index, *origin, rows)
+    header = _HEADER.pack(ARRIVALS, shipment.level, shipment.index, *origin, rows)
     yield (
         int(shipment.places[0]),
         header + _FOUND.pack(found.newest, found.late, found.ahead, found.untimed),
@@ -265,7 +274,7 @@ def _ship_chunk(
     own = len(operator.keys)
     # The hash does not travel: computing it again in the lane costs less than carrying it.
     keys = canonical_keys(columns.select(operator.schema.keys.names))
-    kind = _ROWS
+    kind = ROWS
     mergeable = operator if isinstance(operator, MergeableOperator) else None
     groups = None if mergeable is None else group_repeating_rows(keys, num_key_groups, own)
     if groups is None:
@@ -278,7 +287,7 @@ def _ship_chunk(
         batch = pa.RecordBatch.from_arrays(
             [*keys.columns, *states.columns], schema=partial_schema(operator)
         )
-        kind = _PARTIAL
+        kind = PARTIAL
         key_groups = groups.key_groups
     else:
         others = columns.columns[len(keys.schema) :]
@@ -302,7 +311,7 @@ def _ship_left_out(
     keys = canonical_keys(rows.select(shipment.operator.keys.names))
     key_groups = key_groups_of(hash_keys(keys), len(shipment.places))
     for place, part in split_by_place(rows, shipment.places[key_groups]):
-        header = _HEADER.pack(_LEFT_OUT, shipment.level, shipment.index, *origin, 0)
+        header = _HEADER.pack(LEFT_OUT, shipment.level, shipment.index, *origin, 0)
         yield place, header + part.serialize().to_pybytes()
 
 

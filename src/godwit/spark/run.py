@@ -335,9 +335,7 @@ class Run:
                     source = self._few.take(rows, batch.number)
                     if source is None:
                         source = arrow_batches(rows, batch.number)
-                return run_stages(
-                    source, self._program, self.flow.levels, instruction, self._spark.sparkContext
-                )
+                return run_stages(source, self._program, instruction, self._spark.sparkContext)
         except Exception as error:
             if (gone := self._lost.take()) is not None and not self._gate.closed:
                 raise _ExecutorLostError(f"executor {gone} was lost") from error

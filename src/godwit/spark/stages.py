@@ -42,7 +42,6 @@ _MAX_BYTES = 256 * 2**20
 def run_stages(
     source: RDD[bytes] | Sequence[bytes] | None,
     program: ShippedProgram,
-    levels: int,
     instruction: EpochInstruction,
     spark: SparkContext,
 ) -> list[LaneReport]:
@@ -55,8 +54,6 @@ def run_stages(
         wherever they are or here; ``None`` for an epoch without input.
     program
         The flow.
-    levels
-        Number of levels of components.
     instruction
         What the lanes are told.
     spark
@@ -81,6 +78,7 @@ def run_stages(
             return on_executors(locations, lambda place: run(place, told.arrived(place)), spark)
         return placed(exchanged, locations, run, spark)
 
+    levels = instruction.levels
     for level in range(1, levels):
         with _named(f"lanes of epoch {instruction.epoch}, level {level}", spark):
             at_level = lanes_of(_run_level(program, told, level))

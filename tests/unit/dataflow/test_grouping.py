@@ -27,18 +27,19 @@ def plan(**components: tuple[str, ...]) -> PhysicalPlan:
 
 @pytest.fixture
 def chain(flow: Flow, flights: Any, sink: Any, resolve: Resolve) -> CompiledFlow:
-    """Flights by plane, those by number of flights; and airports, by themselves."""
+    """Flights by plane, planes again, those by number of flights; and airports, by themselves."""
     stream = flow.source("flights", flights)
     plane = stream.key_by("tailnum").compute(name="plane", n=count(), total=sum("arr_delay"))
-    often = plane.key_by("n").compute(name="often", planes=count())
+    again = plane.key_by("tailnum").compute(name="again", seen=count())
+    often = again.key_by("seen").compute(name="often", planes=count())
     airport = stream.key_by("origin").compute(name="airport", flights=count())
-    for name, made in (("plane", plane), ("often", often), ("airport", airport)):
+    for name, made in (("plane", plane), ("again", again), ("often", often), ("airport", airport)):
         flow.sink(name, made, sink)
     return flow.compile(resolve)
 
 
 def test_each_operator_is_a_component_of_its_own_by_itself(chain: CompiledFlow) -> None:
-    own = plan(plane=("plane",), airport=("airport",), often=("often",))
+    own = plan(plane=("plane",), airport=("airport",), again=("again",), often=("often",))
     assert chain.physical_plan == own
     assert "Every operator is a component of its own" in chain.explain()
 
@@ -46,21 +47,50 @@ def test_each_operator_is_a_component_of_its_own_by_itself(chain: CompiledFlow) 
 def test_operators_of_one_component_have_its_level_and_all_their_inputs(
     chain: CompiledFlow,
 ) -> None:
-    shared = chain.under(plan(late=("often",), both=("airport", "plane")))
-    assert [(c.name, c.level) for c in shared.components] == [("both", 1), ("late", 2)]
-    assert [o.name for o in shared.operators] == ["airport", "plane", "often"]
-    assert [given.operator for given in shared.inputs] == ["airport", "plane", "often"]
+    shared = chain.under(plan(late=("often",), mid=("again",), both=("airport", "plane")))
+    found = [(c.name, c.level) for c in shared.components]
+    assert found == [("both", 1), ("mid", 2), ("late", 3)]
     assert shared.component_of("plane").name == "both"
-    assert "airport, plane share component 'both'" in shared.explain()
+    assert "plane, airport share component 'both'" in shared.explain()
+
+
+def test_operators_in_a_row_run_on_one_level_where_rows_stay_in_their_lane(
+    chain: CompiledFlow,
+) -> None:
+    shared = chain.under(plan(late=("often",), row=("again", "plane"), airport=("airport",)))
+    found = [(c.name, c.level, [o.name for o in c.operators]) for c in shared.components]
+    assert found == [
+        ("row", 1, ["plane", "again"]),
+        ("airport", 1, ["airport"]),
+        ("late", 2, ["often"]),
+    ]
+    told = shared.explain()
+    assert "exchange  none: rows stay in the lane of 'plane'" in told
+
+
+def test_operators_and_inputs_are_in_one_order_under_every_plan(chain: CompiledFlow) -> None:
+    shared = chain.under(plan(late=("often",), row=("again", "plane", "airport")))
+    assert [o.name for o in shared.operators] == [o.name for o in chain.operators]
+    assert shared.inputs == chain.inputs
 
 
 @pytest.mark.parametrize(
     ("components", "told"),
     [
-        ({"one": ("plane", "often"), "airport": ("airport",)}, "'one' feed one another"),
+        (
+            {"one": ("plane", "often"), "two": ("again", "airport")},
+            "'one', 'two' feed one another",
+        ),
+        (
+            {"one": ("again", "often"), "two": ("plane", "airport")},
+            "keyed by 'tailnum', not by 'seen': its rows belong to other lanes",
+        ),
         ({"one": ("plane", "airport")}, "is of operators 'airport', 'plane', and flow"),
-        ({"one": ("plane", "airport", "often", "ghost")}, "'ghost'"),
-        ({"one": ("often", "airport"), "plane": ("plane",)}, "often by int64; airport by string"),
+        ({"one": ("plane", "again", "airport", "often", "ghost")}, "'ghost'"),
+        (
+            {"one": ("often", "airport"), "plane": ("plane",), "again": ("again",)},
+            "airport by string; often by int64",
+        ),
     ],
 )
 def test_operators_that_cannot_run_together_are_refused(

@@ -96,6 +96,7 @@ def test_a_lane_without_a_key_group_is_no_place() -> None:
 def test_an_operator_is_told_where_its_key_groups_are_and_which_wait(chains: Chains) -> None:
     told = operator_instruction(
         operator="totals",
+        level=1,
         plan=plan({"a": 1, "b": 1}, suspended=frozenset({1}), consume=frozenset({3})),
         places=places("a", "b"),
         chains=chains,
@@ -112,6 +113,7 @@ def test_an_operator_is_told_where_its_key_groups_are_and_which_wait(chains: Cha
 def test_an_operator_that_feeds_others_loads_whatever_is_not_suspended(chains: Chains) -> None:
     told = operator_instruction(
         operator="totals",
+        level=1,
         plan=plan({"a": 1}, suspended=frozenset({1})),
         places=places("a"),
         chains=chains,

@@ -36,7 +36,7 @@ def sums(*, complete: bool = False) -> ComputeOperator:
 
 def flow_of(operator: KeyedOperator, num_key_groups: int) -> LaneFlow:
     """Make a flow of one operator."""
-    return LaneFlow(num_key_groups=num_key_groups, levels=1, operators=(lane_operator(operator),))
+    return LaneFlow(num_key_groups=num_key_groups, operators=(lane_operator(operator),))
 
 
 def rows_of(rng: np.random.Generator, rows: int, keys: int) -> list[pa.RecordBatch]:

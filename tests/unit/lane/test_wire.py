@@ -61,10 +61,9 @@ def test_lanes_report_what_they_sent_on_and_how_much_of_it_crossed_executors(
     feed = UpstreamInput(operator="second", upstream="sums", maps=(), keys=("n",), schema=schema)
     flow = LaneFlow(
         num_key_groups=NUM_KEY_GROUPS,
-        levels=2,
         operators=(
             lane_operator(sums(), feeds=((1, feed),)),
-            lane_operator(second, index=1, level=2),
+            lane_operator(second, index=1),
         ),
     )
     for executors, crosses in (({"a": 2}, False), ({"a": 1, "b": 1}, True)):

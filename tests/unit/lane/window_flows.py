@@ -14,6 +14,7 @@ from godwit.epoch.event_time import EventTimes, Times
 from godwit.lane.lane import LaneFlow
 from godwit.migration import EpochPlan
 from godwit.state.blocks import decode_batch, read_block
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -44,6 +45,8 @@ class WindowedRun:
     ----------
     build
         Makes of the keyed stream the streams whose output is wanted.
+    together
+        Whether all operators share a component.
     source
         Options of the source.
     """
@@ -55,6 +58,7 @@ class WindowedRun:
         *,
         executors: Mapping[str, int] | None = None,
         num_key_groups: int = 16,
+        together: bool = False,
         **source: Any,
     ) -> None:
         flow = LogicalFlow("flow", num_key_groups)
@@ -66,12 +70,10 @@ class WindowedRun:
         names = [operator.name for operator in self.compiled.operators]
         self.lanes = LaneFlow(
             num_key_groups=num_key_groups,
-            levels=self.compiled.levels,
             operators=tuple(
                 lane_operator(
                     operator,
                     index,
-                    self.compiled.component_of(operator.name).level,
                     tuple(
                         (names.index(given.operator), given)
                         for given in self.compiled.fed_by(operator.name)
@@ -82,7 +84,16 @@ class WindowedRun:
                 for index, operator in enumerate(self.compiled.operators)
             ),
         )
-        self.run = OneProcess(self.lanes, root, executors or {"a": 2})
+        if together:
+            self.compiled = self.compiled.under(
+                PhysicalPlan(components=(ComponentPlan(name="one", operators=tuple(names)),))
+            )
+        self.run = OneProcess(
+            self.lanes,
+            root,
+            executors or {"a": 2},
+            levels=[self.compiled.component_of(name).level for name in names],
+        )
         self.times = self.run.event_times = EventTimes(self.compiled, None)
 
     @property
