@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from godwit.lane.messages import LaneReport
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["NUM_KEY_GROUPS", "Program", "Runtime", "compiled", "key_group_of"]
+__all__ = ["COLUMNS", "NUM_KEY_GROUPS", "Program", "Runtime", "compiled", "key_group_of"]
 
 NUM_KEY_GROUPS = 8
 COLUMNS = pa.schema({"k": pa.string(), "v": pa.int64()})

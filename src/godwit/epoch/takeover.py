@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from godwit.dataflow.lineage import flow_version, layouts_of
+from godwit.dataflow.regrouping import regrouped
 from godwit.epoch.event_time import Times
 from godwit.epoch.outcomes import state_bytes
 from godwit.migration import LoadSummary, inputs
@@ -57,11 +58,15 @@ class TakenUp:
         Operator → how its state, and the rows that wait for it, are read.
     changes
         What became of the operators since the last run.
+    before
+        The physical plan of the last run, by the names of this one: assignments were recorded by
+        its components.
     """
 
     flow: CompiledFlow
     layouts: Layouts
     changes: FlowChanges
+    before: PhysicalPlan
 
     def told(self) -> dict[str, Any] | None:
         """Fields of the event that says what changed; ``None`` if there is nothing to say."""
@@ -93,17 +98,32 @@ class TakenUp:
 
 
 def take_up(
-    flow: CompiledFlow, storage: CheckpointStorage, run_id: str, *, retain_epochs: int
+    flow: CompiledFlow,
+    storage: CheckpointStorage,
+    run_id: str,
+    *,
+    retain_epochs: int,
+    components: Mapping[str, Iterable[str]] | None = None,
 ) -> tuple[CommitLog, TakenUp]:
     """Open a checkpoint for a flow, or create it.
 
     Nothing is claimed before the flow is known to fit.
+
+    Parameters
+    ----------
+    flow, storage, run_id, retain_epochs
+        The flow, the checkpoint, the run, and how long epochs stay readable.
+    components
+        Component → operators that are to make it from now on; the others are as the checkpoint
+        has them.
 
     Raises
     ------
     CheckpointMismatchError
         If the checkpoint is of another flow, or this one has changed so that its state does not
         fit: every difference is listed.
+    InvalidPlanError
+        If operators of one component could not run together.
     """
     new = all(entry.path != IDENTITY for entry in storage.list(""))
     identity = FlowIdentity(
@@ -124,7 +144,10 @@ def take_up(
             # Offsets of a start that committed nothing, for sources that this flow does not have.
             forget_sparks_progress(storage)
     held = None if stored is None else stored.physical_plan
-    flow = flow.under(carried_on(held, flow.physical_plan, changes.renamed))
+    flow = _carrying_on(flow, held, changes.renamed)
+    last = flow.physical_plan
+    if components:
+        flow = flow.under(regrouped(flow, components))
     log = CommitLog.create_or_open(
         storage,
         identity,
@@ -133,7 +156,17 @@ def take_up(
         plan=flow.physical_plan,
         retain_epochs=retain_epochs,
     )
-    return log, TakenUp(flow=flow, layouts=layouts, changes=changes)
+    return log, TakenUp(flow=flow, layouts=layouts, changes=changes, before=last)
+
+
+def _carrying_on(
+    flow: CompiledFlow, held: PhysicalPlan | None, renamed: Mapping[str, str]
+) -> CompiledFlow:
+    """Give the flow under the plan of the checkpoint, or under its own where that is impossible."""
+    try:
+        return flow.under(carried_on(held, flow.physical_plan, renamed))
+    except InvalidPlanError:  # keys have changed, or an operator has come between two of them
+        return flow
 
 
 def remembered_load(
@@ -215,11 +248,13 @@ def run_started(
     run_id
         The run.
     """
-    recorded = {} if log.latest is None else log.latest.assignments
+    recorded = {} if log.latest is None else taken_up.renamed(log.latest.assignments)
     return inputs.RunStarted(
         run_id=run_id,
         executors={e.name: e.lanes for e in executors},
-        assignments=first_assignments(flow, taken_up.renamed(recorded), given, executors),
+        assignments=first_assignments(
+            flow, _inherited(flow, taken_up.before, recorded), given, executors
+        ),
         committed=log.latest_epoch,
         waiting={
             c.name: sorted({g for o in c.operators for g in log.chains.waiting_key_groups(o.name)})
@@ -231,6 +266,15 @@ def run_started(
             for sizes in [state_bytes(c.states, log.chains)]
         },
     )
+
+
+def _inherited(
+    flow: CompiledFlow, before: PhysicalPlan, recorded: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """Component → the recorded assignment of the one that held the first of its operators."""
+    of_operator = {name: c.name for c in before.components for name in c.operators}
+    homes = {c.name: of_operator[c.operators[0].name] for c in flow.components}
+    return {name: recorded[home] for name, home in homes.items() if home in recorded}
 
 
 def first_assignments(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import type_name
+from godwit.dataflow.regrouping import checked_components
 from godwit.epoch.settings import LaneSettings
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
@@ -20,7 +21,7 @@ from godwit.spark.options import Options
 from godwit.spark.triggers import Trigger, checked_trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from godwit.control.settings import Control
     from godwit.model.assignment import Assignment
@@ -118,6 +119,7 @@ class Flow(LogicalFlow):
         metrics_host: str = "127.0.0.1",
         control: Control | None = None,
         close_at_end: bool = True,
+        components: Mapping[str, Sequence[str]] | None = None,
     ) -> Query:
         """Start the flow.
 
@@ -173,6 +175,10 @@ class Flow(LogicalFlow):
             Whether windows that are still open come out once a bounded input (``availableNow``)
             has ended. Rows of theirs are late in a later run; give ``False`` to keep them open for
             it.
+        components
+            Component → names of the operators that are to share it, and with it one assignment and
+            one exchange; operators that are not named are as the checkpoint has them, or each by
+            itself. ``query.regroup`` changes it while the query runs.
 
         Returns
         -------
@@ -183,6 +189,8 @@ class Flow(LogicalFlow):
         ------
         InvalidFlowError
             If the flow or an option is wrong; nothing was touched then.
+        InvalidPlanError
+            If operators of one component could not run together.
         CheckpointError
             If the checkpoint cannot be used, or belongs to another flow.
         """
@@ -204,6 +212,7 @@ class Flow(LogicalFlow):
             access=access,
             single_driver=single_driver,
             close_at_end=close_at_end,
+            components=checked_components({} if components is None else components),
             name=name,
             metrics_port=metrics_port,
             metrics_host=metrics_host,

@@ -83,7 +83,13 @@ def open_run(
     with ExitStack() as undo:
         lease = acquire_lease(storage, run)
         undo.callback(lease.release)
-        log, taken_up = take_up(flow, storage, run, retain_epochs=options.retain_epochs)
+        log, taken_up = take_up(
+            flow,
+            storage,
+            run,
+            retain_epochs=options.retain_epochs,
+            components=options.components,
+        )
         flow = taken_up.flow
         run_id = f"{log.identity.query_id[:12]}-{run}"
         query_id = log.identity.query_id

@@ -36,6 +36,8 @@ class Options:
         How lanes read and write state.
     close_at_end
         Whether windows that are open come out once a bounded input has ended.
+    components
+        Which operators share one.
     metrics_port, metrics_host
         Where metrics are served, if anywhere.
     control
@@ -57,6 +59,7 @@ class Options:
     metrics_host: str = "127.0.0.1"
     control: Control | None = None
     close_at_end: bool = True
+    components: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, least in (("executors", 1), ("executors_timeout_s", 0), ("retain_epochs", 1)):

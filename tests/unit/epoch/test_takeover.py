@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.oracles.evolving import NUM_KEY_GROUPS, Program, compiled
+from tests.oracles.evolving import COLUMNS, NUM_KEY_GROUPS, Program, compiled
+from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 
-from godwit.epoch.takeover import TakenUp, carried_on, remembered_load, take_up
+import godwit as gw
+from godwit.dataflow.flow import LogicalFlow
+from godwit.epoch.executor import Executor
+from godwit.epoch.takeover import TakenUp, carried_on, remembered_load, run_started, take_up
 from godwit.migration import ComponentLoad, LoadSummary
 from godwit.model.errors import CheckpointMismatchError
 from godwit.state.flow_changes import FlowChanges
@@ -111,6 +115,46 @@ def test_a_start_goes_on_under_the_plan_of_the_last_epoch(tmp_path: Path) -> Non
     assert log.commit(CommitRecord(epoch=2, run_id="")).plan == 1
 
 
+def test_a_start_that_names_components_begins_under_them_where_their_operators_were(
+    tmp_path: Path,
+) -> None:
+    two = compiled(Program(operators={"a": ("total",), "b": ("rows",)}))
+    storage = CheckpointStorage.open(tmp_path)
+    log, taken_up = take_up(two, storage, "run", retain_epochs=3, components={"both": ["b", "a"]})
+    assert taken_up.flow.physical_plan == plan(both=("a", "b"))
+    executors = [Executor(name=name, location=None, lanes=1) for name in ("0", "1")]
+    first = run_started(taken_up.flow, log, taken_up, {}, executors, run_id="run").assignments
+    moved = first["both"].moved({0: "1", 1: "1"})
+    log.commit(CommitRecord(epoch=0, run_id="", assignments={"both": moved.to_dict()}))
+    log, taken_up = take_up(two, storage, "run", retain_epochs=3, components={"b": ["b"]})
+    assert taken_up.flow.physical_plan == plan(b=("b",), a=("a",))
+    then = run_started(taken_up.flow, log, taken_up, {}, executors, run_id="run").assignments
+    assert then["a"] == then["b"] == moved
+
+
+def test_a_plan_that_the_changed_flow_cannot_run_under_is_given_up(tmp_path: Path) -> None:
+    def flow(*, between: bool) -> CompiledFlow:
+        made = LogicalFlow("flow", NUM_KEY_GROUPS)
+        frame: Any = FakeDataFrame(COLUMNS)
+        stream = made.source("rows", frame).key_by("k").compute(name="a", v=gw.sum("v"))
+        if between:
+            counts = stream.key_by("v").compute(name="c", k=gw.last("k"))
+            stream = counts.map(lambda table: table.select(["k", "v"]))
+        stream = stream.key_by("k").compute(name="b", v=gw.sum("v"))
+        made.sink("out", stream, FakeSink())
+        return made.compile(resolver(made))
+
+    storage = CheckpointStorage.open(tmp_path)
+    straight = flow(between=False)
+    log, taken_up = take_up(
+        straight, storage, "run", retain_epochs=3, components={"row": ["a", "b"]}
+    )
+    assert taken_up.flow.levels == 1
+    log.commit(CommitRecord(epoch=0, run_id=""))
+    _, taken_up = take_up(flow(between=True), storage, "run", retain_epochs=3)
+    assert taken_up.flow.physical_plan == plan(a=("a",), c=("c",), b=("b",))
+
+
 def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
     def entry(epoch: int, **components: int) -> dict[str, Any]:
         loads = {
@@ -126,7 +170,7 @@ def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
         return {"load": LoadSummary(epoch=epoch, epochs=2, loads=loads).to_dict()}
 
     changes = FlowChanges(version=None, renamed={"old": "a"}, added=(), returned=(), removed=())
-    taken_up = TakenUp(flow=FLOW, layouts={}, changes=changes)
+    taken_up = TakenUp(flow=FLOW, layouts={}, changes=changes, before=FLOW.physical_plan)
     entries = [entry(1, a=3), entry(2, old=5, gone=1), {"event": {}}]
     found = remembered_load(entries, FLOW, taken_up)
     assert found is not None

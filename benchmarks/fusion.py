@@ -1,0 +1,100 @@
+"""The fast job of paper 3 (§7.7, Figure 16): four operators in a row, none to all of them fused.
+
+``python -m benchmarks.fusion [--rows N] [--keys N] [--epochs N] [--rounds N]``
+
+Four sums in a row over one key; every operator emits each key that an epoch touched, so the next
+one gets nearly as many rows as there were.  The plans take turns, round by round, in one session,
+each on a new checkpoint; figures are medians over the second half of the epochs, and ratios are
+within one round.  (The paper's operators sum over windows of 1 to 20 minutes, and send every tuple
+on at once; what is compared is the way between them.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.streaming.inputs import keyed_rows
+from benchmarks.streaming.programs import epochs_of, session, stream
+
+OPERATORS = ("minute", "five", "ten", "twenty")
+FUSED = (0, 2, 3, 4)
+
+
+def fast_job(spark: Any, source: Path, fused: int, work: Path) -> dict[str, float]:
+    """Run all epochs with the first `fused` operators in one component.
+
+    Returns
+    -------
+    dict
+        Median milliseconds of an epoch (Spark's ``triggerExecution``), of its stages, and of what
+        its lanes did, the sum over lanes and levels.
+    """
+    import godwit as gw
+
+    flow = gw.Flow("fast_job", num_key_groups=256)
+    keyed = flow.source("rows", stream(spark, str(source))).key_by("key")
+    made = keyed.compute(name=OPERATORS[0], n=gw.count(), v=gw.sum("v"))
+    for name in OPERATORS[1:]:
+        made = made.key_by("key").compute(name=name, n=gw.sum("n"), v=gw.sum("v"))
+    flow.sink("out", made, gw.sinks.noop())
+    components = {"row": OPERATORS[:fused]} if fused else {}
+    query = flow.start(checkpoint=work / f"fused-{fused}", components=components)
+    query.processAllAvailable()
+    epochs = epochs_of(query._spark_query.recentProgress)  # noqa: SLF001  the same clock
+    own = [p for p in query.recentProgress if p["numInputRows"]]
+    query.stop()
+    steady = slice(len(epochs) // 2, None)
+    return {
+        "epoch_ms": median(e["ms"] for e in epochs[steady]),
+        "stages_ms": median(p["durationMs"]["stages"] for p in own[steady]),
+        "lanes_ms": median(p["laneMs"]["lane"] for p in own[steady]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--inputs", type=Path, default=Path("artifacts/inputs"))
+    parser.add_argument("--json", type=Path, default=Path("artifacts/fusion.jsonl"))
+    given = parser.parse_args()
+    source = keyed_rows(given.inputs, epochs=given.epochs, rows=given.rows, keys=given.keys)
+    spark = session()
+    found: dict[int, list[dict[str, float]]] = {fused: [] for fused in FUSED}
+    for turn in range(given.rounds):
+        for fused in FUSED:
+            work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
+            try:
+                found[fused].append(fast_job(spark, source, fused, work))
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+            took = found[fused][-1]
+            print(
+                f"round {turn + 1}  {fused} fused  {took['epoch_ms']:7.0f} ms an epoch, "
+                f"{took['stages_ms']:7.0f} its stages, {took['lanes_ms']:7.0f} its lanes",
+                flush=True,
+            )
+    for fused in FUSED[1:]:
+        for what in ("epoch_ms", "stages_ms"):
+            ratios = [
+                none[what] / some[what] for none, some in zip(found[0], found[fused], strict=True)
+            ]
+            print(
+                f"none / {fused} fused, {what}: {median(ratios):.2f} "
+                f"({min(ratios):.2f} to {max(ratios):.2f})"
+            )
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    with given.json.open("a") as out:
+        out.write(json.dumps({"fusion": vars(given) | {"found": found}}, default=str) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What a user says of components, as a physical plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+
+import godwit as gw
+from godwit.dataflow.flow import LogicalFlow
+from godwit.dataflow.regrouping import checked_components, regrouped
+from godwit.model.errors import InvalidPlanError
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
+
+if TYPE_CHECKING:
+    from godwit.dataflow.compiled import CompiledFlow
+
+import pyarrow as pa
+
+
+def plan(**components: tuple[str, ...]) -> PhysicalPlan:
+    return PhysicalPlan(
+        components=tuple(ComponentPlan(name=n, operators=o) for n, o in components.items())
+    )
+
+
+@pytest.fixture
+def flow() -> CompiledFlow:
+    """Three operators side by side, of which two share a component."""
+    made = LogicalFlow("flow", 4)
+    frame: Any = FakeDataFrame(pa.schema({"k": pa.string(), "v": pa.int64()}))
+    keyed = made.source("rows", frame).key_by("k")
+    for name in ("a", "b", "c"):
+        made.sink(name, keyed.compute(name=name, v=gw.sum("v")), FakeSink())
+    return made.compile(resolver(made)).under(plan(both=("a", "b"), c=("c",)))
+
+
+def test_what_is_named_is_made_anew_and_the_rest_stays(flow: CompiledFlow) -> None:
+    assert regrouped(flow, {}) == flow.physical_plan
+    assert regrouped(flow, {"all": ["c", "a", "b"]}) == plan(all=("c", "a", "b"))
+    assert regrouped(flow, {"d": ("c",)}) == plan(d=("c",), both=("a", "b"))
+
+
+def test_an_operator_that_is_left_alone_gives_its_component_its_name(flow: CompiledFlow) -> None:
+    assert regrouped(flow, {"a": ["a"]}) == plan(a=("a",), b=("b",), c=("c",))
+    assert regrouped(flow, {"both": ["a", "c"]}) == plan(both=("a", "c"), b=("b",))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"x": ["a", "ghost"]}, "no operator 'ghost'"),
+        ({"x": ["a"], "y": ["a"]}, "'a' was given to components more than once"),
+        ({"both": ["c"]}, "Two components would have the name 'both'"),
+        ({"c": ["a"], "d": ["c", "b"]}, "'c' would have the name of an operator"),
+    ],
+)
+def test_what_names_nothing_or_two_things_is_refused(
+    flow: CompiledFlow, given: dict[str, list[str]], told: str
+) -> None:
+    with pytest.raises(InvalidPlanError, match=told) as caught:
+        regrouped(flow, given)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("given", [7, ["a"], {"x": "ab"}, {"x": []}, {"": ["a"]}, {3: ["a"]}])
+def test_components_that_are_none_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidPlanError, match="given as") as caught:
+        checked_components(given)
+    assert "component" in str(caught.value.remedy)
+
+
+def test_components_are_taken_as_plain_values() -> None:
+    assert checked_components({"x": ["a", "b"]}) == {"x": ("a", "b")}
