@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
@@ -132,3 +133,42 @@ def _sink() -> Any:
     from tests.unit.dataflow.conftest import FakeSink
 
     return FakeSink()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(kinds(), min_size=1, max_size=6, unique=True), st.booleans(), st.integers(0, 2**32 - 1)
+)
+def test_windows_built_of_one_another_hold_what_plain_python_says(
+    kinds_: Any, overlapping: bool, seed: int
+) -> None:
+    """All windows of a minute close at once: planned with auxiliary ones, and with parts that
+    overlap where the aggregates allow it; rows come in order, so first and last are by time."""
+    rng = np.random.default_rng(seed)
+    specs = [Hopping(window=TimeWindow(length_us=n, every_us=e, offset_us=o)) for n, e, o in kinds_]
+    some = {"low": gw.min("v"), "high": gw.max("v"), "values": gw.approx_distinct("v")}
+    if not overlapping:
+        some = {"n": gw.count(), "v": gw.sum("v"), "first": gw.first("v"), "last": gw.last("v")}
+
+    def build(keyed: KeyedStream) -> Stream:
+        return keyed.window(*specs).compute(**some)
+
+    def of(values: list[int]) -> tuple[int, ...]:
+        if overlapping:
+            return min(values), max(values), len(set(values))
+        return len(values), sum(values), values[0], values[-1]
+
+    moments = np.sort(rng.integers(0, 60 * S, 80))
+    rows = [(f"k{rng.integers(0, 5)}", int(m), int(rng.integers(0, 50))) for m in moments]
+    oracle = Windows(list(kinds_))
+    oracle.epoch(rows)
+    with (
+        tempfile.TemporaryDirectory() as root,
+        patch("godwit.dataflow.windows.consolidation._WORTH_A_SEARCH", 0),
+    ):
+        run = WindowedRun(build, Path(root), num_key_groups=GROUPS)
+        found = run.epoch(rows)
+        run.times.end_input()
+        found += run.epoch()
+    expected = {**oracle.close(2**60)}
+    assert found == sorted(((k, *span, *of(vs)) for (k, span), vs in expected.items()), key=repr)

@@ -108,9 +108,7 @@ class ComputeOperator(MergeableOperator):
     def merge_in_order(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
         """Merge the states ``starts[g]:starts[g + 1]`` into one, for every g."""
         for left, right, paired in pairing(starts):
-            merged = self._merge(
-                states.take(pa.array(left[paired])), states.take(pa.array(right)), None
-            )
+            merged = self.merge(states.take(pa.array(left[paired])), states.take(pa.array(right)))
             alone = np.flatnonzero(~paired)
             if len(alone):
                 place = np.empty(len(left), np.int64)
@@ -120,6 +118,15 @@ class ComputeOperator(MergeableOperator):
                 merged = pa.concat_batches([merged, rest]).take(pa.array(place))
             states = merged
         return states
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Merge states row by row, the earlier ones first."""
+        return self._merge(left, right, None)
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether a row may be seen twice."""
+        return all(slot.aggregate.idempotent for slot in self._slots)
 
     def advance(self, step: Step) -> Advance:
         """Update the states of an epoch's keys with its rows or partial states."""

@@ -1,7 +1,4 @@
-"""Output of an operator over event time in one lane: windows that are over, or that grew.
-
-What this epoch changed is not in the local store yet, so it is put in the place of what is.
-"""
+"""Output of an operator over event time in one lane: windows that are over, or that grew."""
 
 from __future__ import annotations
 
@@ -9,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from godwit.dataflow.groups import group_rows
+from godwit.dataflow.arrays import values_of
 from godwit.dataflow.windows.operator import Entries
 from godwit.state.changes import EntryRange
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from godwit.dataflow.groups import Groups
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.dataflow.windows.operator import WindowedOperator
@@ -54,18 +52,7 @@ def window_output(
     held = local.scan(here, EntryRange(column=operator.pane_position, first=first, end=end))
     entries = Entries(hashes=held.hashes, keys=held.keys, values=held.values)
     if changed is not None:
-        entries = _newest(operator, entries, changed, local.num_key_groups)
-    return operator.close(entries, told)
-
-
-def _newest(
-    operator: WindowedOperator, held: Entries, changed: Entries, num_key_groups: int
-) -> Entries:
-    """Put changed entries in the place of those that were held."""
-    hashes = np.concatenate([held.hashes, changed.hashes])
-    keys = pa.concat_batches([held.keys, changed.keys])
-    values = pa.concat_batches([held.values, changed.values])
-    groups = group_rows(hashes, keys, num_key_groups, len(operator.keys))
-    newest = groups.order[groups.starts[1:] - 1]
-    taken = pa.array(newest)
-    return Entries(hashes=hashes[newest], keys=keys.take(taken), values=values.take(taken))
+        panes = values_of(changed.keys.column(operator.pane_position))
+        closing = (panes >= first) & (panes < end)
+        changed = changed.take(np.flatnonzero(closing)) if closing.any() else None
+    return operator.close(entries, changed, told)

@@ -7,6 +7,7 @@ Every planner shares the files of this folder: `problem` is the question, `solut
 `intervals`     1      fewest bytes moved, one range of key groups per executor
 `allocation`    2      even load within a budget, draining, collocation
 `components`    3      operators fused into components
+`windows`       3      windows built from panes and from other windows
 `balancing`     4      loads in a range, or even over a history of windows
 `cores`         5      cores to a latency target, to machines; key groups to lanes
 `baselines`     1      consistent hashing, redistribution, Storm's default

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -45,12 +45,16 @@ class BoundAggregate(ABC):
         Columns of the state of one key: primitive types, strings or binary.
     output
         Type of the result.
+    idempotent
+        Whether a state is the same however often, and in whatever order, it sees a row, as a
+        maximum is. Windows may then be made of parts that overlap.
     """
 
     __slots__ = ()
 
     state: pa.Schema
     output: pa.DataType
+    idempotent: ClassVar[bool] = False
 
     @abstractmethod
     def create(self, count: int) -> pa.RecordBatch:
@@ -131,7 +135,8 @@ class Aggregator(BoundAggregate):
     """Base class of your own aggregates.
 
     Set `state` and `output`, implement `create`, `update`, `merge` and `finish`, and use it as
-    ``compute(spread=Spread("price"))``. What the functions return is checked.
+    ``compute(spread=Spread("price"))``. What the functions return is checked. Set `idempotent` if
+    seeing a row twice changes nothing.
 
     Parameters
     ----------

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +81,7 @@ class _Sketches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ApproxDistinct(BuiltIn):
+    idempotent: ClassVar[bool] = True
     precision: int
 
     @property

@@ -8,7 +8,7 @@ comparisons for every row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Extreme(BuiltIn):
+    idempotent: ClassVar[bool] = True
     largest: bool
 
     def create(self, count: int) -> pa.RecordBatch:

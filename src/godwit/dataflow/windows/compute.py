@@ -1,9 +1,9 @@
 """``window(...).compute``: mergeable aggregates per key and window.
 
-The state is a partial per key and pane.  Windows are made of them when they are over, or, where
-output is wanted as windows grow, whenever one of their panes changes: the panes of a window are
-merged in order of event time, so what an aggregate sees within a pane is in order of arrival, and
-across panes in order of time.
+The state is a partial per key and pane.  Windows are made of them when they are over
+(`godwit.dataflow.windows.closing`), or, where output is wanted as windows grow, whenever one of
+their panes changes: the panes of a window are merged in order of event time, so what an aggregate
+sees within a pane is in order of arrival, and across panes in order of time.
 
 Invariant: a pane's partial is a function of its rows; which windows it is used in, and how often,
 does not change it.
@@ -22,6 +22,7 @@ from godwit.dataflow.compute import ComputeOperator
 from godwit.dataflow.groups import group_rows
 from godwit.dataflow.naming import check_column_names
 from godwit.dataflow.operator import Advance
+from godwit.dataflow.windows.closing import closed_windows
 from godwit.dataflow.windows.description import (
     describe_windows,
     insist_on_windows,
@@ -102,20 +103,18 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         """Update the partials of an epoch's keys and panes; windows come later."""
         return Advance(state=self.updated(step), removed=None, output=self.nothing())
 
-    def close(self, held: Entries, told: OperatorTime) -> pa.RecordBatch:
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> pa.RecordBatch:
         """Output of the windows that are over; none where they were emitted as they grew."""
-        if self.update:
-            return self.nothing()
-        return self._windows(held, told.closed, told.until)
+        return self.nothing() if self.update else closed_windows(self, held, changed, told)
 
     def grown(
         self, groups: Groups, changed: Entries, find: Find, told: OperatorTime
     ) -> pa.RecordBatch:
         """Output of the windows whose panes changed."""
-        if self.grid.panes_per_window == 1:
-            return self._windows(changed, told.closed, END)
-        others, touched = self._with_neighbours(groups, changed, find, told.closed)
-        return self._windows(others, told.closed, END, touched)
+        others, touched = changed, np.ones(len(changed.hashes), np.bool_)
+        if self.grid.panes_per_window > 1:
+            others, touched = self._with_neighbours(groups, changed, find, told.closed)
+        return self._growing(others, told.closed, touched)
 
     def describe_state(self) -> StateDescription:
         """Say what the partials are, and of what windows."""
@@ -132,24 +131,30 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         insist_on_windows(self, stored, windows_of(self.grid))
         return super().upgrade_from(stored)
 
-    def _windows(
-        self,
-        held: Entries,
-        closed: int,
-        until: int,
-        touched: npt.NDArray[np.bool_] | None = None,
+    def window_rows(
+        self, keys: pa.RecordBatch, starts: IntArray, ends: IntArray, state: pa.RecordBatch
     ) -> pa.RecordBatch:
-        """Merge panes into the windows that end in ``(closed, until]``.
+        """Output rows of some windows: n keys, windows and states."""
+        moment = self.schema.keys.field(self.pane_position).type
+        bounds = [column_of(starts, None, moment), column_of(ends, None, moment)]
+        columns = [*keys.columns, *bounds]
+        windows = pa.RecordBatch.from_arrays(columns, names=self.output.names[: len(columns)])
+        return self.finish(windows, state)
+
+    def _growing(
+        self, held: Entries, closed: int, touched: npt.NDArray[np.bool_]
+    ) -> pa.RecordBatch:
+        """Merge panes into the windows that end after `closed` and hold one that was touched.
 
         Parameters
         ----------
         held
-            Entries, every key and pane once.
+            n entries, every key and pane once.
         touched
-            Shape ``(n,)``: only windows that hold one of these are wanted; ``None``: all.
+            Shape ``(n,)``.
         """
         panes = values_of(held.keys.column(self.pane_position))
-        found = self.grid.windows_of(panes, closed, until)
+        found = self.grid.windows_of(panes, closed, END)
         own = held.keys.select(list(range(self.pane_position)))
         keys = group_rows(held.hashes, own, 1).of_row[found.pane]
         order = np.lexsort((panes[found.pane], found.start, found.kind, keys))
@@ -159,21 +164,14 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         begins[1:] = (key[1:] != key[:-1]) | (kind[1:] != kind[:-1]) | (start[1:] != start[:-1])
         firsts = np.flatnonzero(begins)
         sizes = np.diff(np.append(firsts, len(order)))
-        if touched is not None and len(order):
+        if len(order):
             wanted = np.logical_or.reduceat(touched[pane], firsts)
             pane = pane[np.repeat(wanted, sizes)]
             sizes, firsts = sizes[wanted], firsts[wanted]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         state = self.merge_in_order(held.values.take(pa.array(pane)), starts)
-        moment = self.schema.keys.field(self.pane_position).type
-        ends = found.end[order][firsts]
-        columns = [
-            *own.take(pa.array(pane[starts[:-1]])).columns,
-            column_of(start[firsts], None, moment),
-            column_of(ends, None, moment),
-        ]
-        windows = pa.RecordBatch.from_arrays(columns, names=self.output.names[: len(columns)])
-        return self.finish(windows, state)
+        keys = own.take(pa.array(pane[starts[:-1]]))
+        return self.window_rows(keys, start[firsts], found.end[order][firsts], state)
 
     def _with_neighbours(
         self, groups: Groups, changed: Entries, find: Find, closed: int
@@ -201,9 +199,11 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         )
         known, values = find(keys, groups.key_groups[rows])
         there = pa.array(np.flatnonzero(known))
-        entries = Entries(
-            hashes=np.concatenate([changed.hashes, changed.hashes[rows[known]]]),
-            keys=pa.concat_batches([changed.keys, keys.take(there)]),
-            values=pa.concat_batches([changed.values, values.take(there)]),
+        entries = changed.then(
+            Entries(
+                hashes=changed.hashes[rows[known]],
+                keys=keys.take(there),
+                values=values.take(there),
+            )
         )
         return entries, np.arange(len(entries.hashes)) < len(panes)

@@ -128,9 +128,11 @@ class PaneGrid:
         """Start of the first pane that some window needs which ends after `closed`."""
         return min(window.first_open(closed) for window in self.windows)
 
-    def last_closing(self, until: int) -> int:
-        """End of the last pane of the windows that end at `until` or before."""
-        return max(window.last_closing(until) + window.length_us for window in self.windows)
+    def closing(self, closed: int, until: int) -> tuple[int, int]:
+        """First pane, and end of the last, of windows that end after `closed`, by `until`."""
+        over = [w for w in self.windows if w.first_open(closed) <= w.last_closing(until)]
+        first = min((window.first_open(closed) for window in over), default=END)
+        return first, max((w.last_closing(until) + w.length_us for w in over), default=first)
 
     def end_of(self, moment: int) -> int:
         """End of the last window that holds `moment`."""
@@ -151,6 +153,16 @@ class PaneGrid:
         ]
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         return WindowsOfPanes(pane=columns[0], kind=columns[1], start=columns[2], end=columns[3])
+
+    def windows_over(self, panes: Moments, closed: int, until: int) -> tuple[Moments, Moments]:
+        """Start and end of each window that `windows_of` finds, once and in order of kind."""
+        parts = [
+            np.unique(self._of_kind(kind, window, panes, closed, until)[2])
+            for kind, window in enumerate(self.windows)
+        ]
+        lengths = [np.full(len(p), w.length_us) for p, w in zip(parts, self.windows, strict=True)]
+        starts = np.concatenate(parts)
+        return starts, starts + np.concatenate(lengths)
 
     def _of_kind(
         self, kind: int, window: TimeWindow, panes: Moments, closed: int, until: int

@@ -83,6 +83,21 @@ class Entries:
     keys: pa.RecordBatch
     values: pa.RecordBatch
 
+    def then(self, others: Entries) -> Entries:
+        """Put others behind these."""
+        return Entries(
+            hashes=np.concatenate([self.hashes, others.hashes]),
+            keys=pa.concat_batches([self.keys, others.keys]),
+            values=pa.concat_batches([self.values, others.values]),
+        )
+
+    def take(self, which: npt.NDArray[np.integer]) -> Entries:
+        """Return some of them."""
+        rows = pa.array(which)
+        return Entries(
+            hashes=self.hashes[which], keys=self.keys.take(rows), values=self.values.take(rows)
+        )
+
 
 class WindowedOperator(KeyedOperator):
     """A keyed operator over windows of event time that are made of panes.
@@ -189,7 +204,7 @@ class WindowedOperator(KeyedOperator):
 
     def closing(self, told: OperatorTime) -> tuple[int, int]:
         """Panes from the one up to the other may be of windows that are over in this epoch."""
-        return self.grid.first_open(told.closed), self.grid.last_closing(told.until)
+        return self.grid.closing(told.closed, told.until)
 
     def end_of(self, moment: int) -> int:
         """End of the last window that holds a row of this moment."""
@@ -200,13 +215,15 @@ class WindowedOperator(KeyedOperator):
         return self.grid.first_open(closed) if closed > BEGINNING else BEGINNING
 
     @abstractmethod
-    def close(self, held: Entries, told: OperatorTime) -> pa.RecordBatch:
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> pa.RecordBatch:
         """Output of the windows that are over in this epoch and were not before.
 
         Parameters
         ----------
         held
-            All entries whose panes are `closing`, as the epoch leaves them.
+            All entries whose panes are `closing`, as the last epoch left them.
+        changed
+            Those of them that this epoch changed or added, if any: they count in the others' place.
         told
             The epoch's moments.
         """

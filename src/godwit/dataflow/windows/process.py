@@ -105,8 +105,10 @@ class WindowedProcess(WindowedOperator):
         kept = step.rows.take(pa.array(step.groups.first_row))
         return Advance(state=kept, removed=None, output=self.nothing())
 
-    def close(self, held: Entries, told: OperatorTime) -> pa.RecordBatch:
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> pa.RecordBatch:
         """Call the function for every window that is over."""
+        if changed is not None:  # an epoch's rows are entries of their own
+            held = held.then(changed)
         position = self.pane_position
         panes = values_of(held.keys.column(position))
         numbers = values_of(held.keys.column(position + 1))

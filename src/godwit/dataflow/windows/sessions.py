@@ -155,7 +155,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         """Aggregate an epoch's rows into sessions of their own."""
         return Advance(state=self.updated(step), removed=None, output=self.nothing())
 
-    def close(self, held: Entries, told: OperatorTime) -> pa.RecordBatch:
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> pa.RecordBatch:
         """Sessions come out where they are settled."""
         raise NotImplementedError
 
