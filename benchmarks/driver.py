@@ -26,8 +26,9 @@ from pyspark.serializers import CloudPickleSerializer
 from tests.oracles.one_process import run_stages
 
 from godwit.dataflow import aggregates as gw
-from godwit.dataflow.compiled import CompiledFlow, Component
+from godwit.dataflow.compiled import CompiledFlow, Component, SourceInput
 from godwit.dataflow.compute import ComputeOperator
+from godwit.epoch.event_time import EventTimes
 from godwit.epoch.executor import Executor
 from godwit.epoch.instructor import Instructor
 from godwit.epoch.outcomes import outcome_of, record_of
@@ -87,7 +88,16 @@ def flow_of(num_key_groups: int, operators: int) -> CompiledFlow:
         num_key_groups=num_key_groups,
         sources=("rows",),
         components=tuple(Component(name=o.name, operators=(o,), level=1) for o in made),
-        inputs=(),
+        inputs=tuple(
+            SourceInput(
+                operator=o.name,
+                source="rows",
+                maps=(),
+                keys=("k",),
+                schema=pa.schema({"k": pa.string(), "v": pa.float64()}),
+            )
+            for o in made
+        ),
         outputs=(),
         actions={},
     )
@@ -131,6 +141,7 @@ class Driver:
             ports=NoWorld(),
         )
         self.journal = JournalWriter(storage, RUN_ID)
+        self.times = EventTimes(flow, None)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -149,12 +160,14 @@ class Driver:
             plans = self.conductor.begin(epoch)
         assert plans is not None
         with self.part("instruct"):
+            told = self.times.told(clock_us=0, silence_us=0, components=plans)
             instruction = self.instructor.epoch(
                 epoch,
                 plans,
                 view=self.conductor.view,
                 copies=self.conductor.copies,
                 executors=self.executors,
+                times=told,
             )
         with self.part("encode"):
             sent = CloudPickleSerializer().dumps(instruction)
@@ -167,9 +180,13 @@ class Driver:
         with self.part("decode"):
             reports = [pickle.loads(answer) for answer in answers]
         with self.part("record"):
-            record = record_of(epoch, reports, plans, run_id=RUN_ID, batch=None, before=None)
+            times = self.times.after(told, reports)
+            record = record_of(
+                epoch, reports, plans, run_id=RUN_ID, batch=None, before=None, times=times
+            )
         with self.part("commit"):
             record = self.log.commit(record)
+            self.times.take(times, told, reports, 0)
         with self.part("outcome"):
             outcome = outcome_of(
                 record,
