@@ -244,10 +244,17 @@ class LocalCluster:
             if name != "master":
                 self._wait_for(name, self._log(name), _REGISTERED)
 
-    def add_worker(self) -> str:
-        """Start one more Spark worker and return its name; running applications get an executor."""
+    def add_worker(self, *, wait: bool = True) -> str:
+        """Start one more Spark worker and return its name; running applications get an executor.
+
+        Parameters
+        ----------
+        wait
+            Whether to return only when it has registered with the master.
+        """
         name = self._begin_worker()
-        self.wait_for_workers()
+        if wait:
+            self.wait_for_workers()
         return name
 
     def executor_pids(self, application_id: str) -> dict[str, int]:

@@ -93,6 +93,7 @@ class Chains:
         self.flow = -1
         self._states: dict[StateId, StateChains] = {}
         self._waiting: dict[str, WaitingRows] = {}
+        self._nothing = StateChains.empty(num_key_groups)
 
     @property
     def states(self) -> tuple[StateId, ...]:
@@ -220,7 +221,7 @@ class Chains:
         A table that starts from the snapshot is to be replaced by it, not merged with it.
         """
         chains = self._read(state)
-        segments = chains.segments.get(key_group, [])
+        segments = chains.segments[key_group]
         snapshot = chains.snapshots.get(key_group)
         if snapshot is not None and version >= int(chains.base[key_group]):
             snapshot = None
@@ -335,7 +336,7 @@ class Chains:
         for chains in self._states.values():
             chains.forget_inline_bytes(before)
         for waiting in self._waiting.values():
-            forget_inline_bytes(waiting.segments, before)
+            forget_inline_bytes(waiting.segments.values(), before)
 
     def manifest(self) -> Manifest:
         """Write everything down."""
@@ -364,7 +365,7 @@ class Chains:
         return chains
 
     def _read(self, state: StateId) -> StateChains:
-        return self._states.get(state) or StateChains.empty(self.num_key_groups)
+        return self._states.get(state) or self._nothing
 
     def _of(self, state: StateId) -> StateChains:
         chains = self._states.get(state)

@@ -60,7 +60,7 @@ class WaitingRows:
 
     def distinct(self) -> list[SegmentRef]:
         """Every segment once, in order of epochs and lanes."""
-        return _distinct(self.segments)
+        return _distinct(self.segments.values())
 
     def manifest(self, operator: str) -> WaitingManifest:
         """Write everything down."""
@@ -73,7 +73,7 @@ class WaitingRows:
 
 @dataclass(slots=True, kw_only=True)
 class StateChains:
-    """The chains of one state. Arrays have shape ``(num_key_groups,)``.
+    """The chains of one state. Arrays, and `segments`, have shape ``(num_key_groups,)``.
 
     `recent` holds every segment after the epoch `recent_from`, in order, with its key groups.
     """
@@ -84,8 +84,8 @@ class StateChains:
     snapshot_bytes: npt.NDArray[np.int64]
     changelog_bytes: npt.NDArray[np.int64]
     num_segments: npt.NDArray[np.int64]
+    segments: list[list[SegmentRef]]
     snapshots: dict[int, SnapshotRef] = field(default_factory=dict)
-    segments: dict[int, list[SegmentRef]] = field(default_factory=dict)
     recent: list[tuple[SegmentRef, npt.NDArray[np.int64]]] = field(default_factory=list)
     recent_from: int = -1
 
@@ -99,6 +99,7 @@ class StateChains:
             snapshot_bytes=np.zeros(num_key_groups, np.int64),
             changelog_bytes=np.zeros(num_key_groups, np.int64),
             num_segments=np.zeros(num_key_groups, np.int64),
+            segments=[[] for _ in range(num_key_groups)],
         )
 
     def add_segment(self, segment: SegmentRef) -> None:
@@ -108,12 +109,8 @@ class StateChains:
         self.version[groups] = np.maximum(self.version[groups], segment.epoch)
         self.changelog_bytes[groups[taken]] += shares[taken]
         self.num_segments[groups[taken]] += 1
-        for key_group in groups[taken].tolist():
-            # By the ten thousand: `setdefault` would make a list each time, and throw it away.
-            if (known := self.segments.get(key_group)) is None:
-                self.segments[key_group] = [segment]
-            else:
-                known.append(segment)
+        for chain in map(self.segments.__getitem__, groups[taken].tolist()):  # by the ten thousand
+            chain.append(segment)
         self.recent.append((segment, groups))
         if self.recent[0][0].epoch < segment.epoch - 2 * _RECENT_EPOCHS:
             self.recent_from = segment.epoch - _RECENT_EPOCHS
@@ -159,7 +156,7 @@ class StateChains:
         if snapshot.version <= self.snapshot_version[g]:
             return  # a later one is here already
         known = self.version[g] >= 0
-        segments = self.segments.get(g, [])
+        segments = self.segments[g]
         kept = [s for s in segments if s.epoch > snapshot.version]
         covered = segments[: len(segments) - len(kept)]
         if covered:
@@ -168,8 +165,6 @@ class StateChains:
             # State that no epoch here has written: nobody can have it without the snapshot.
             self.base[g] = self.version[g] = snapshot.version
         self.segments[g] = kept
-        if not kept:
-            del self.segments[g]
         self.num_segments[g] = len(kept)
         self.changelog_bytes[g] = sum(_share(s, g) for s in kept)
         self.snapshots[g] = snapshot
@@ -220,9 +215,9 @@ def order_of(segment: SegmentRef) -> tuple[int, str, str, int, str]:
     return segment.epoch, segment.operator, segment.state, segment.lane, segment.kind
 
 
-def _distinct(lists: dict[int, list[SegmentRef]]) -> list[SegmentRef]:
+def _distinct(lists: Iterable[list[SegmentRef]]) -> list[SegmentRef]:
     """Every segment once, in order of epochs and lanes."""
-    distinct = {id(segment): segment for segments in lists.values() for segment in segments}
+    distinct = {id(segment): segment for segments in lists for segment in segments}
     return sorted(distinct.values(), key=order_of)
 
 
@@ -230,7 +225,7 @@ def _lighter(segment: SegmentRef, before: int) -> SegmentRef:
     return without_bytes(segment) if segment.epoch < before else segment
 
 
-def forget_inline_bytes(lists: dict[int, list[SegmentRef]], before: int) -> dict[int, SegmentRef]:
+def forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict[int, SegmentRef]:
     """Replace references of epochs earlier than `before` by ones without their bytes.
 
     Returns
@@ -239,7 +234,7 @@ def forget_inline_bytes(lists: dict[int, list[SegmentRef]], before: int) -> dict
         ``id`` of each reference that was replaced → the one in its place.
     """
     lighter: dict[int, SegmentRef] = {}
-    for segments in lists.values():
+    for segments in lists:
         for i, segment in enumerate(segments):
             if segment.epoch < before and segment.block.data:
                 if id(segment) not in lighter:

@@ -30,8 +30,8 @@ __all__ = ["add_demo_command"]
 _DESCRIPTION = """\
 Stream every flight that left New York in 2013 (336,776 rows) through two keyed operators on a
 small Spark cluster that this command starts on your machine. In the middle a third of the key
-groups moves, live, to an executor that was idle; then one executor is killed. At the end a plain
-batch query over the same rows says whether a single row was lost or counted twice.
+groups moves, live, to an executor that has just joined; then one executor is killed. At the end a
+plain batch query over the same rows says whether a single row was lost or counted twice.
 
 Needs Java 17 or newer, and: pip install 'godwit[demo]'
 """
@@ -75,7 +75,7 @@ def add_demo_command(subparsers: Any) -> None:
     parser.add_argument(
         "--workers", type=_at_least(3), default=3, metavar="N",
         help="Spark workers, with one executor process of one core each (default 3, at least 3: "
-        "two that work and one that is idle)",
+        "two that begin and one that joins them)",
     )  # fmt: skip
     parser.add_argument(
         "--days", type=_at_least(8), default=365, metavar="N",

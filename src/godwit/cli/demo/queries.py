@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import godwit as gw
 from godwit.cli.demo.comparison import Comparison, compare, newest_rows
 from godwit.cli.demo.flights import SPARK_SCHEMA
-from godwit.model.assignment import even_assignment
-from godwit.spark.executors import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +29,7 @@ def start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sin
     Returns
     -------
     query
-        Its key groups are on all executors but the last.
+        Its key groups are on all executors but the last, which is still to come.
     routes_now
         The sink that keeps the delays by route in memory.
     """
@@ -62,17 +59,9 @@ def start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sin
     flow.sink("by_plane", by_plane, gw.sinks.parquet(folder / "out" / "by_plane"))
     flow.sink("by_route", by_route, gw.sinks.parquet(folder / "out" / "by_route"))
     flow.sink("routes_now", by_route, routes_now)
-
-    # The last executor is there, and idle.
-    found = wait_for(spark.sparkContext, settings.executors)
-    names, lanes = [e.name for e in found], [e.lanes for e in found]
-    first = even_assignment(settings.key_groups, names[:-1], lanes[:-1]).on(names, lanes)
-    query = flow.start(
-        checkpoint=folder / "checkpoint",
-        executors=settings.executors,
-        assignments=dict.fromkeys(flow.components, replace(first, version=0)),
-    )
-    return query, routes_now
+    return flow.start(
+        checkpoint=folder / "checkpoint", executors=settings.executors - 1
+    ), routes_now
 
 
 def compare_with_batch(

@@ -35,7 +35,7 @@ _STALL_S = 60.0
 
 
 class Script:
-    """Feeds the stream, listens to it, and does the two deeds when their time has come.
+    """Feeds the stream, listens to it, and does its deeds when their time has come.
 
     Parameters
     ----------
@@ -73,11 +73,13 @@ class Script:
         self._audience = audience
         step = settings.days_per_epoch
         self._unread = [files[i : i + step] for i in range(0, len(files), step)]
+        self._steps = len(self._unread)
         self._rows_of = {path: pq.read_metadata(path).num_rows for path in files}
         self._rows_released = 0
         self.recording = Recording(started_s=time.time(), rows_in_all=sum(self._rows_of.values()))
         self._heard: queue.Queue[events.Event] = queue.Queue()
         self._quiet_since = time.monotonic()
+        self._joining = False
         self._moves: list[Migration] | None = None
         self._unfinished = 0
         self._killed: str | None = None
@@ -92,18 +94,22 @@ class Script:
             If the query fails.
         """
         self._query.add_listener(self._heard.put)
-        reserve = max(2, len(self._unread) // 8)
-        while len(self._unread) > reserve:
-            self._release()
+        self._release_all_but(2 / 3)  # the last executor should find rows that still come
         while not self._over():
             try:
                 self._hear(self._heard.get(timeout=0.25))
             except queue.Empty:
                 self._check_alive()
                 self._look_whether_recovered(time.time())
+            self._join_when_due()
             self._migrate_when_due()
             self._kill_when_due()
             self._feed()
+
+    def _release_all_but(self, share: float) -> None:
+        reserve = max(2, int(self._steps * share))
+        while len(self._unread) > reserve:
+            self._release()
 
     def _release(self) -> None:
         for file in self._unread.pop(0):
@@ -163,12 +169,23 @@ class Script:
         status = self._query.status
         return not (status["keyGroupsWaiting"] or status["keyGroupsSuspended"])
 
+    def _join_when_due(self) -> None:
+        """Start the last executor once the stream flows; until then it would only take its time."""
+        if self._joining or not self.recording.epochs:
+            return
+        self._joining = True
+        self._audience.say("one more executor is on its way")
+        self._cluster.add_worker(wait=False)
+
     def _migrate_when_due(self) -> None:
         if self._moves is not None or self._share() < 1 / 4:
             return
         idle = self._idle_executor()
+        if idle is None:
+            return
+        self._release_all_but(1 / 8)
         self._audience.say(
-            f"moving a third of the key groups of each operator, live, to idle executor {idle}"
+            f"moving a third of the key groups of each operator, live, to executor {idle}"
         )
         self.recording.mark("migration started", time.time())
         plans = {
@@ -180,13 +197,13 @@ class Script:
             for name, plan in plans.items()
         ]
 
-    def _idle_executor(self) -> str:
+    def _idle_executor(self) -> str | None:
         owners = {
             assignment.executor(g)
             for assignment in self._query.assignment.values()
             for g in range(assignment.num_key_groups)
         }
-        return next(name for name in self._query.executors if name not in owners)
+        return next((name for name in self._query.executors if name not in owners), None)
 
     def _kill_when_due(self) -> None:
         if not self._settings.kill or self._killed is not None or not self._moved():

@@ -2,8 +2,9 @@
 
 The script reacts to events and never to the clock, so that a slow machine sees the same story:
 
-1. every executor but one shares the key groups; the last one is idle;
-2. after a quarter of the rows, a third of the key groups of each operator move live to it;
+1. every executor but one shares the key groups; the last one joins them while the stream flows;
+2. when it is there, and after a quarter of the rows, a third of the key groups of each operator
+   move live to it;
 3. when they have arrived, and over half of the rows are in, one executor is killed;
 4. its key groups are suspended, warmed elsewhere and resumed, while the others go on;
 5. the last files are held back until nobody waits; then the stream ends, and a batch query over
@@ -110,12 +111,12 @@ def play(settings: Settings, audience: Audience) -> Outcome:
     writing = beside.submit(_written_days, archive, folder / "days", settings.days)
     beside.shutdown(wait=False)
     with LocalCluster(
-        settings.executors,
+        settings.executors - 1,
         work_dir=folder / "cluster",
         conf={"spark.sql.shuffle.partitions": "2"},
     ) as cluster:
         audience.say(
-            f"Spark is starting: a master and {settings.executors} executors at "
+            f"Spark is starting: a master and {settings.executors - 1} executors at "
             f"{cluster.master_url}"
         )
         spark = cluster.session("godwit-demo")
