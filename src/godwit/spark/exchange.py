@@ -16,10 +16,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pyspark import RDD
-from pyspark.serializers import NoOpSerializer
-
 from godwit.spark.jvm_classes import jvm_classes
+from godwit.spark.python_stage import PythonStage, python_rdd
 from godwit.spark.worker_socket import acknowledge_quickly
 
 if TYPE_CHECKING:
@@ -27,25 +25,17 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.lane.wire import Blob
 
 __all__ = ["exchange", "on_executors", "placed"]
 
 
-def exchange(
-    blobs: RDD[Any],
-    ship: Callable[[Iterator[Any]], Iterable[Blob]],
-    lanes: int,
-    spark: SparkContext,
-) -> Any:
-    """Run `ship` over every partition and bring its blobs to the lanes they are addressed to.
+def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:
+    """Run a stage that yields addressed blobs, and bring them to their lanes.
 
     Parameters
     ----------
-    blobs
-        What `ship` gets, partition by partition.
-    ship
-        Turns a partition into addressed blobs, ``0 <= lane < lanes``.
+    stage
+        Turns partitions into blobs, ``0 <= lane < lanes``.
     lanes
         Number of lanes, that is of partitions after the exchange.
     spark
@@ -56,21 +46,21 @@ def exchange(
     JavaRDD
         One partition per lane, of the payloads as JVM byte arrays. Give it to `placed`.
     """
+    run = stage.run
 
-    def addressed(partition: Iterable[Any]) -> Iterable[bytes]:
+    def addressed(index: int, partition: Iterator[bytes]) -> Iterator[bytes]:
         acknowledge_quickly()
-        for lane, payload in ship(iter(partition)):
+        for lane, payload in run(index, partition):
             yield lane.to_bytes(8, "big")
             yield payload
 
-    keyed = blobs.mapPartitions(addressed, preservesPartitioning=True)
-    # The JVM reads (key, value) pairs of framed bytes straight from Python, as in partitionBy.
-    keyed._bypass_serializer = True  # type: ignore[attr-defined]  # noqa: SLF001
     jvm = jvm_classes(spark)
-    pairs = jvm.pairwise_rdd(keyed._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001
+    # The JVM reads (key, value) pairs of framed bytes straight from Python, as in partitionBy.
+    keyed = python_rdd(PythonStage(stage.partitions, addressed), spark)
+    pairs = jvm.pairwise_rdd(keyed).asJavaPairRDD()
     # The second argument tells partitioners apart; equal ones would let Spark skip the shuffle.
     partitioner = jvm.python_partitioner(lanes, id(pairs))
-    return jvm.python_rdd.valueOfPair(pairs.partitionBy(partitioner))
+    return jvm.value_of_pair(pairs.partitionBy(partitioner))
 
 
 def placed(
@@ -78,7 +68,7 @@ def placed(
     locations: Sequence[str | None],
     run: Callable[[int, list[bytes]], Iterable[Any]],
     spark: SparkContext,
-) -> RDD[Any]:
+) -> PythonStage:
     """Give each lane its payloads as one list, in a task that prefers the location given.
 
     Parameters
@@ -97,16 +87,15 @@ def placed(
     # Partition (i, j) of the product pairs location i with lane j; of the one element of the one
     # and all payloads of the other only the diagonal is ever computed. Pairs of byte arrays go to
     # Python framed, where anything else would be pickled.
-    product = located(tuple(locations), spark).cartesian(exchanged)
-    diagonal = jvm.partition_pruning_rdd.create(product.rdd(), _diagonal(lanes, spark))
-    python: RDD[Any] = RDD(diagonal.toJavaRDD(), spark, NoOpSerializer())
+    product = located(tuple(locations), spark).toJavaRDD().cartesian(exchanged)
+    diagonal = jvm.pruned(product.rdd(), _diagonal(lanes, spark))
 
-    def one_lane(index: int, partition: Iterable[Any]) -> Iterable[Any]:
+    def one_lane(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         acknowledge_quickly()
         payloads = list(islice(partition, 1, None, 2))  # each comes after its location's element
         yield from run(index, payloads)
 
-    return python.mapPartitionsWithIndex(one_lane)
+    return PythonStage(diagonal, one_lane)
 
 
 @lru_cache(maxsize=8)
@@ -120,7 +109,7 @@ def located(locations: tuple[str | None, ...], spark: SparkContext) -> Any:
             preferred.add(location)
         partitions.add(jvm.tuple2(b"", jvm.convert.asScala(preferred).toSeq()))
     elements = jvm.convert.asScala(partitions).toSeq()
-    return spark._jsc.sc().makeRDD(elements, jvm.bytes_tag).toJavaRDD()  # noqa: SLF001
+    return spark._jsc.sc().makeRDD(elements, jvm.bytes_tag)  # noqa: SLF001
 
 
 @lru_cache(maxsize=8)
@@ -138,15 +127,14 @@ def _diagonal(lanes: int, spark: SparkContext) -> Any:
 
 def on_executors(
     locations: Sequence[str | None], run: Callable[[int], Iterable[Any]], spark: SparkContext
-) -> RDD[Any]:
+) -> PythonStage:
     """Run `run` once per location, in a task that prefers it (no input, no shuffle)."""
-    numbers: RDD[Any] = RDD(located(tuple(locations), spark), spark, NoOpSerializer())
 
-    def one(index: int, partition: Iterable[Any]) -> Iterable[Any]:
+    def one(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         acknowledge_quickly()
         # Spark ends a Python process that leaves input unread, and starting one takes seconds.
         for _ in partition:
             pass
         yield from run(index)
 
-    return numbers.mapPartitionsWithIndex(one)
+    return PythonStage(located(tuple(locations), spark), one)

@@ -34,7 +34,6 @@ from godwit.state.collection import collect
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.compiled import CompiledFlow
@@ -330,7 +329,7 @@ class Run:
         used = [place.executor for place in instruction.places]
         try:
             with self._lost.break_off(used, self._watch.executors):
-                source: RDD[bytes] | list[bytes] | None = None
+                source: Any = None
                 if rows is not None and batch is not None:
                     source = self._few.take(rows, batch.number)
                     if source is None:

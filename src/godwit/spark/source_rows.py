@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark import RDD
-from pyspark.serializers import NoOpSerializer
-
 from godwit.spark.jvm_classes import jvm_classes
+from godwit.spark.python_stage import fetch
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -19,8 +17,8 @@ _QUERY = "sql.streaming.queryId"
 _EXECUTION = "spark.sql.execution.id"
 
 
-def arrow_batches(rows: DataFrame, epoch: int) -> RDD[bytes]:
-    """Rows of a micro-batch as encapsulated Arrow record batches (without their schema).
+def arrow_batches(rows: DataFrame, epoch: int) -> Any:
+    """Rows of a micro-batch as an RDD of the JVM, of Arrow record batches (without their schema).
 
     Spark hands ``foreachBatch`` the RDD of its plan, and would plan that anew and copy every row
     once more.  The plan itself is one step back, at the query that runs; where it is not found,
@@ -29,8 +27,7 @@ def arrow_batches(rows: DataFrame, epoch: int) -> RDD[bytes]:
     frame = rows._jdf  # noqa: SLF001  no public way gives bytes
     spark = rows.sparkSession.sparkContext
     plan = _plan_of(frame, epoch, spark)
-    batches = frame.toArrowBatchRdd() if plan is None else frame.toArrowBatchRdd(plan)
-    return RDD(batches.toJavaRDD(), spark, NoOpSerializer())
+    return frame.toArrowBatchRdd() if plan is None else frame.toArrowBatchRdd(plan)
 
 
 def limited_arrow_batches(rows: DataFrame, epoch: int, limit: int) -> list[bytes] | None:
@@ -47,8 +44,7 @@ def limited_arrow_batches(rows: DataFrame, epoch: int, limit: int) -> list[bytes
     if plan is None:
         return None
     limited = jvm_classes(spark).local_limit(limit, plan)
-    batches: RDD[bytes] = RDD(frame.toArrowBatchRdd(limited).toJavaRDD(), spark, NoOpSerializer())
-    return batches.collect()
+    return fetch(frame.toArrowBatchRdd(limited), spark)
 
 
 def _plan_of(frame: Any, epoch: int, spark: SparkContext) -> Any:
@@ -58,7 +54,7 @@ def _plan_of(frame: Any, epoch: int, spark: SparkContext) -> Any:
     if query is None or spark.getLocalProperty(_EXECUTION) is None:
         return None
     running = frame.sparkSession().sharedState().activeStreamingQueries()
-    stream = running.get(jvm_classes(spark).uuid.fromString(query))
+    stream = running.get(jvm_classes(spark).uuid_of(query))
     execution = None if stream is None else stream.lastExecution()
     if execution is None or execution.currentBatchId() != epoch:
         return None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import RDD, TaskContext
+from pyspark import TaskContext
 from pyspark.traceback_utils import SCCallSiteSync
 
 from godwit.dataflow.windows.moments import Arrivals
@@ -22,6 +22,7 @@ from godwit.lane.wire import due_at, ship, ship_arrivals
 from godwit.spark.exchange import exchange, on_executors, placed
 from godwit.spark.feeds import read_feeds
 from godwit.spark.parcels import parted, report_parcel
+from godwit.spark.python_stage import PythonStage, fetch, python_rdd
 from godwit.spark.shipping import ShippedEpoch
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _MAX_BYTES = 256 * 2**20
 
 
 def run_stages(
-    source: RDD[bytes] | Sequence[bytes] | None,
+    source: Any | Sequence[bytes] | None,
     program: ShippedProgram,
     instruction: EpochInstruction,
     spark: SparkContext,
@@ -50,8 +51,8 @@ def run_stages(
     Parameters
     ----------
     source
-        The epoch's source rows, as `feeds.streaming_dataframe` laid them out, in Arrow batches,
-        wherever they are or here; ``None`` for an epoch without input.
+        The epoch's source rows, as `feeds.streaming_dataframe` laid them out, in Arrow batches: an
+        RDD of the JVM, or the batches themselves; ``None`` for an epoch without input.
     program
         The flow.
     instruction
@@ -65,15 +66,15 @@ def run_stages(
     arrived = _arrived(program, instruction, source) if isinstance(source, Sequence) else {}
     told = ShippedEpoch(instruction, arrived)
 
-    def source_side(batches: Iterator[bytes]) -> Iterator[Blob]:
+    def source_side(_partition: int, batches: Iterator[bytes]) -> Iterator[Blob]:
         yield from ship_source(program.get(), told.instruction, batches)
 
     exchanged = None
-    if isinstance(source, RDD):
+    if source is not None and not isinstance(source, Sequence):
         with _named(f"source side of epoch {instruction.epoch}", spark):
-            exchanged = exchange(source, source_side, places, spark)
+            exchanged = exchange(PythonStage(source, source_side), places, spark)
 
-    def lanes_of(run: Callable[[int, list[bytes]], Iterable[Any]]) -> RDD[Any]:
+    def lanes_of(run: Callable[[int, list[bytes]], Iterable[Any]]) -> PythonStage:
         if exchanged is None:
             return on_executors(locations, lambda place: run(place, told.arrived(place)), spark)
         return placed(exchanged, locations, run, spark)
@@ -81,10 +82,9 @@ def run_stages(
     levels = instruction.levels
     for level in range(1, levels):
         with _named(f"lanes of epoch {instruction.epoch}, level {level}", spark):
-            at_level = lanes_of(_run_level(program, told, level))
-            exchanged = exchange(at_level, _forward, places, spark)
+            exchanged = exchange(lanes_of(_run_level(program, told, level)), places, spark)
     with _named(f"lanes of epoch {instruction.epoch}, level {levels}", spark):
-        reports = lanes_of(_run_last_level(program, told, levels)).collect()
+        reports = fetch(python_rdd(lanes_of(_run_last_level(program, told, levels)), spark), spark)
     return [pickle.loads(report) for report in reports]  # noqa: S301  our own executors'
 
 
@@ -95,10 +95,6 @@ def _named(name: str, spark: SparkContext) -> Iterator[None]:
     site._call_site = f"godwit: {name}"  # noqa: SLF001  PySpark would put our frame there
     with site:
         yield
-
-
-def _forward(blobs: Iterator[Any]) -> Iterable[Blob]:
-    return blobs
 
 
 def _run_level(program: ShippedProgram, told: ShippedEpoch, level: int) -> Any:

@@ -15,6 +15,7 @@ from godwit.lane.lane import local_store
 from godwit.model.errors import GodwitError, MigrationError
 from godwit.spark import by_value
 from godwit.spark.exchange import on_executors
+from godwit.spark.python_stage import fetch, python_rdd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,6 +131,6 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
 def _run(errand: Errand, work: Any, spark: SparkContext) -> tuple[str, Any]:
     spark.setLocalProperty("spark.scheduler.pool", POOL)
     spark.setJobDescription(f"godwit: copies of {errand.state} on executor {errand.executor}")
-    (reply,) = on_executors([errand.location], work, spark).collect()
+    (reply,) = fetch(python_rdd(on_executors([errand.location], work, spark), spark), spark)
     result: tuple[str, Any] = pickle.loads(reply)  # noqa: S301  our own executor's
     return result
