@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pyspark import inheritable_thread_target
+
 from godwit.spark.executors import live_executors
+from godwit.spark.warming import start_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     from godwit.epoch.executor import Executor
     from godwit.spark.conducting import Conducting
@@ -25,6 +29,9 @@ _LOOK_S = 0.2
 class ExecutorWatch:
     """Looks which executors there are, and tells the conductor of those that came or went.
 
+    Those that come start their Python at once, by a task of its own that keeps the epochs' tasks
+    away meanwhile: it takes seconds, and an epoch would wait for it.
+
     Parameters
     ----------
     found
@@ -36,7 +43,7 @@ class ExecutorWatch:
     pool
         Knows which ones were given back.
     spark
-        The context.
+        The session.
 
     Attributes
     ----------
@@ -51,7 +58,7 @@ class ExecutorWatch:
         conducting: Conducting,
         lost: LostExecutors,
         pool: SparkExecutorPool,
-        spark: SparkContext,
+        spark: SparkSession,
     ) -> None:
         self.executors: Mapping[str, Executor] = {e.name: e for e in found}
         self._conducting, self._lost, self._spark = conducting, lost, spark
@@ -67,9 +74,10 @@ class ExecutorWatch:
 
     def look(self) -> None:
         """Look now."""
-        found = {e.name: e for e in live_executors(self._spark)}
+        found = {e.name: e for e in live_executors(self._spark.sparkContext)}
         if found.keys() == self.executors.keys():
             return
+        new = [found[name] for name in found.keys() - self.executors.keys()]
         # New ones are known before the conductor can order anything for them, and lost ones after.
         self.executors = {**self.executors, **found}
         with self._conducting.turn() as conductor:
@@ -77,6 +85,17 @@ class ExecutorWatch:
         self.executors = found
         for name in gone:
             self._lost.lost(name)
+        for executor in new:
+            threading.Thread(
+                target=inheritable_thread_target(self._spark)(self._greet),
+                args=(executor,),
+                name=f"godwit-greeting-{executor.name}",
+                daemon=True,
+            ).start()
+
+    def _greet(self, executor: Executor) -> None:
+        with suppress(Exception):  # it may be gone again, and its first lane would start it as well
+            start_python(executor, self._spark.sparkContext)
 
     def _work(self) -> None:
         while not self._stopping.wait(_LOOK_S):
@@ -84,5 +103,5 @@ class ExecutorWatch:
                 self.look()
                 self._lost.cancel()
             except Exception:  # noqa: BLE001  the context may be stopping under us
-                if self._spark._jsc is None:  # noqa: SLF001
+                if self._spark.sparkContext._jsc is None:  # noqa: SLF001
                     return

@@ -137,9 +137,7 @@ def open_run(
             gate=gate,
             patience_s=options.executors_timeout_s,
         )
-        watch = ExecutorWatch(
-            found, conducting=conducting, lost=lost, pool=pool, spark=spark.sparkContext
-        )
+        watch = ExecutorWatch(found, conducting=conducting, lost=lost, pool=pool, spark=spark)
         instructor = Instructor(
             flow,
             log,

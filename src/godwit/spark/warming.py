@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from godwit.lane import copies
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
+    from godwit.epoch.executor import Executor
     from godwit.lane.messages import StateInstruction
     from godwit.state.entries import EntryLayout
     from godwit.state.records import StateId
     from godwit.state.schema import StateSchema
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["POOL", "Errand", "drop_copies", "warm_copies"]
+__all__ = ["POOL", "Errand", "drop_copies", "start_python", "warm_copies"]
 
 POOL = "godwit-warming"
 """Spark scheduler pool of background jobs (effective with ``spark.scheduler.mode=FAIR``)."""
@@ -126,6 +128,18 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
         yield pickle.dumps((executor, None))
 
     _run(errand, drop, spark)
+
+
+def start_python(executor: Executor, spark: SparkContext) -> None:
+    """Let an executor start its Python, and load there what lanes need; blocks until it has."""
+
+    def load(_index: int) -> Iterator[bytes]:
+        import_module("godwit.spark.stages")
+        yield b""
+
+    spark.setLocalProperty("spark.scheduler.pool", POOL)
+    spark.setJobDescription(f"godwit: Python of executor {executor.name}")
+    fetch(python_rdd(on_executors([executor.location], load, spark), spark), spark)
 
 
 def _run(errand: Errand, work: Any, spark: SparkContext) -> tuple[str, Any]:
