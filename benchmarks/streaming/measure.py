@@ -39,14 +39,20 @@ class Measurement:
         return median(e["ms"] for e in self.epochs[skip:])
 
 
-def measure(program: str, source: Path, *, timeout_s: float = 1200.0) -> Measurement:
-    """Run a program over an input."""
+def measure(
+    program: str,
+    source: Path,
+    *,
+    module: str = "benchmarks.streaming.programs",
+    timeout_s: float = 1200.0,
+) -> Measurement:
+    """Run a program of a module over an input."""
     work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
     log = work / "log.txt"
     try:
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.streaming.programs", program, source, work],
+                [sys.executable, "-m", module, program, source, work],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

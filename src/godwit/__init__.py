@@ -43,7 +43,7 @@ from godwit.dataflow.process import KeyRows
 from godwit.dataflow.stream import KeyedStream, Stream
 from godwit.dataflow.timers import FiredTimer, TimedRows, Timers
 from godwit.dataflow.windowed_stream import WindowedStream
-from godwit.dataflow.windows.process import Window
+from godwit.dataflow.windows.calls import Window
 from godwit.dataflow.windows.spec import hopping, session, tumbling
 from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
 from godwit.model import errors, events

@@ -93,6 +93,8 @@ def test_windows_hold_what_plain_python_says_whatever_happens(
                 )
                 for _ in range(int(rng.integers(0, 25)))
             ]
+            for sharing in run.times.sharing.values():
+                sharing.duplicated = bool(rng.random() < 0.5)  # may change at any time
             held = _misfortune(run, rng)
             found = run.epoch(rows[::2], rows[1::2]) if rows else run.epoch()
             expected = oracle.epoch([*rows[::2], *rows[1::2]], held=held)

@@ -124,6 +124,11 @@ class ComputeOperator(MergeableOperator):
         return self._merge(left, right, None)
 
     @property
+    def commutative(self) -> bool:
+        """Whether rows may be seen in any order."""
+        return all(slot.aggregate.commutative for slot in self._slots)
+
+    @property
     def idempotent(self) -> bool:
         """Whether a row may be seen twice."""
         return all(slot.aggregate.idempotent for slot in self._slots)

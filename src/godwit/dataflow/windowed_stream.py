@@ -158,9 +158,9 @@ class WindowedStream:
         Parameters
         ----------
         function
-            Called as ``function(key, rows, window)`` with the tuple of key values, the rows in
-            order of arrival within each pane (`godwit.KeyRows`), and the `godwit.Window`; returns
-            the rows to emit, or ``None``.
+            Called as ``function(key, rows, window)`` with the tuple of key values, the rows
+            (`godwit.KeyRows`) in order of arrival, those of a session in order of event time, and
+            the `godwit.Window`; returns the rows to emit, or ``None``.
         output
             Columns of the rows that it emits (see `godwit.dataflow.types.to_schema`).
 
@@ -177,13 +177,6 @@ class WindowedStream:
             raise InvalidFlowError(
                 f"Operator {name!r} has a function, and output='update'.",
                 remedy="A function is called when its window is over: leave output= of window out.",
-                operator=name,
-            )
-        if isinstance(self.windows[0], Session):
-            raise InvalidFlowError(
-                f"Operator {name!r} has a function, and a session.",
-                remedy="Sessions take compute(...); write an aggregate of your own (gw.Aggregator) "
-                "for what the built-in ones do not do.",
                 operator=name,
             )
         if output is None:

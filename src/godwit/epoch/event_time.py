@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING
 
 from godwit.dataflow.compiled import UpstreamInput
 from godwit.dataflow.timers import TimedProcess
+from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.grid import BEGINNING
 from godwit.dataflow.windows.moments import Arrivals, Due, OperatorTime
 from godwit.dataflow.windows.operator import WindowedOperator
+from godwit.epoch.sharing import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,6 +74,11 @@ class EventTimes:
         As the last epoch left them, by the names of today; ``None`` of a new checkpoint.
     close_at_end
         Whether windows are over once the input has ended.
+
+    Attributes
+    ----------
+    sharing
+        Operator → whether its windows share panes, of those that may do either.
     """
 
     def __init__(
@@ -86,6 +93,11 @@ class EventTimes:
         # Not known after a start, unless there is no state: the first epoch looks for it.
         unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
         self._due = {operator.name: unknown for operator in self._timed}
+        self.sharing = {
+            o.name: Sharing(o.grid)
+            for o in self._windowed
+            if isinstance(o, WindowedCompute) and o.may_duplicate and o.commutative
+        }
 
     @property
     def times(self) -> Times:
@@ -157,6 +169,8 @@ class EventTimes:
                     until=closed if operator.name in held else max(closed, until),
                     not_after=clock_us + time.max_ahead_us,
                     clock=clock_us,
+                    duplicated=operator.name in self.sharing
+                    and self.sharing[operator.name].duplicated,
                 ),
                 held=operator.name in held,
             )
@@ -224,6 +238,9 @@ class EventTimes:
                 if done.operator == operator_.name
             ]
             self._due[operator_.name] = reduce(or_, due, before)
+        for name, sharing in self.sharing.items():
+            works = [d.windows for r in reports for d in r.operators if d.operator == name]
+            sharing.take(told[name], [work for work in works if work is not None])
         for operator, found in arrivals_of(reports).items():
             if found != Arrivals():
                 self._heard_us[self._flow.source_of(operator)] = silence_us

@@ -11,13 +11,14 @@ import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from godwit.dataflow.windows.moments import NO_TIME, Arrivals, Due
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
-    from godwit.dataflow.windows.moments import OperatorTime
+    from godwit.dataflow.windows.moments import OperatorTime, WindowWork
     from godwit.model.errors import GodwitError
     from godwit.model.pairs import KeyGroupPairs
     from godwit.model.per_key_group import PerKeyGroup
@@ -174,6 +175,12 @@ class KeyGroupLoad:
     cpu_ms: npt.NDArray[np.float64]
     busy_ms: npt.NDArray[np.float64]
 
+    @classmethod
+    def none(cls) -> KeyGroupLoad:
+        """Give the load of no key group."""
+        no, no_ms = np.empty(0, np.int64), np.empty(0)
+        return cls(key_groups=no, rows=no, keys=no, cpu_ms=no_ms, busy_ms=no_ms)
+
 
 @dataclass(slots=True, kw_only=True)
 class OperatorReport:
@@ -198,6 +205,8 @@ class OperatorReport:
     next_due
         When timers or expiries are due next: of all keys of the lane if this epoch was to look for
         them, else of those that had rows.
+    windows
+        What windows took, where state could be kept in another way.
     """
 
     operator: str
@@ -208,6 +217,7 @@ class OperatorReport:
     versions: dict[StateId, PerKeyGroup]
     arrivals: Arrivals = field(default_factory=Arrivals)
     next_due: Due = field(default_factory=Due)
+    windows: WindowWork | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

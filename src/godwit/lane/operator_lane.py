@@ -26,6 +26,7 @@ from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.sessions import settle_sessions
 from godwit.lane.timers import next_due, with_due_keys
 from godwit.lane.waiting import set_aside, with_waiting
+from godwit.lane.window_meter import WindowMeter
 from godwit.lane.windows import window_output
 from godwit.lane.wire import unpack_arrivals
 from godwit.model.errors import EpochFailedError
@@ -110,7 +111,9 @@ def run_operator(
     to_snapshot &= here
     everything = operator.complete or closes or told.time.due
     needed = here if everything else (touched & ~suspended) | due | to_snapshot
-    cold = hydration.bring_forward(needed, here)
+    meter = WindowMeter(operator, told.time)
+    with meter.writing():
+        cold = hydration.bring_forward(needed, here)
     gone = None
     if (closes or told.time.due) and cold.any():
         raise _cold(operator.name, cold)
@@ -144,9 +147,10 @@ def run_operator(
         )
         clock.lap("windows")
     elif rows.batch.num_rows or told.time.due:
-        rows = rows.numbered(instruction.epoch)
+        rows = meter.spread(rows.numbered(instruction.epoch))
         advanced = _advance(
             rows,
+            meter=meter,
             told=told.time,
             state=state.state,
             local=local,
@@ -158,7 +162,7 @@ def run_operator(
         OperatorReport(
             operator=operator.name,
             rows_in=source_rows,
-            load=_NO_LOAD if advanced is None else advanced.load,
+            load=KeyGroupLoad.none() if advanced is None else advanced.load,
             waited=waited.tolist(),
             consumed=resuming.tolist(),
             versions={state.state: _versions(local, np.flatnonzero(here))},
@@ -182,7 +186,9 @@ def run_operator(
             np.flatnonzero(here),
             groups=None if advanced is None else advanced.groups,
             changed=None if advanced is None else advanced.entries,
+            meter=meter,
         )
+        report.operators[-1].windows = meter.work
         clock.lap("windows")
         return output
     if operator.complete and isinstance(operator, MergeableOperator):
@@ -219,6 +225,7 @@ class _Advanced:
 def _advance(
     rows: LaneRows,
     *,
+    meter: WindowMeter,
     told: OperatorTime,
     state: StateId,
     local: LocalState,
@@ -234,13 +241,16 @@ def _advance(
         if not groups.count:
             return None
     else:
-        groups = rows.grouped(keys)
+        with meter.spreading():
+            groups = rows.grouped(keys)
         keys = keys.take(pa.array(groups.first_row))
     if rows.partial:
         assert isinstance(operator, MergeableOperator), "only such operators get partial states"
-        columns = operator.merge_partials(groups, columns)
+        with meter.spreading():
+            columns = operator.merge_partials(groups, columns)
     clock.lap("group")
-    known, prior = local.prior(keys, groups.key_groups)
+    with meter.writing():
+        known, prior = local.prior(keys, groups.key_groups)
     clock.lap("find")
     made = operator.advance(
         Step(
@@ -255,7 +265,9 @@ def _advance(
     )
     clock.lap("advance")
     changed = StateRows(hashes=groups.hashes, keys=keys, values=made.state, removed=made.removed)
-    files.changes(state, changed, groups.key_groups)
+    with meter.writing():
+        files.changes(state, changed, groups.key_groups)
+    meter.wrote(keys, groups.hashes)
     spent_ms = (time.process_time() - cpu) * 1e3
     load = _load(groups, spent_ms, made)
     clock.lap("changes")
@@ -319,12 +331,6 @@ def _load(groups: Groups, cpu_ms: float, made: Advance) -> KeyGroupLoad:
         cpu_ms=own_ms + shared_ms,
         busy_ms=shared_ms + (own_ms if made.busy_ms is None else made.busy_ms),
     )
-
-
-_NONE = np.empty(0, np.int64)
-_NO_LOAD = KeyGroupLoad(
-    key_groups=_NONE, rows=_NONE, keys=_NONE, cpu_ms=np.empty(0), busy_ms=np.empty(0)
-)
 
 
 def _versions(local: LocalState, here: KeyGroups) -> PerKeyGroup:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from godwit.dataflow.groups import group_rows
 from godwit.dataflow.hashing import hash_keys
 from godwit.dataflow.operator import MergeableOperator
+from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.lane.wire import partial_schema, raw_schema, unpack_rows
 from godwit.model.key_groups import key_groups_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.groups import Groups
     from godwit.dataflow.operator import KeyedOperator
+    from godwit.dataflow.windows.moments import OperatorTime
     from godwit.lane.wire import Header, Payload
 
 __all__ = ["LaneRows", "arrived_rows"]
@@ -122,6 +124,22 @@ class LaneRows:
         if not isinstance(self.operator, WindowedOperator):
             return self
         return replace(self, batch=self.operator.numbered(self.batch, epoch))
+
+    def spread(self, told: OperatorTime) -> LaneRows:
+        """Give rows, combined by pane, to every window that holds them."""
+        assert isinstance(self.operator, WindowedCompute), "only such operators keep such states"
+        partials = self.combined()
+        keys, of = self.operator.spread(partials.keys, told.closed)
+        states = partials.columns.take(pa.array(of))
+        return LaneRows(
+            operator=self.operator,
+            num_key_groups=self.num_key_groups,
+            batch=pa.RecordBatch.from_arrays(
+                [*keys.columns, *states.columns], schema=partial_schema(self.operator)
+            ),
+            hashes=partials.hashes[of],
+            partial=True,
+        )
 
     def before(self, later: LaneRows) -> LaneRows:
         """Return these rows, then those that came later, of the same kind."""

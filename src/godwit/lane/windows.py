@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.groups import Groups
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.dataflow.windows.operator import WindowedOperator
+    from godwit.lane.window_meter import WindowMeter
     from godwit.state.local_state import LocalState
 
 __all__ = ["window_output"]
@@ -30,6 +32,7 @@ def window_output(
     *,
     groups: Groups | None,
     changed: Entries | None,
+    meter: WindowMeter,
 ) -> pa.RecordBatch | None:
     """Give what an operator over event time emits in this epoch.
 
@@ -41,6 +44,8 @@ def window_output(
         What the lane holds as of the last epoch, and its key groups.
     groups, changed
         What this epoch changed, if anything.
+    meter
+        Takes note of what it costs.
     """
     if operator.update:
         if groups is None or changed is None:
@@ -48,6 +53,7 @@ def window_output(
         return operator.grown(groups, changed, local.prior, told)
     if not operator.closes(told):
         return None
+    cpu = time.process_time()
     first, end = operator.closing(told)
     held = local.scan(here, EntryRange(column=operator.pane_position, first=first, end=end))
     entries = Entries(hashes=held.hashes, keys=held.keys, values=held.values)
@@ -55,4 +61,7 @@ def window_output(
         panes = values_of(changed.keys.column(operator.pane_position))
         closing = (panes >= first) & (panes < end)
         changed = changed.take(np.flatnonzero(closing)) if closing.any() else None
-    return operator.close(entries, changed, told)
+    meter.scanned(len(entries.hashes), cpu)
+    closed = operator.close(entries, changed, told)
+    meter.closed(closed)
+    return closed.output

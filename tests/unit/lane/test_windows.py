@@ -13,6 +13,7 @@ from tests.unit.lane.window_flows import WindowedRun
 
 from godwit.dataflow import aggregates as gw
 from godwit.dataflow.windows.spec import hopping, session, tumbling
+from godwit.epoch.event_time import EventTimes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,13 +165,18 @@ def test_a_source_that_fell_silent_lets_its_windows_go(tmp_path: Path) -> None:
     assert run.epoch() == [("a", 10 * S, 20 * S, 1)]
 
 
-def test_nothing_grows_over_thousands_of_windows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["one", "shared", "duplicated"])
+def test_nothing_grows_over_ten_thousand_windows(tmp_path: Path, way: str) -> None:
+    windows = [tumbling("1 second")] if way == "one" else [hopping("2 seconds", every="1 second")]
     run = WindowedRun(
-        lambda keyed: keyed.window(tumbling("1 second")).compute(n=gw.count()),
+        lambda keyed: keyed.window(*windows).compute(n=gw.count()),
         tmp_path,
         num_key_groups=2,
         executors={"a": 1},
     )
+    for sharing in run.times.sharing.values():
+        sharing.take = lambda *_: None  # type: ignore[method-assign]  # what it measures is no matter
+        sharing.duplicated = way == "duplicated"
     held, local, segments = [], [], []
     for epoch in range(100):
         rows = [(f"k{i % 20}", (100 * epoch + i) * S, 0) for i in range(100)]
@@ -223,3 +229,90 @@ def test_sessions_hold_rows_that_lie_at_most_a_gap_apart(tmp_path: Path, seed: i
     oracle.epoch([])
     assert run.epoch() == sorted(oracle.close(2**60), key=repr)
     assert run.run.held() == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_function_gets_the_rows_of_its_session_in_order_of_time(
+    tmp_path: Path, seed: int
+) -> None:
+    def seen(key: Any, rows: Any, window: Any) -> Any:
+        times = rows.column("ts")
+        assert times == sorted(times)
+        assert (times[0], times[-1] + timedelta(seconds=5)) == (window.start, window.end)
+        yield key[0], window.start, window.end, len(rows), sum(row.v for row in rows)
+
+    rng = np.random.default_rng(seed)
+    run = WindowedRun(
+        lambda keyed: keyed.window(session("5 seconds")).process(
+            seen, output="k string, start timestamp, stop timestamp, n long, v long"
+        ),
+        tmp_path,
+        slack="20 seconds",
+        num_key_groups=8,
+    )
+    oracle = Sessions(5 * S, 20 * S)
+    for epoch in range(10):
+        rows = [
+            (f"k{rng.integers(0, 4)}", int(10 * epoch - rng.exponential(10)) * S, i)
+            for i in range(int(rng.integers(0, 20)))
+        ]
+        if rng.random() < 0.3:
+            run.run.vanish("a")
+            run.run.lose("a")
+        found = run.epoch(rows[::2], rows[1::2]) if rows else run.epoch()
+        assert found == sorted(oracle.epoch([*rows[::2], *rows[1::2]]), key=repr)
+    assert run.epoch() == sorted(oracle.epoch([]), key=repr)
+    run.times.end_input()
+    assert run.epoch() == sorted(oracle.close(2**60), key=repr)
+    assert run.run.held() == {}
+
+
+def test_windows_with_states_of_their_own_are_made_of_what_panes_hold_besides(
+    tmp_path: Path,
+) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(tumbling("20 seconds"), tumbling("30 seconds")).compute(
+            n=gw.count(), v=gw.sum("v")
+        ),
+        tmp_path,
+    )
+    (sharing,) = run.times.sharing.values()
+    run.epoch([("a", 1 * S, 1), ("b", 12 * S, 2)])
+    assert {(k, pane.second, span) for k, pane, span in run.run.held()} == {
+        ("a", 0, 0),
+        ("b", 10, 0),
+    }
+    sharing.duplicated = True
+    run.epoch([("a", 2 * S, 10)])
+    own = {(k, pane.second, span) for k, pane, span in run.run.held() if span}
+    assert own == {("a", 0, 20 * S), ("a", 0, 30 * S)}
+    assert run.epoch([("b", 29 * S, 20)]) == []
+    sharing.duplicated = False
+    assert run.epoch([("a", 30 * S, 0)]) == [("a", 0, 20 * S, 2, 11), ("b", 0, 20 * S, 1, 2)]
+    assert run.epoch() == [("a", 0, 30 * S, 2, 11), ("b", 0, 30 * S, 2, 22)]
+
+
+def test_aggregates_that_depend_on_the_order_of_rows_always_share_panes(tmp_path: Path) -> None:
+    for number, aggregate in enumerate((gw.first("v"), gw.top_k("v", 2), gw.collect_set("v"))):
+        run = WindowedRun(
+            lambda keyed, a=aggregate: keyed.window(  # type: ignore[misc]  # bound at once
+                hopping("20 seconds", every="10 seconds")
+            ).compute(a=a),
+            tmp_path / str(number),
+        )
+        assert run.times.sharing == {}
+
+
+def test_windows_stay_open_at_the_end_of_an_input_that_is_to_go_on(tmp_path: Path) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(tumbling("10 seconds")).compute(n=gw.count()), tmp_path
+    )
+    run.times = run.run.event_times = EventTimes(run.compiled, None, close_at_end=False)
+    run.epoch([("a", 1 * S, 1), ("a", 12 * S, 1)])
+    run.times.end_input()
+    assert run.epoch() == [("a", 0, 10 * S, 1)]  # over by the watermark
+    assert run.epoch() == []
+    run.restart()
+    assert run.epoch([("a", 13 * S, 1)]) == []
+    run.times.end_input()
+    assert run.epoch() == [("a", 10 * S, 20 * S, 2)]

@@ -47,6 +47,8 @@ class WindowedRun:
         Makes of the keyed stream the streams whose output is wanted.
     together
         Whether all operators share a component.
+    columns, key
+        Columns of the source, and the one that is its key.
     source
         Options of the source.
     """
@@ -59,12 +61,14 @@ class WindowedRun:
         executors: Mapping[str, int] | None = None,
         num_key_groups: int = 16,
         together: bool = False,
+        columns: pa.Schema = ROWS,
+        key: str = "k",
         **source: Any,
     ) -> None:
         flow = LogicalFlow("flow", num_key_groups)
-        frame: Any = FakeDataFrame(ROWS)
+        frame: Any = FakeDataFrame(columns)
         source = {"event_time": "ts", **source}
-        stream = build(flow.source("rows", frame, **source).key_by("k"))
+        stream = build(flow.source("rows", frame, **source).key_by(key))
         flow.sink("out", stream, FakeSink())
         self.compiled = flow.compile(resolver(flow))
         names = [operator.name for operator in self.compiled.operators]

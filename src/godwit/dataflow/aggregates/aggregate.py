@@ -45,15 +45,19 @@ class BoundAggregate(ABC):
         Columns of the state of one key: primitive types, strings or binary.
     output
         Type of the result.
+    commutative
+        Whether a state is the same in whatever order it sees rows. Windows may then keep states of
+        their own, beside those of panes.
     idempotent
-        Whether a state is the same however often, and in whatever order, it sees a row, as a
-        maximum is. Windows may then be made of parts that overlap.
+        Whether it is the same, too, however often it sees a row, as a maximum is. Windows may then
+        be made of parts that overlap.
     """
 
     __slots__ = ()
 
     state: pa.Schema
     output: pa.DataType
+    commutative: ClassVar[bool] = False
     idempotent: ClassVar[bool] = False
 
     @abstractmethod
@@ -135,8 +139,8 @@ class Aggregator(BoundAggregate):
     """Base class of your own aggregates.
 
     Set `state` and `output`, implement `create`, `update`, `merge` and `finish`, and use it as
-    ``compute(spread=Spread("price"))``. What the functions return is checked. Set `idempotent` if
-    seeing a row twice changes nothing.
+    ``compute(spread=Spread("price"))``. What the functions return is checked. Set `commutative`
+    if the order of rows changes nothing, and `idempotent` if seeing a row twice does not either.
 
     Parameters
     ----------

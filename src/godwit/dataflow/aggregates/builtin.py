@@ -20,6 +20,7 @@ from godwit.dataflow.aggregates.distinct import bind_approx_distinct
 from godwit.dataflow.aggregates.extremes import bind_extreme
 from godwit.dataflow.aggregates.moments import bind_moments
 from godwit.dataflow.aggregates.positions import bind_position
+from godwit.dataflow.aggregates.rows import bind_rows
 from godwit.dataflow.aggregates.sums import bind_mean, bind_sum
 from godwit.dataflow.aggregates.top_k import bind_top_k
 from godwit.model.errors import InvalidFlowError
@@ -29,6 +30,7 @@ __all__ = [
     "collect_set",
     "count",
     "first",
+    "kept_rows",
     "last",
     "max",
     "mean",
@@ -258,6 +260,11 @@ def collect_set(column: str, limit: int = 100) -> Aggregate:
         options={"limit": limit},
         shown=() if limit == 100 else (f"limit={limit}",),
     )
+
+
+def kept_rows(*columns: str) -> Aggregate:
+    """Keep rows as they are, in order of arrival, for whoever makes something of them."""
+    return _BuiltIn(name="kept_rows", columns=columns, binder=bind_rows, takes=_ORDERED)
 
 
 def _check_size(name: str, column: str, option: str, size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,8 @@ def bind_count(column: pa.Field | None = None) -> BoundAggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Count(BuiltIn):
+    commutative: ClassVar[bool] = True
+
     def create(self, count: int) -> pa.RecordBatch:
         return self._states(np.zeros(count, np.int64))
 

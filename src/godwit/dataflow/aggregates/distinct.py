@@ -81,6 +81,7 @@ class _Sketches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ApproxDistinct(BuiltIn):
+    commutative: ClassVar[bool] = True
     idempotent: ClassVar[bool] = True
     precision: int
 

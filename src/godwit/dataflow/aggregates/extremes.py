@@ -38,6 +38,7 @@ def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Extreme(BuiltIn):
+    commutative: ClassVar[bool] = True
     idempotent: ClassVar[bool] = True
     largest: bool
 

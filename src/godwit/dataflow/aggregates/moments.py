@@ -10,6 +10,7 @@ from zero is rounded by more than they vary.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,7 @@ def bind_moments(column: pa.Field, *, population: bool, root: bool) -> BoundAggr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moments(BuiltIn):
+    commutative: ClassVar[bool] = True
     population: bool
     root: bool
 

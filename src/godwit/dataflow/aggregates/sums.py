@@ -7,7 +7,7 @@ As in Spark, the sum behind a mean of integers is a double, so it cannot overflo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -186,6 +186,7 @@ def _kind(dtype: pa.DataType) -> _Kind | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sum(BuiltIn):
+    commutative: ClassVar[bool] = True
     kind: _Kind
 
     def create(self, count: int) -> pa.RecordBatch:
@@ -205,6 +206,7 @@ class _Sum(BuiltIn):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mean(BuiltIn):
+    commutative: ClassVar[bool] = True
     kind: _Kind
 
     def create(self, count: int) -> pa.RecordBatch:

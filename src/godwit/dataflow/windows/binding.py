@@ -13,6 +13,7 @@ from godwit.dataflow.windows.durations import microseconds
 from godwit.dataflow.windows.moments import RowTime, SourceTime
 from godwit.dataflow.windows.operator import WINDOW_END, WindowedOperator
 from godwit.dataflow.windows.process import WindowedProcess
+from godwit.dataflow.windows.session_process import SessionProcess
 from godwit.dataflow.windows.sessions import SessionCompute
 from godwit.dataflow.windows.spec import Hopping, Session, grid_of
 from godwit.model.errors import InvalidFlowError
@@ -130,6 +131,16 @@ def windowed_operator(
     time
         Where the event time is.
     """
+    if isinstance(node.windows[0], Session) and node.function is not None:
+        return SessionProcess(
+            name=node.name,
+            keys=node.keys,
+            arriving=arriving,
+            time=time,
+            function=node.function,
+            output=node.output,
+            gap_us=node.windows[0].gap_us,
+        )
     if isinstance(node.windows[0], Session):
         return SessionCompute(
             name=node.name,

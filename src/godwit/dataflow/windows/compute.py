@@ -5,13 +5,17 @@ The state is a partial per key and pane.  Windows are made of them when they are
 their panes changes: the panes of a window are merged in order of event time, so what an aggregate
 sees within a pane is in order of arrival, and across panes in order of time.
 
-Invariant: a pane's partial is a function of its rows; which windows it is used in, and how often,
-does not change it.
+Where windows overlap, rows of an epoch may go to a partial per key and window instead, as the epoch
+is told (`OperatorTime.duplicated`).  A window is then its own partial, and its panes from epochs
+that were told otherwise: so what epochs are told may change at any time.
+
+Invariant: every row is in the partial of its pane, or in those of all its windows that were open;
+never in both.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +24,7 @@ import pyarrow as pa
 from godwit.dataflow.arrays import column_of, values_of
 from godwit.dataflow.compute import ComputeOperator
 from godwit.dataflow.groups import group_rows
-from godwit.dataflow.naming import check_column_names
+from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.operator import Advance
 from godwit.dataflow.windows.closing import closed_windows
 from godwit.dataflow.windows.description import (
@@ -31,10 +35,11 @@ from godwit.dataflow.windows.description import (
 from godwit.dataflow.windows.grid import END
 from godwit.dataflow.windows.operator import (
     PANE,
-    WINDOW_END,
-    WINDOW_START,
+    Closed,
     Entries,
     WindowedOperator,
+    output_schema,
+    window_bounds,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +53,13 @@ if TYPE_CHECKING:
     from godwit.dataflow.windows.operator import Find
     from godwit.state.evolution import StateDescription, StateUpgrade
 
-__all__ = ["WindowedCompute"]
+__all__ = ["SPAN", "WindowedCompute"]
 
 IntArray = npt.NDArray[np.int64]
+
+SPAN: Final = f"{RESERVED_PREFIX}_span"
+"""Column of the state: microseconds of a window that has a state of its own, 0 of a pane."""
+SPAN_TYPE: Final = pa.int64()
 
 
 class WindowedCompute(ComputeOperator, WindowedOperator):
@@ -86,13 +95,19 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
     ) -> None:
         moment = arriving.field(time.column).type
         keyed = [arriving.field(key) for key in keys]
-        panes = pa.schema([*keyed, pa.field(PANE, moment)])
+        apart = [pa.field(PANE, moment)]
+        if grid.panes_per_window > 1 and not update:
+            apart.append(pa.field(SPAN, SPAN_TYPE))
+        panes = pa.schema([*keyed, *apart])
         super().__init__(name=name, keys=panes, inputs=inputs, aggregates=aggregates)
         self.arriving, self.time, self.grid, self.update = arriving, time, grid, update
-        ends = [pa.field(WINDOW_START, moment), pa.field(WINDOW_END, moment)]
         results = list(self.output)[len(panes) :]
-        self.output = pa.schema([*keyed, *ends, *results])
-        check_column_names(self.output.names, f"The output of operator {name!r}")
+        self.output = output_schema(name, [*keyed, *window_bounds(moment)], results)
+
+    @property
+    def may_duplicate(self) -> bool:
+        """Whether there may be states of windows beside those of panes."""
+        return SPAN in self.schema.keys.names
 
     @property
     def kind(self) -> str:
@@ -103,9 +118,35 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         """Update the partials of an epoch's keys and panes; windows come later."""
         return Advance(state=self.updated(step), removed=None, output=self.nothing())
 
-    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> pa.RecordBatch:
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
         """Output of the windows that are over; none where they were emitted as they grew."""
-        return self.nothing() if self.update else closed_windows(self, held, changed, told)
+        if self.update:
+            return Closed(output=self.nothing())
+        return closed_windows(self, held, changed, told)
+
+    def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
+        """Give rows as they came the pane that they go to."""
+        if not self.may_duplicate:
+            return self.entry_rows(rows, panes)
+        no_span = column_of(np.zeros(len(panes), np.int64), None, SPAN_TYPE)
+        return self.entry_rows(rows, panes, no_span)
+
+    def spread(self, keys: pa.RecordBatch, closed: int) -> tuple[pa.RecordBatch, IntArray]:
+        """Give panes' entries to every window that holds them and ends after `closed`.
+
+        Returns
+        -------
+        keys, entries
+            What tells the windows' entries apart, and which entry each is for.
+        """
+        position = self.pane_position
+        panes = keys.column(position)
+        found = self.grid.windows_of(values_of(panes), closed, END)
+        own = keys.select(list(range(position))).take(pa.array(found.pane))
+        starts = column_of(found.start, None, panes.type)
+        spans = column_of(found.end - found.start, None, SPAN_TYPE)
+        columns = [*own.columns, starts, spans]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys), found.pane
 
     def grown(
         self, groups: Groups, changed: Entries, find: Find, told: OperatorTime

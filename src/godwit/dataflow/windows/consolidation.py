@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from godwit.planning.windows.consolidation import ConsolidationPlan
 
-__all__ = ["Partials", "consolidate", "plan_of"]
+__all__ = ["SHARES", "Partials", "consolidate", "plan_of"]
 
 IntArray = npt.NDArray[np.int64]
 
-_SHARES = 32
+SHARES = 32
 _WORTH_A_SEARCH = 50_000  # merging as many keys takes about as long as the search
 
 
@@ -90,7 +90,7 @@ def plan_of(
     overlapping
         Whether the parts of a window may overlap.
     """
-    shares = np.ceil(pane_keys * (_SHARES / max(all_keys, 1))).astype(np.int64)
+    shares = np.ceil(pane_keys * (SHARES / max(all_keys, 1))).astype(np.int64)
     before = np.concatenate([[0], np.cumsum(pane_keys)])
     keys = sum(int(before[end] - before[first]) for first, end in windows)
     return _planned(
@@ -109,7 +109,7 @@ def _planned(
     problem = ConsolidationProblem(
         pane_keys=np.array(shares, np.float64),
         windows=windows,
-        all_keys=float(_SHARES),
+        all_keys=float(SHARES),
         overlapping=overlapping,
     )
     return plan_consolidation(problem, auxiliary=search, most_nodes=16)
@@ -119,7 +119,7 @@ def consolidate(
     plan: ConsolidationPlan,
     panes: Sequence[Partials],
     merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch],
-) -> dict[tuple[int, int], Partials]:
+) -> tuple[dict[tuple[int, int], Partials], int]:
     """Build windows as a plan says.
 
     Parameters
@@ -133,15 +133,17 @@ def consolidate(
 
     Returns
     -------
-    dict
-        Every window that was asked for, by positions of its panes.
+    windows, keys
+        Every window that was asked for, by positions of its panes; keys in the parts of all.
     """
+    keys = 0
     built: dict[tuple[int, int], Partials] = {}
     for step in plan.steps:
         parts = [built[part] if part in built else panes[part[0]] for part in step.parts]
+        keys += sum(len(part.keys) for part in parts)
         while len(parts) > 1:
             alone = parts[len(parts) & ~1 :]
             neighbours = zip(parts[::2], parts[1::2], strict=False)
             parts = [left.then(right, merge) for left, right in neighbours] + alone
         built[step.window] = parts[0]
-    return {step.window: built[step.window] for step in plan.steps if step.asked}
+    return {step.window: built[step.window] for step in plan.steps if step.asked}, keys

@@ -11,9 +11,11 @@ from godwit.dataflow.arrays import mask_of, values_of
 from godwit.dataflow.windows.grid import BEGINNING, END
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
-__all__ = ["NO_TIME", "Arrivals", "Due", "OperatorTime", "RowTime", "SourceTime"]
+__all__ = ["NO_TIME", "Arrivals", "Due", "OperatorTime", "RowTime", "SourceTime", "WindowWork"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class OperatorTime:
         The driver's clock.
     due
         Whether timers or expiries of some keys may be due.
+    duplicated
+        Whether rows go to a state of every window that holds them, and not to that of their pane.
     """
 
     closed: int = BEGINNING
@@ -78,6 +82,7 @@ class OperatorTime:
     not_after: int = END
     clock: int = BEGINNING
     due: bool = False
+    duplicated: bool = False
 
 
 NO_TIME: Final = OperatorTime()
@@ -140,3 +145,35 @@ class Arrivals:
             ahead=self.ahead + other.ahead,
             untimed=self.untimed + other.untimed,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowWork:
+    """What a lane did for windows in an epoch, where state per window would do as well.
+
+    Attributes
+    ----------
+    panes
+        Start of a pane → keys of the epoch's rows in it.
+    keys
+        Distinct keys of the epoch's rows, or, if these are more, of a window that closed.
+    written, write_ms
+        Entries of state that changed, and CPU time for them.
+    spread, spread_ms
+        Partial states that went to windows, one for each, and CPU time for them.
+    scanned, scan_ms
+        Entries that were read because windows closed, and CPU time for it.
+    merged, merge_ms
+        Keys in the parts that windows were made of, and CPU time for it.
+    """
+
+    panes: Mapping[int, int]
+    keys: int
+    written: int
+    write_ms: float
+    spread: int
+    spread_ms: float
+    scanned: int
+    scan_ms: float
+    merged: int
+    merge_ms: float

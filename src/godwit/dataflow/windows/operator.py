@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.dataflow.arrays import column_of, mask_of, values_of
-from godwit.dataflow.naming import RESERVED_PREFIX
+from godwit.dataflow.naming import RESERVED_PREFIX, check_column_names
 from godwit.dataflow.operator import KeyedOperator
 from godwit.dataflow.windows.grid import BEGINNING
 from godwit.dataflow.windows.moments import Arrivals
@@ -39,7 +39,17 @@ if TYPE_CHECKING:
         [pa.RecordBatch, npt.NDArray[np.integer]], tuple[npt.NDArray[np.bool_], pa.RecordBatch]
     ]
 
-__all__ = ["PANE", "WINDOW_END", "WINDOW_START", "Arranged", "Entries", "WindowedOperator"]
+__all__ = [
+    "PANE",
+    "WINDOW_END",
+    "WINDOW_START",
+    "Arranged",
+    "Closed",
+    "Entries",
+    "WindowedOperator",
+    "output_schema",
+    "window_bounds",
+]
 
 PANE: Final = f"{RESERVED_PREFIX}_pane"
 """Column of the state: start of the pane."""
@@ -97,6 +107,26 @@ class Entries:
         return Entries(
             hashes=self.hashes[which], keys=self.keys.take(rows), values=self.values.take(rows)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Closed:
+    """Windows that are over.
+
+    Attributes
+    ----------
+    output
+        Rows of them.
+    keys
+        Keys of the largest.
+    merged, merge_ms
+        Keys in the parts that were merged into them, and CPU time for it.
+    """
+
+    output: pa.RecordBatch
+    keys: int = 0
+    merged: int = 0
+    merge_ms: float = 0.0
 
 
 class WindowedOperator(KeyedOperator):
@@ -215,7 +245,7 @@ class WindowedOperator(KeyedOperator):
         return self.grid.first_open(closed) if closed > BEGINNING else BEGINNING
 
     @abstractmethod
-    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> pa.RecordBatch:
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
         """Output of the windows that are over in this epoch and were not before.
 
         Parameters
@@ -252,3 +282,21 @@ class WindowedOperator(KeyedOperator):
 def left_out_schema(arriving: pa.Schema) -> pa.Schema:
     """Columns of rows that are left out: as they came, and why."""
     return pa.schema([*arriving, pa.field(_REASON, pa.string())])
+
+
+def window_bounds(moment: pa.DataType) -> list[pa.Field]:
+    """Columns that say which window a row of output is of."""
+    return [pa.field(WINDOW_START, moment), pa.field(WINDOW_END, moment)]
+
+
+def output_schema(name: str, bounds: list[pa.Field], results: list[pa.Field]) -> pa.Schema:
+    """Columns of an operator's output: key and window, then the results.
+
+    Raises
+    ------
+    InvalidFlowError
+        If two have one name, or a name is taken.
+    """
+    output = pa.schema([*bounds, *results])
+    check_column_names(output.names, f"The output of operator {name!r}")
+    return output

@@ -6,31 +6,27 @@ order of arrival.  Rows are kept once, whatever the number of windows that hold 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from godwit.dataflow.arrays import column_of, values_of
-from godwit.dataflow.emitted import Emitted
-from godwit.dataflow.faults import function_failed
 from godwit.dataflow.groups import group_rows
-from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.operator import Advance
+from godwit.dataflow.windows.calls import WindowFunction
 from godwit.dataflow.windows.description import (
     describe_windows,
     insist_on_windows,
     windows_of,
 )
-from godwit.dataflow.windows.operator import PANE, Entries, WindowedOperator
+from godwit.dataflow.windows.operator import PANE, Closed, Entries, WindowedOperator
 from godwit.model.errors import CheckpointMismatchError
 from godwit.state.evolution import StateDescription, columns_of, differences
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Callable, Iterable
 
     from godwit.dataflow.operator import Step
@@ -38,18 +34,10 @@ if TYPE_CHECKING:
     from godwit.dataflow.windows.moments import OperatorTime, RowTime
     from godwit.state.evolution import StateUpgrade
 
-__all__ = ["Window", "WindowedProcess"]
+__all__ = ["WindowedProcess"]
 
 _NUMBER: Final = f"{RESERVED_PREFIX}_number"
 _ROWS_OF_EPOCH: Final = 1 << 31
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A window of event time: from `start` up to, but not including, `end`."""
-
-    start: dt.datetime
-    end: dt.datetime
 
 
 class WindowedProcess(WindowedOperator):
@@ -82,7 +70,7 @@ class WindowedProcess(WindowedOperator):
         keyed = [arriving.field(key) for key in keys]
         apart = [pa.field(PANE, arriving.field(time.column).type), pa.field(_NUMBER, pa.int64())]
         self.schema = StateSchema(keys=pa.schema([*keyed, *apart]), values=self.inputs)
-        self._function = function
+        self._function = WindowFunction(operator=name, function=function, output=output)
 
     @property
     def kind(self) -> str:
@@ -105,7 +93,7 @@ class WindowedProcess(WindowedOperator):
         kept = step.rows.take(pa.array(step.groups.first_row))
         return Advance(state=kept, removed=None, output=self.nothing())
 
-    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> pa.RecordBatch:
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
         """Call the function for every window that is over."""
         if changed is not None:  # an epoch's rows are entries of their own
             held = held.then(changed)
@@ -121,43 +109,16 @@ class WindowedProcess(WindowedOperator):
         begins = np.ones(len(order), np.bool_)
         begins[1:] = (np.diff(key) != 0) | (np.diff(kind) != 0) | (np.diff(start) != 0)
         firsts = np.flatnonzero(begins)
-        windows = pa.RecordBatch.from_arrays(
-            [
-                column_of(moments[firsts], None, held.keys.schema.field(position).type)
-                for moments in (start, end)
-            ],
-            names=["start", "end"],
+        moment = held.keys.schema.field(position).type
+        output = self._function(
+            keys=own.take(pa.array(row[firsts])),
+            starts=column_of(start[firsts], None, moment),
+            ends=column_of(end[firsts], None, moment),
+            rows=held.values,
+            order=row,
+            bounds=np.append(firsts, len(order)),
         )
-        return self._called(
-            keys=rows_as_tuples(own.take(pa.array(row[firsts]))),
-            windows=[Window(*bounds) for bounds in rows_as_tuples(windows)],
-            columns=Columns(held.values, self.inputs, row),
-            ends=np.append(firsts, len(order))[1:].tolist(),
-        )
-
-    def _called(
-        self,
-        *,
-        keys: list[tuple[Any, ...]],
-        windows: list[Window],
-        columns: Columns,
-        ends: list[int],
-    ) -> pa.RecordBatch:
-        emitted: list[Any] = []
-        counts: list[int] = []
-        begin = 0
-        for key, window, end in zip(keys, windows, ends, strict=True):
-            try:
-                result = self._function(key, KeyRows(columns, begin, end), window)
-                if result is not None:
-                    emitted.extend(result)
-            except BaseException as error:
-                raise function_failed(self.name, self._function, key, error) from error
-            counts.append(len(emitted))
-            begin = end
-        return Emitted(
-            rows=emitted, ends=counts, keys=keys, schema=self.output, operator=self.name
-        ).to_batch()
+        return Closed(output=output)
 
     def describe_state(self) -> StateDescription:
         """Say what columns the rows have, and of what windows they are."""

@@ -28,16 +28,17 @@ from godwit.dataflow.arrays import column_of, values_of
 from godwit.dataflow.compute import ComputeOperator
 from godwit.dataflow.groups import group_rows
 from godwit.dataflow.hashing import hash_keys
-from godwit.dataflow.naming import RESERVED_PREFIX, check_column_names
+from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.operator import Advance
 from godwit.dataflow.windows.description import describe_windows, insist_on_windows
 from godwit.dataflow.windows.grid import BEGINNING
 from godwit.dataflow.windows.operator import (
     PANE,
-    WINDOW_END,
-    WINDOW_START,
+    Closed,
     Entries,
     WindowedOperator,
+    output_schema,
+    window_bounds,
 )
 
 if TYPE_CHECKING:
@@ -110,9 +111,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
             aggregates={**ends, **aggregates},
         )
         self.arriving, self.time, self.gap_us, self.update = arriving, time, gap_us, False
-        bounds = [pa.field(WINDOW_START, moment.type), pa.field(WINDOW_END, moment.type)]
-        self.output = pa.schema([*keyed, *bounds, *list(self.output)[len(keyed) + 3 :]])
-        check_column_names(self.output.names, f"The output of operator {name!r}")
+        self.output = self.output_of([*keyed, *window_bounds(moment.type)])
 
     @property
     def kind(self) -> str:
@@ -155,7 +154,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         """Aggregate an epoch's rows into sessions of their own."""
         return Advance(state=self.updated(step), removed=None, output=self.nothing())
 
-    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> pa.RecordBatch:
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
         """Sessions come out where they are settled."""
         raise NotImplementedError
 
@@ -206,12 +205,25 @@ class SessionCompute(ComputeOperator, WindowedOperator):
             ),
             removed=np.arange(len(which))[by_key] >= len(open_),
             key=written[by_key],
-            output=self._emitted(own.keys, some[over], merged.take(pa.array(np.flatnonzero(over)))),
+            output=self.emitted(
+                own.keys.take(pa.array(some[over])), merged.take(pa.array(np.flatnonzero(over)))
+            ),
         )
 
     def in_slot(self, keys: pa.RecordBatch, slot: int) -> pa.RecordBatch:
         """Give what tells the entry of each key in one slot."""
         return self._slotted(keys, np.full(keys.num_rows, slot))
+
+    def output_of(self, bounds: list[pa.Field]) -> pa.Schema:
+        """Columns of the output; those of the key and of the window's bounds are given."""
+        return output_schema(self.name, bounds, list(self.output)[len(bounds) + 1 :])
+
+    def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
+        """Output of sessions that are over: what tells their entries apart, and their states."""
+        first, last, *results = self.results(keys, state)
+        ends = column_of(values_of(last) + self.gap_us, None, last.type)
+        own = keys.columns[: self.pane_position]
+        return pa.RecordBatch.from_arrays([*own, first, ends, *results], schema=self.output)
 
     def describe_state(self) -> StateDescription:
         """Say what the partials are, and of what sessions."""
@@ -252,12 +264,3 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         return pa.RecordBatch.from_arrays(
             [*own, column_of(slots, None, moment)], schema=self.schema.keys
         )
-
-    def _emitted(
-        self, keys: pa.RecordBatch, which: IntArray, state: pa.RecordBatch
-    ) -> pa.RecordBatch:
-        taken = keys.take(pa.array(which))
-        first, last, *results = self.results(taken, state)
-        ends = column_of(values_of(last) + self.gap_us, None, last.type)
-        own = taken.columns[: self.pane_position]
-        return pa.RecordBatch.from_arrays([*own, first, ends, *results], schema=self.output)

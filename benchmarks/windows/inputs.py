@@ -1,0 +1,63 @@
+"""Inputs: Parquet files of five minutes of event time each, one an epoch, made once (seeded)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["EPOCH_US", "SCHEMA", "names_of", "timed_batch", "timed_rows"]
+
+SCHEMA = "key string, ts timestamp, v double"
+EPOCH_US = 300_000_000
+_BEGIN_US = 1_700_000_400_000_000  # a full hour
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+def timed_rows(directory: Path, *, epochs: int, rows: int, keys: int) -> Path:
+    """Files of `rows` rows each; keys are drawn evenly, or each comes once if there are as many."""
+    target = directory / f"timed-{keys}-{rows}x{epochs}"
+    if target.exists():
+        return target
+    rng = np.random.default_rng(1)
+    names = names_of(keys)
+    staging = target.with_suffix(".making")
+    staging.mkdir(parents=True)
+    for epoch in range(epochs):
+        table = pa.Table.from_batches([timed_batch(rng, names, epoch, rows)])
+        # Two row groups: one for each core.
+        path = staging / f"part-{epoch:05d}.parquet"
+        pq.write_table(table, path, row_group_size=-(-rows // 2))
+    staging.rename(target)
+    return target
+
+
+def names_of(keys: int) -> pa.Array:
+    """Give so many keys."""
+    return pa.array(np.char.add("user", np.char.zfill(np.arange(keys).astype(str), 8)))
+
+
+def timed_batch(
+    rng: np.random.Generator,
+    names: pa.Array,
+    epoch: int,
+    rows: int,
+    *,
+    span_us: int = EPOCH_US,
+) -> pa.RecordBatch:
+    """Rows of one epoch of so much event time, in no order."""
+    keys = len(names)
+    drawn = rng.permutation(keys) if rows == keys else rng.integers(0, keys, rows)
+    moments = _BEGIN_US + epoch * span_us + rng.integers(0, span_us, rows)
+    return pa.record_batch(
+        {
+            "key": names.take(pa.array(drawn)),
+            "ts": pa.array(moments, _TIME),
+            "v": pa.array(rng.random(rows)),
+        }
+    )

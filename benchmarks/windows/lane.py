@@ -1,0 +1,96 @@
+"""What lanes take for windows, sessions and timers, without Spark: CPU milliseconds an epoch.
+
+    python -m benchmarks.windows.lane four|one|hopping|sessions|timers [--rows N] [--keys N]
+        [--epochs N] [--profile]
+
+Two lanes in one process; figures are medians of the second half, so other programs on the machine
+disturb them little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import tempfile
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from benchmarks.windows.inputs import names_of, timed_batch
+from benchmarks.windows.programs import FOUR, sessions, timers, windows
+from tests.oracles.one_process import Took
+from tests.unit.lane.window_flows import WindowedRun
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COLUMNS = pa.schema({"key": pa.string(), "ts": pa.timestamp("us", tz="UTC"), "v": pa.float64()})
+AFTER_ALL_US = 2_000_000_000_000_000  # a moment of the clock when no row is ahead of it
+
+FLOWS: dict[str, Callable[[Any], Any]] = {
+    "four": partial(windows, gw),
+    "one": partial(windows, gw, lengths=FOUR[:1]),
+    "hopping": lambda keyed: keyed.window(gw.hopping("20 minutes", every="5 minutes")).compute(
+        n=gw.count(), s=gw.sum("v")
+    ),
+    "sessions": partial(sessions, gw),
+    "timers": partial(timers, gw),
+}
+
+
+def measure(flow: str, given: argparse.Namespace) -> list[Took]:
+    """Run epochs and return what each took."""
+    rng, names = np.random.default_rng(1), names_of(given.keys)
+    profile = cProfile.Profile()
+    with tempfile.TemporaryDirectory() as root:
+        run = WindowedRun(
+            FLOWS[flow],
+            Path(root),
+            executors={"a": 2},
+            num_key_groups=256,
+            columns=COLUMNS,
+            key="key",
+        )
+        run.run.clock_us = AFTER_ALL_US
+        wanted = list(run.compiled.inputs[0].columns)
+        took = []
+        for epoch in range(given.epochs):
+            batch = timed_batch(rng, names, epoch, given.rows).select(wanted)
+            half = given.rows // 2
+            took.append(Took())
+            if given.profile and epoch >= given.epochs // 2:
+                profile.enable()
+            run.run.epoch({0: [batch[:half], batch[half:]]}, took[-1])
+            profile.disable()
+    if given.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(30)
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("flow", nargs="+", choices=sorted(FLOWS))
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    for flow in given.flow:
+        took = measure(flow, given)[given.epochs // 2 :]
+        parts = {
+            name: median(getattr(one, name) for one in took)
+            for name in ("plan", "source", "lanes", "commit")
+        }
+        phases = {p: median(one.phases.get(p, 0.0) for one in took) for p in took[-1].phases}
+        print(f"{flow:>9}:", "".join(f"  {name} {ms:.0f}" for name, ms in parts.items()), end="")
+        print(" ms CPU; lanes, wall:", "".join(f"  {p} {ms:.0f}" for p, ms in phases.items()))
+
+
+if __name__ == "__main__":
+    main()

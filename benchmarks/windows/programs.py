@@ -1,0 +1,190 @@
+"""The programs that are measured: each runs one input to its end and prints one JSON line.
+
+Run in a process of their own, as those of `benchmarks.streaming.programs`; an epoch's time is
+Spark's own ``triggerExecution`` for native queries and for Godwit alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import partial, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.streaming.programs import ROCKSDB, epochs_of, session
+from benchmarks.windows.inputs import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FOUR = ("5 minutes", "10 minutes", "15 minutes", "20 minutes")
+GAP = "30 seconds"
+_STORES = {
+    "memory": {},
+    "rocksdb": {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    },
+}
+
+
+def rows_of(spark: Any, source: str) -> Any:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
+
+
+def run_native(frame: Any, work: Path, mode: str = "append") -> list[dict[str, Any]]:
+    query = (
+        frame.writeStream.outputMode(mode)
+        .format("noop")
+        .option("checkpointLocation", str(work))
+        .start()
+    )
+    query.processAllAvailable()
+    progress = query.recentProgress
+    query.stop()
+    return epochs_of(progress)
+
+
+def _in_windows(rows: Any, window: Any) -> Any:
+    from pyspark.sql import functions as sf
+
+    grouped = rows.withWatermark("ts", "0 seconds").groupBy("key", window)
+    return grouped.agg(sf.count("*").alias("n"), sf.sum("v").alias("s"))
+
+
+def native_windows(
+    source: str, work: Path, *, store: str, lengths: tuple[str, ...], one_stream: bool = True
+) -> list[dict[str, Any]]:
+    """Windows in one query, or a query each, one after the other: an epoch takes what all take."""
+    from pyspark.sql import functions as sf
+
+    spark = session(**_STORES[store])
+    every = [_in_windows(rows_of(spark, source), sf.window("ts", length)) for length in lengths]
+    if one_stream:
+        united = reduce(lambda a, b: a.unionByName(b), every)
+        found = run_native(united, work / "checkpoint")
+        # Every branch reads the source; the rows of an epoch are those of one.
+        return [{**epoch, "rows": epoch["rows"] // len(lengths)} for epoch in found]
+    runs = [run_native(frame, work / f"checkpoint-{i}") for i, frame in enumerate(every)]
+    return [{**of[0], "ms": sum(epoch["ms"] for epoch in of)} for of in zip(*runs, strict=True)]
+
+
+def native_sessions(source: str, work: Path, *, store: str) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as sf
+
+    rows = rows_of(session(**_STORES[store]), source)
+    return run_native(_in_windows(rows, sf.session_window("ts", GAP)), work / "checkpoint")
+
+
+def native_timers(source: str, work: Path) -> list[dict[str, Any]]:
+    """Set a timer per key and epoch, by the row-wise ``transformWithState``."""
+    from pyspark.sql import Row
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Remind(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.state = handle.getValueState("seen", "n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: ARG002,N802,N803
+            held = self.state.get()
+            n = held[0] if held else 0
+            for row in rows:
+                n += 1
+                self.handle.registerTimer(int(row["ts"].timestamp() * 1000) + 240_000)
+            self.state.update((n,))
+            return iter(())
+
+        def handleExpiredTimer(self, key: Any, *timer: Any) -> Iterator[Any]:  # noqa: ARG002,N802
+            yield Row(key=key[0], n=self.state.get()[0])
+
+        def close(self) -> None:
+            pass
+
+    rows = rows_of(session(**_STORES["rocksdb"]), source).withWatermark("ts", "0 seconds")
+    frame = rows.groupBy("key").transformWithState(
+        Remind(), "key string, n long", "append", "EventTime"
+    )
+    return run_native(frame, work / "checkpoint")
+
+
+def run_godwit(
+    source: str, work: Path, *, build: Callable[[Any, Any], Any]
+) -> list[dict[str, Any]]:
+    import godwit as gw
+
+    spark = session()
+    flow = gw.Flow("benchmark", num_key_groups=256)
+    rows = flow.source("rows", rows_of(spark, source), event_time="ts")
+    flow.sink("out", build(gw, rows.key_by("key")), gw.sinks.noop())
+    query = flow.start(checkpoint=work / "checkpoint")
+    query.processAllAvailable()
+    measured = epochs_of(query._spark_query.recentProgress)  # noqa: SLF001  the same clock
+    detail = {p["batchId"]: p for p in query.recentProgress}
+    query.stop()
+    for epoch in measured:
+        own = detail.get(epoch["epoch"], {})
+        epoch["phases_ms"], epoch["lane_ms"] = own.get("durationMs"), own.get("laneMs")
+    return measured
+
+
+def windows(gw: Any, keyed: Any, lengths: tuple[str, ...] = FOUR) -> Any:
+    kinds = [gw.tumbling(length) for length in lengths]
+    return keyed.window(*kinds, name="windows").compute(n=gw.count(), s=gw.sum("v"))
+
+
+def sessions(gw: Any, keyed: Any) -> Any:
+    return keyed.window(gw.session(GAP), name="sessions").compute(n=gw.count(), s=gw.sum("v"))
+
+
+def timers(_: Any, keyed: Any) -> Any:
+    from datetime import timedelta
+
+    after = timedelta(minutes=4)
+
+    def note(key: Any, rows: Any, seen: dict[str, int]) -> None:  # noqa: ARG001
+        seen["n"] = seen.get("n", 0) + len(rows)
+        for row in rows:
+            rows.timers.set(row.ts + after)
+
+    def remind(key: Any, timer: Any, seen: dict[str, int]) -> Iterator[tuple[Any, ...]]:  # noqa: ARG001
+        yield key[0], seen["n"]
+
+    return keyed.process(
+        note,
+        name="timers",
+        state=dict,
+        timers="event",
+        on_timer=remind,
+        output="key string, n long",
+    )
+
+
+PROGRAMS: dict[str, Callable[[str, Path], list[dict[str, Any]]]] = {
+    "godwit-four": partial(run_godwit, build=windows),
+    "godwit-one": partial(run_godwit, build=partial(windows, lengths=FOUR[:1])),
+    "godwit-sessions": partial(run_godwit, build=sessions),
+    "godwit-timers": partial(run_godwit, build=timers),
+    "native-four-in-one": partial(native_windows, store="memory", lengths=FOUR),
+    "native-four-queries": partial(native_windows, store="memory", lengths=FOUR, one_stream=False),
+    "native-one-memory": partial(native_windows, store="memory", lengths=FOUR[:1]),
+    "native-one-rocksdb": partial(native_windows, store="rocksdb", lengths=FOUR[:1]),
+    "native-sessions-memory": partial(native_sessions, store="memory"),
+    "native-sessions-rocksdb": partial(native_sessions, store="rocksdb"),
+    "native-timers": native_timers,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", choices=sorted(PROGRAMS))
+    parser.add_argument("input")
+    parser.add_argument("work", type=Path)
+    given = parser.parse_args()
+    measured = PROGRAMS[given.program](given.input, given.work)
+    print("MEASURED " + json.dumps(measured), flush=True)
+
+
+if __name__ == "__main__":
+    main()

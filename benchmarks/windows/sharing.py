@@ -1,0 +1,116 @@
+"""Shared panes against states per window, and which of the two the cost model takes.
+
+    python -m benchmarks.windows.sharing [--keys N] [--rows N]
+
+Lanes in one process without Spark, CPU milliseconds a minute of event time, means over the second
+half of a run.  A case runs four times: with either way throughout, and twice as the model chooses,
+beginning with either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+from benchmarks.windows.inputs import names_of, timed_batch
+from benchmarks.windows.lane import AFTER_ALL_US, COLUMNS
+from tests.oracles.one_process import Took
+from tests.unit.lane.window_flows import WindowedRun
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from godwit.dataflow.windows.spec import Hopping
+
+_MINUTES = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Windows, and how much event time an epoch has."""
+
+    about: str
+    windows: tuple[Hopping, ...]
+    minutes: int
+
+
+def _hopping(windows: int, minutes: int) -> Case:
+    window = gw.hopping(f"{windows} minutes", every="1 minute")
+    return Case(about=f"{windows} of a minute each", windows=(window,), minutes=minutes)
+
+
+def _tumbling(lengths: tuple[int, ...], minutes: int) -> Case:
+    return Case(
+        about=f"tumbling {', '.join(map(str, lengths))}",
+        windows=tuple(gw.tumbling(f"{length} minutes") for length in lengths),
+        minutes=minutes,
+    )
+
+
+CASES = (
+    *(_hopping(windows, 1) for windows in (2, 4, 8, 12)),
+    *(_hopping(windows, 10) for windows in (2, 4, 12)),
+    _tumbling((5, 10, 15, 20), 5),
+    *(_tumbling((7, 10, 13, 17, 19, 23)[:count], 10) for count in (2, 4, 6)),
+    _tumbling((29, 30), 10),
+)
+
+
+def measure(
+    case: Case, given: argparse.Namespace, *, first: bool, chooses: bool
+) -> tuple[float, bool]:
+    """Give CPU milliseconds a minute, and which way the last epoch went."""
+    rng, names = np.random.default_rng(1), names_of(given.keys)
+    with tempfile.TemporaryDirectory() as root:
+        run = WindowedRun(
+            lambda keyed: keyed.window(*case.windows, name="w").compute(
+                n=gw.count(), s=gw.sum("v")
+            ),
+            Path(root),
+            executors={"a": 2},
+            num_key_groups=64,
+            columns=COLUMNS,
+            key="key",
+        )
+        run.run.clock_us = AFTER_ALL_US
+        (sharing,) = run.times.sharing.values()
+        sharing.duplicated = first
+        wanted = list(run.compiled.inputs[0].columns)
+        took = []
+        for epoch in range(_MINUTES // case.minutes):
+            batch = timed_batch(
+                rng, names, epoch, given.rows * case.minutes, span_us=case.minutes * 60_000_000
+            )
+            took.append(Took())
+            run.run.epoch({0: [batch.select(wanted)]}, took[-1])
+            if not chooses:
+                sharing.duplicated = first
+    half = took[len(took) // 2 :]
+    return fmean(one.lanes for one in half) / case.minutes, sharing.duplicated
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--keys", type=int, default=5_000)
+    parser.add_argument("--rows", type=int, default=10_000, help="a minute")
+    given = parser.parse_args()
+    print("| windows | minutes an epoch | shared | duplicated | chosen, beginning with either |")
+    print("|---|---|---|---|---|")
+    for case in CASES:
+        shared, _ = measure(case, given, first=False, chooses=False)
+        duplicated, _ = measure(case, given, first=True, chooses=False)
+        ends = [measure(case, given, first=first, chooses=True) for first in (False, True)]
+        chosen = ", ".join(f"{'duplicated' if way else 'shared'} ({ms:.1f})" for ms, way in ends)
+        print(
+            f"| {case.about} | {case.minutes} | {shared:.1f} ms | {duplicated:.1f} ms | {chosen} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
