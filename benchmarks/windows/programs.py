@@ -96,7 +96,7 @@ def native_timers(source: str, work: Path) -> list[dict[str, Any]]:
             self.state.update((n,))
             return iter(())
 
-        def handleExpiredTimer(self, key: Any, *timer: Any) -> Iterator[Any]:  # noqa: ARG002,N802
+        def handleExpiredTimer(self, key: Any, **timer: Any) -> Iterator[Any]:  # noqa: ARG002,N802
             yield Row(key=key[0], n=self.state.get()[0])
 
         def close(self) -> None:

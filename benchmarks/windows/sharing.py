@@ -96,8 +96,8 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--keys", type=int, default=5_000)
-    parser.add_argument("--rows", type=int, default=10_000, help="a minute")
+    parser.add_argument("--keys", type=int, default=20_000)
+    parser.add_argument("--rows", type=int, default=20_000, help="a minute")
     given = parser.parse_args()
     print("| windows | minutes an epoch | shared | duplicated | chosen, beginning with either |")
     print("|---|---|---|---|---|")

@@ -303,10 +303,12 @@ class TimedProcess(ProcessOperator):
         blobs = self._column(step, _TIMERS)
         if blobs.null_count:
             blobs = blobs.fill_null(b"")
-        edges = boundaries_of(blobs).tolist()
-        data = blob_bytes(blobs)
+        boundaries = boundaries_of(blobs)
+        edges = ((boundaries - boundaries[0]) // 8).tolist()
+        data = blob_bytes(blobs)[boundaries[0] : boundaries[-1]]
+        moments = np.frombuffer(data.tobytes(), "<i8").tolist()
         return [
-            np.frombuffer(data[edges[i] : edges[i + 1]].tobytes(), "<i8").tolist() if known else []
+            moments[edges[i] : edges[i + 1]] if known else []
             for i, known in enumerate(step.known.tolist())
         ]
 
@@ -332,9 +334,13 @@ def shown(values: pa.RecordBatch) -> list[tuple[pa.Field, pa.Array]]:
 
 def _packed(moments: list[list[int]]) -> list[pa.Array]:
     """Timers of every key as bytes, and the earliest of each."""
-    blobs = [np.array(of_key, "<i8").tobytes() for of_key in moments]
+    every = np.fromiter((moment for of_key in moments for moment in of_key), "<i8")
+    edges = np.zeros(len(moments) + 1, np.int64)
+    np.cumsum([8 * len(of_key) for of_key in moments], out=edges[1:])
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(every)]
+    blobs = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(moments), buffers)
     earliest = [of_key[0] if of_key else END for of_key in moments]
-    return [pa.array(blobs, pa.large_binary()), pa.array(earliest, pa.int64())]
+    return [blobs, pa.array(earliest, pa.int64())]
 
 
 def _datetime(moment: int) -> dt.datetime:

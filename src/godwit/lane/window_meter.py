@@ -86,7 +86,10 @@ class WindowMeter:
     def closed(self, closed: Closed) -> None:
         """Take note of windows that were over."""
         self._keys = max(self._keys, closed.keys)
-        self._merged, self._merge_ms = closed.merged, closed.merge_ms
+        if closed.merged:
+            self._merged, self._merge_ms = closed.merged, closed.merge_ms
+        else:
+            self._scan_ms += closed.merge_ms
 
     @property
     def work(self) -> WindowWork | None:

@@ -69,13 +69,14 @@ def closed_windows(
     windows, piece_of, count = _pieces(operator, entries, told)
     if not windows:
         return Closed(output=operator.nothing())
-    position = operator.pane_position
-    own = entries.keys.select(list(range(position)))
     wanted = np.flatnonzero(piece_of < count)
+    if len(wanted) < len(piece_of):  # states of windows that are not over yet, or were before
+        entries, piece_of = entries.take(wanted), piece_of[wanted]
+    own = entries.keys.select(list(range(operator.pane_position)))
     whole = [window.piece for window in windows if window.piece is not None]
     merged = 0
     if changed is None and len(whole) == len(windows):
-        order = wanted[np.argsort(piece_of[wanted], kind="stable")]
+        order = np.argsort(piece_of, kind="stable")
         bounds = np.searchsorted(piece_of[order], np.arange(count + 1))
         parts = [order[bounds[piece] : bounds[piece + 1]] for piece in whole]
         rows = np.concatenate(parts)
@@ -83,7 +84,7 @@ def closed_windows(
         states = entries.values.take(pa.array(rows))
     else:
         groups = group_rows(entries.hashes, own, 1)
-        order = groups.order[np.argsort(piece_of[groups.order], kind="stable")][: len(wanted)]
+        order = groups.order[np.argsort(piece_of[groups.order], kind="stable")]
         piece, key = piece_of[order], groups.of_row[order]
         if changed is not None:  # of an entry that is there twice, the later one counts
             newest = np.ones(len(order), np.bool_)
@@ -129,8 +130,10 @@ def _merged(
             found.append(of_panes)
             continue
         one = pieces[window.own]
-        merged += len(one.keys)
-        found.append(one if of_panes is None else of_panes.then(one, operator.merge))
+        if of_panes is not None:
+            merged += len(one.keys)
+            one = of_panes.then(one, operator.merge)
+        found.append(one)
     return found, merged
 
 
