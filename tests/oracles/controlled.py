@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.oracles.noting_ports import NotingPorts
 
-from godwit.control import Control, Controller, EpochObserved, PoolView, Topology, run_at_once
+from godwit.control import Control, Controller, EpochObserved, PoolView, Topology
 from godwit.migration import (
     ComponentLoad,
     ComponentTraffic,
@@ -107,7 +107,7 @@ class World:
         noise: float = 0.0,
         seed: int = 0,
         pool: bool = True,
-        run_planner: PlannerRunner = run_at_once,
+        run_planner: PlannerRunner | None = None,
         past: Iterable[events.Event] = (),
         start_s: float = 0.0,
     ) -> None:

@@ -12,6 +12,7 @@ periods only lanes change, within executors, where no state moves.
 
 Everything here is pure: time, the cluster, the conductor and even the running of a planner come in
 through `godwit.control.ports`, so the very same loop drives Spark and a simulator in virtual time.
+Only planners are timed for real, in both (`godwit.control.planner_thread`).
 """
 
 from godwit.control.loop import Controller
@@ -24,7 +25,6 @@ from godwit.control.ports import (
     PlannerRunner,
     PoolView,
     Topology,
-    run_at_once,
 )
 from godwit.control.problems import Means
 from godwit.control.settings import Control
@@ -43,5 +43,4 @@ __all__ = [
     "PlannerRunner",
     "PoolView",
     "Topology",
-    "run_at_once",
 ]

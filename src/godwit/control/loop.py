@@ -26,8 +26,8 @@ from godwit.control.carrying import Carrying
 from godwit.control.durations import seconds
 from godwit.control.hands import Hands
 from godwit.control.lanes import rebalance_lanes, recent_load
+from godwit.control.planner_thread import PlannerThread
 from godwit.control.planning import Planning
-from godwit.control.ports import run_at_once
 from godwit.control.problems import usage
 from godwit.control.resizing import Resizing
 from godwit.control.speeds import Speeds
@@ -80,7 +80,7 @@ class Controller:
     clock
         Tells the time; on the same scale as the events of `past`.
     run_planner
-        Runs planners.
+        Runs planners and scaling models; ``None``: on a thread of their own.
     state_bytes
         Component → key group → bytes of state, as far as known when the run begins.
     past
@@ -96,7 +96,7 @@ class Controller:
         migrations: Migrations,
         pool: ExecutorPool | None = None,
         clock: Clock,
-        run_planner: PlannerRunner = run_at_once,
+        run_planner: PlannerRunner | None = None,
         state_bytes: Mapping[str, Mapping[int, int]] | None = None,
         past: Iterable[events.Event] = (),
     ) -> None:
@@ -105,9 +105,10 @@ class Controller:
         now_s = clock.now_s()
         self._statistics = Statistics(topology, now_s, state_bytes or {})
         self._speeds = Speeds()
-        self._planning = Planning(settings, topology, run_planner, clock, self._tell)
+        run = PlannerThread() if run_planner is None else run_planner
+        self._planning = Planning(settings, topology, run, now_s, self._tell)
         self._carrying = Carrying(settings, migrations, self._tell)
-        self._resizing = Resizing(settings, migrations, pool, now_s, self._tell)
+        self._resizing = Resizing(settings, migrations, pool, run, self._tell)
         self._hands = Hands(seconds(settings.respect, "The setting respect"))
         for event in past:
             self._resizing.recall(event)
@@ -206,6 +207,7 @@ class Controller:
             if c.migration or self._hands.hold_component(name, now_s)
         }
         planning = self._planning
+        planning.begin()
         if scale:
             planning.remember(period, self._found)
         planned = planning.plan(period, view, self._found, fixed=busy.keys())

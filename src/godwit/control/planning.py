@@ -6,7 +6,7 @@ The most unbalanced goes first, since all of them share one budget.
 
 from __future__ import annotations
 
-import inspect
+import time
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from godwit.planning.planner import some_traffic
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from godwit.control.ports import Clock, PlannerRunner, Topology
+    from godwit.control.ports import PlannerRunner, T, Topology
     from godwit.control.problems import Question
     from godwit.control.settings import Control
     from godwit.control.statistics import PeriodStatistics
@@ -44,7 +44,7 @@ _HISTORY = 8
 _BY_PLAN = "resource_centric"
 _NEARLY = 0.05
 _WORK = 500_000
-"""Key groups times executors times rounds that the default planner may search."""
+"""Key groups times executors times rounds that the default planner may search in a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,13 +77,13 @@ class Planning:
         settings: Control,
         topology: Topology,
         run: PlannerRunner,
-        clock: Clock,
+        now_s: float,
         tell: Callable[..., None],
     ) -> None:
         self._settings, self._topology, self._run = settings, topology, run
-        self._clock, self._tell = clock, tell
-        self._started_s = clock.now_s()
+        self._tell, self._started_s = tell, now_s
         self._limit_s = seconds(settings.planning_limit, "The setting planning_limit")
+        self._left_s, self._searched = self._limit_s, 1
         self._history: dict[str, deque[FloatArray]] = {}
         self._homes = None
         if settings.policy.endswith("executor_centric"):
@@ -92,6 +92,10 @@ class Planning:
         joint = known is not None and some_traffic in known.requires
         self._groups = (topology.components,) if joint else topology.stages
         self._failure = ""
+
+    def begin(self) -> None:
+        """Begin a decision, for all of which planners have the time limit."""
+        self._left_s = self._limit_s
 
     def remember(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
         """Add a period to the history."""
@@ -140,6 +144,7 @@ class Planning:
             for group in self._groups
             if all(name in view.components for name in group)
         ]
+        self._searched = sum(q.problem.num_key_groups * q.problem.num_executors for q in asked)
         asked.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
         made = []
         for one in asked:
@@ -216,8 +221,8 @@ class Planning:
                 settings.registered or settings.planner,  # type: ignore[arg-type]
                 problem,
                 name=settings.planner_name,
-                options=self._options(problem.num_key_groups * problem.num_executors),
-                run=self._run,
+                options=self._options(),
+                run=self._run_in_time,
                 time_limit_s=self._limit_s,
             )
         except PlannerFailedError as error:
@@ -229,20 +234,28 @@ class Planning:
         self._failure = ""
         return solution
 
-    def _options(self, size: int) -> dict[str, Any]:
+    def _run_in_time(self, plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG002
+        """Run a planner for no longer than what is left of the decision's limit."""
+        if self._left_s <= 0:
+            raise TimeoutError
+        began = time.perf_counter()
+        try:
+            return self._run(plan, time_limit_s=self._left_s)
+        finally:
+            self._left_s -= time.perf_counter() - began
+
+    def _options(self) -> dict[str, Any]:
         """Options of the planner: the user's, and such that it is done in time."""
         settings, known = self._settings, self._settings.registered
         options = dict(settings.options)
         if known is None:
             return options
         if known.name == "milp":
-            options.setdefault("rounds", int(np.clip(_WORK // max(size, 1), 1, 30)))
+            options.setdefault("rounds", int(np.clip(_WORK // self._searched, 1, 30)))
             options.setdefault("patience", 10)
             options.setdefault("node_limit", 1)
         if "time_limit_s" in known.takes:
-            options.setdefault("time_limit_s", min(1.0, self._limit_s / 2))
-        if "clock" in inspect.signature(known.load()).parameters:
-            options["clock"] = self._clock.now_s
+            options.setdefault("time_limit_s", max(1e-3, min(1.0, self._left_s / 2)))
         return options
 
     def situation(

@@ -9,7 +9,7 @@ needs no lock of the conductor's while the controller thinks, since all that it 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome, LanesRequested, MigrationRequested, ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
-    from godwit.planning import Solution
 
 __all__ = [
     "Clock",
@@ -28,8 +27,9 @@ __all__ = [
     "PlannerRunner",
     "PoolView",
     "Topology",
-    "run_at_once",
 ]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,8 @@ class EpochObserved:
     took_s
         From its start to its commit, in seconds.
     backlog_rows
-        Rows that the sources have and the stream has not taken yet; ``None`` where they do not say.
+        Rows that the sources had when the epoch began and that it did not take, since they give no
+        more than so many at once; ``None`` where they do not say.
     committed_s
         When it was committed, by the controller's clock; ``None``: just now.
     """
@@ -105,6 +106,9 @@ class Migrations(Protocol):
 
     def drain(self, executor: str) -> None:
         """Let nothing move onto an executor any more."""
+
+    def stay(self, executor: str) -> None:
+        """Let an executor that was to be removed stay."""
 
     def cancel(self, migration: str, reason: str) -> None:
         """End a migration: what has switched stays, the rest does not move."""
@@ -151,21 +155,16 @@ class ExecutorPool(Protocol):
 
 
 class PlannerRunner(Protocol):
-    """Runs a planner, which may be a function of the user's."""
+    """Runs a planner or a scaling model, which may be a function of the user's."""
 
-    def __call__(self, plan: Callable[[], Solution], *, time_limit_s: float) -> Solution:
+    def __call__(self, plan: Callable[[], T], *, time_limit_s: float) -> T:
         """Return what `plan` returns, and raise what it raises.
 
         Raises
         ------
         TimeoutError
-            If it has not returned after `time_limit_s` seconds.
+            If it has not returned after `time_limit_s` seconds of real time.
         """
-
-
-def run_at_once(plan: Callable[[], Solution], *, time_limit_s: float) -> Solution:  # noqa: ARG001
-    """Run a planner here and now: for planners that are known to return."""
-    return plan()
 
 
 class Driven(Protocol):

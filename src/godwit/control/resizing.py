@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.control.durations import seconds
 from godwit.control.scaling import Pace
 from godwit.model import events
 from godwit.model.errors import GodwitError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from godwit.control.planning import Planned
-    from godwit.control.ports import ExecutorPool, Migrations
+    from godwit.control.ports import ExecutorPool, Migrations, PlannerRunner
     from godwit.control.scaling import Situation, Step, Wanted
     from godwit.control.settings import Control
     from godwit.migration import ProtocolView
@@ -39,11 +40,12 @@ class Resizing:
         settings: Control,
         migrations: Migrations,
         pool: ExecutorPool | None,
-        now_s: float,
+        run: PlannerRunner,
         tell: Callable[..., None],
     ) -> None:
         self._settings, self._migrations, self._pool = settings, migrations, pool
-        self._tell, self._now_s = tell, now_s
+        self._run, self._tell = run, tell
+        self._limit_s = seconds(settings.planning_limit, "The setting planning_limit")
         self._pace = Pace(cool_down_s=settings.cool_down_s)
         self._empty_since: dict[str, int] = {}
         self._refused = ""
@@ -98,7 +100,7 @@ class Resizing:
         *,
         trial: Callable[[frozenset[str]], list[Planned]] | None,
     ) -> bool:
-        """Ask the model, and follow it; return whether executors are to leave.
+        """Ask the model, and follow it; return whether other executors are there to plan for.
 
         Parameters
         ----------
@@ -110,7 +112,10 @@ class Resizing:
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
         try:
-            wanted = model.wanted(situation)
+            wanted = self._run(lambda: model.wanted(situation), time_limit_s=self._limit_s)
+        except TimeoutError:
+            self._tell_failure(model.name, f"it has not returned after {self._limit_s:g} s")
+            return False
         except Exception as error:  # noqa: BLE001  a function of the user's may raise anything
             self._tell_failure(model.name, f"it raised {type(error).__name__}: {error}")
             return False
@@ -122,8 +127,8 @@ class Resizing:
         have = situation.executors
         step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced)
         if step.kind == "out":
-            self._out(step, situation, wanted)
-        elif step.kind == "in" and trial is None:
+            return self._out(step, situation, wanted)
+        if step.kind == "in" and trial is None:
             self._refuse(have, step.executors, "key groups are on the move", wanted.numbers)
         elif step.kind == "in" and trial is not None:
             return self._in(
@@ -135,25 +140,40 @@ class Resizing:
             self._refused = ""
         return False
 
-    def _out(self, step: Step, situation: Situation, wanted: Wanted) -> None:
+    def _out(self, step: Step, situation: Situation, wanted: Wanted) -> bool:
         pool = self._pool
         assert pool is not None
-        coming = situation.executors + pool.view.pending
-        try:
-            pool.add(step.executors - coming)
-        except GodwitError as error:
-            self._pace.decided("out", situation.now_s)
-            self._refuse(coming, wanted.executors, str(error), wanted.numbers)
-            return
         self._pace.decided("out", situation.now_s)
+        coming = situation.executors + pool.view.pending
+        kept = self._keep(step.executors - coming)
+        more = step.executors - coming - len(kept)
+        try:
+            if more:
+                pool.add(more)
+        except GodwitError as error:
+            self._refuse(coming + len(kept), wanted.executors, str(error), wanted.numbers)
+            return bool(kept)
         self._refused = ""
         self._tell(
             events.ScaledOut,
             before=coming,
             wanted=step.executors,
+            kept=kept,
             reason=wanted.unattainable or wanted.reason,
             numbers=dict(wanted.numbers),
         )
+        return bool(kept)
+
+    def _keep(self, count: int) -> tuple[str, ...]:
+        """Let executors stay that were being emptied, those that own most key groups first."""
+        view = self._migrations.view
+        owned = {name: _key_groups(view, name) for name in self.draining & view.draining}
+        kept = tuple(sorted(owned, key=lambda name: (-owned[name], name))[:count])
+        for name in kept:
+            self._migrations.stay(name)
+            self._empty_since.pop(name, None)
+        self.draining -= set(kept)
+        return kept
 
     def _in(
         self,
@@ -234,13 +254,17 @@ class Resizing:
 
 
 def _owns_nothing(view: ProtocolView, executor: str) -> bool:
-    for component in view.components.values():
-        assignment = component.assignment
-        if executor in assignment.executors and len(assignment.key_groups(executor)):
-            return False
-        if any(t.destination == executor for t in component.transfers):
-            return False
-    return executor in view.executors
+    coming = (t.destination for c in view.components.values() for t in c.transfers)
+    return executor in view.executors and not (_key_groups(view, executor) or executor in coming)
+
+
+def _key_groups(view: ProtocolView, executor: str) -> int:
+    """How many an executor owns."""
+    return sum(
+        len(component.assignment.key_groups(executor))
+        for component in view.components.values()
+        if executor in component.assignment.executors
+    )
 
 
 def _cheapest(view: ProtocolView, planned: list[Planned]) -> list[str]:

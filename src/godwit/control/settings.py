@@ -70,7 +70,7 @@ class Control:
     respect
         For how long what somebody decided by hand is left alone.
     planning_limit
-        Time that a planner may take.
+        Real time that planners may take for one decision, and a scaling function besides.
     means
         Network and memory of an executor, for the bottleneck.
     seconds_per_byte

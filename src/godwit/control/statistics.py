@@ -153,7 +153,7 @@ class PeriodStatistics:
     fixed_s
         Mean time of an epoch in which not even the busiest lanes were busy with key groups.
     backlog_rows
-        Rows that the sources still have; ``None`` where they do not say.
+        Rows that the sources held back at last; ``None`` where they do not say.
     components
         Component → its statistics.
     """
@@ -230,8 +230,8 @@ class Statistics:
         self._topology = topology
         self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}
         self._state_bytes: dict[str, FloatArray] = {}
-        self._last: tuple[float, float, int | None] | None = None
-        """Beginning, commit and backlog of the last epoch of the period before."""
+        self._last: tuple[float, float] | None = None
+        """Beginning and backlog of the last epoch of the period before."""
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -334,39 +334,30 @@ class Statistics:
             },
         )
         if so_far.rows:
-            ended_s = so_far.began_s[-1] + so_far.took_s[-1]
-            self._last = (so_far.began_s[-1], ended_s, made.backlog_rows)
+            self._last = so_far.began_s[-1], so_far.backlog[-1]
         self._begin(now_s)
         return made
 
     def _arrival_per_s(self, now_s: float) -> float:
         """Rows a second that reach the sources, the more of the whole period's and its last part's.
 
-        What has arrived between two commits is what was taken by the epochs since the first, and
-        by how much the backlog grew.  Where sources do not say what they have: a micro-batch takes
-        what has arrived since the one before began, so its rows, over the time between the two
-        beginnings, are that rate, however long epochs take.
+        What has arrived between the beginnings of two epochs is what the second took, and by how
+        much more the sources held back, however long epochs take.  Sources that do not say are
+        taken to hold nothing back.
         """
         so_far = self._epochs
         if not so_far.rows:
             return 0.0
         rows = np.array(so_far.rows, np.float64)
-        began, took = np.array(so_far.began_s), np.array(so_far.took_s)
-        backlog = np.array(so_far.backlog, np.float64)
-        if np.isfinite(backlog).all() and self._last is not None and self._last[2] is not None:
-            moments, marks = began + took, np.concatenate(([self._last[2]], backlog))
-            before = np.concatenate(([self._last[1]], moments[:-1]))
-            rows += np.diff(marks)
-        else:
-            moments = began
-            # What the first epoch of a run takes has been lying there for nobody knows how long.
-            first = began[0] if self._last is None else self._last[0]
-            before = np.concatenate(([first], began[:-1]))
-            rows[moments == before] = 0.0
+        # What the first epoch of a run takes has been lying there for nobody knows how long.
+        first = (so_far.began_s[0], so_far.backlog[0]) if self._last is None else self._last
+        began, before = np.array(so_far.began_s), np.array([first[0], *so_far.began_s[:-1]])
+        rows += np.nan_to_num(np.diff([first[1], *so_far.backlog]))
+        rows[began == before] = 0.0
         rates = []
         for since_s in (self.began_s, now_s - _RECENT * (now_s - self.began_s)):
-            counted = moments >= since_s
-            passed_s = float((moments - before)[counted].sum())
+            counted = began >= since_s
+            passed_s = float((began - before)[counted].sum())
             if passed_s > 0:
                 rates.append(float(rows[counted].sum()) / passed_s)
         # Where nothing tells when rows arrived, they did as they were taken.

@@ -190,18 +190,16 @@ def _enough(problem: Problem, planned: IntArray, order: IntArray, terms: Terms) 
     wanted = max(metrics.load_distance(problem, after), terms.even_enough * mean)
     load = metrics.loads(problem, problem.current)
     deviation = np.where(stays, np.abs(load / problem.speed - mean), 0.0)
-    over = int(np.count_nonzero(deviation > wanted * (1 + 1e-9)))
+    most, speed, weight = wanted * (1 + 1e-9), problem.speed, problem.weight
+    over = int(np.count_nonzero(deviation > most))
     for made, k in enumerate(order.tolist(), start=1):
         if not over:
             return made - 1
-        for e, change in (
-            (int(problem.current[k]), -problem.weight[k]),
-            (int(planned[k]), problem.weight[k]),
-        ):
+        for e, change in ((int(problem.current[k]), -weight[k]), (int(planned[k]), weight[k])):
             load[e] += change
-            was = deviation[e] > wanted * (1 + 1e-9)
-            deviation[e] = abs(load[e] / problem.speed[e] - mean) if stays[e] else 0.0
-            over += int(deviation[e] > wanted * (1 + 1e-9)) - int(was)
+            was = deviation[e] > most
+            deviation[e] = abs(load[e] / speed[e] - mean) if stays[e] else 0.0
+            over += int(deviation[e] > most) - int(was)
     return len(order)
 
 

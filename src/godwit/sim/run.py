@@ -101,6 +101,7 @@ class Simulation:
             self.flow.have_run(self._durable)
         self._now_s, self._next_trigger_s = 0.0, 0.0
         self._taken, self._batches, self._committed, self._runs = 0, 0, -1, 0
+        self._held_back = 0
         self._offered: Batch | None = None
         self._read_bytes = 0.0
         self._make_controller = control
@@ -197,6 +198,7 @@ class Simulation:
             last = arrived if most is None else min(arrived, self._taken + most)
             if last > self._taken and self._now_s >= self._next_trigger_s:
                 self._offered = self._source.batch(self._batches, self._taken, last)
+                self._held_back = arrived - last
                 self._next_trigger_s = self._now_s + self.scenario.trigger_s
             elif self.conductor.view.due:
                 return self._source.quiet(self._now_s, self._taken)
@@ -234,7 +236,7 @@ class Simulation:
             duration_ms=1000 * record.took_s,
             waiting_key_groups=sum(len(c.waiting) for c in self.conductor.view.components.values()),
         )
-        self._observe(outcome, work, record)
+        self._observe(outcome, work)
 
     def _attempt(self, epoch: int, batch: Batch) -> EpochWork | None:
         """Let an epoch run; None if an executor was lost that it ran on."""
@@ -260,14 +262,14 @@ class Simulation:
             return None
         return work
 
-    def _observe(self, outcome: EpochOutcome, work: EpochWork, record: EpochRecord) -> None:
+    def _observe(self, outcome: EpochOutcome, work: EpochWork) -> None:
         if self._controller is not None:
             self._controller.observe(
                 EpochObserved(
                     outcome=outcome,
                     assignments={n: p.plan.assignment for n, p in work.components.items()},
                     took_s=work.took_s,
-                    backlog_rows=record.lag_rows,
+                    backlog_rows=self._held_back,
                 )
             )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,10 @@ if TYPE_CHECKING:
     from godwit.control import Control, EpochObserved, ExecutorPool
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.migration import LanesRequested, MigrationRequested, ProtocolView
-    from godwit.planning import Solution
     from godwit.spark.conducting import Conducting
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["Controlling", "PlanningThread", "SharedMigrations", "past_decisions", "topology_of"]
+__all__ = ["Controlling", "SharedMigrations", "past_decisions", "topology_of"]
 
 _LOOK_S = 0.25
 _JOURNAL_ENTRIES = 2000
@@ -90,6 +90,11 @@ class SharedMigrations:
         with self._conducting.turn() as conductor:
             conductor.drain(executor)
 
+    def stay(self, executor: str) -> None:
+        """See `godwit.control.Migrations.stay`."""
+        with self._conducting.turn() as conductor:
+            conductor.stay(executor)
+
     def cancel(self, migration: str, reason: str) -> None:
         """See `godwit.control.Migrations.cancel`."""
         with self._conducting.turn() as conductor:
@@ -99,40 +104,6 @@ class SharedMigrations:
         """See `godwit.control.Migrations.announce`."""
         with self._conducting.turn() as conductor:
             conductor.announce(kind, **values)
-
-
-class PlanningThread:
-    """Runs planners on threads that can be given up.
-
-    A thread cannot be ended from outside; one that was given up goes on by itself, and nothing
-    else is planned until it has returned.
-    """
-
-    def __init__(self) -> None:
-        self._given_up: threading.Thread | None = None
-
-    def __call__(self, plan: Callable[[], Solution], *, time_limit_s: float) -> Solution:
-        """See `godwit.control.PlannerRunner`."""
-        if self._given_up is not None and self._given_up.is_alive():
-            raise TimeoutError
-        made: list[Solution] = []
-        failed: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                made.append(plan())
-            except BaseException as error:  # noqa: BLE001  raised again where it was asked for
-                failed.append(error)
-
-        thread = threading.Thread(target=work, name="godwit-planner", daemon=True)
-        thread.start()
-        thread.join(time_limit_s)
-        if thread.is_alive():
-            self._given_up = thread
-            raise TimeoutError
-        if failed:
-            raise failed[0]
-        return made[0]
 
 
 class SteadyClock:
@@ -161,7 +132,15 @@ class Controlling:
         Component → key group → bytes of state when the run begins.
     past
         Events of earlier runs, oldest first.
+
+    Attributes
+    ----------
+    backlog_rows
+        Called after every epoch: rows that the sources hold back, or ``None`` where nobody knows.
+        Nobody does, until somebody who does puts something else in its place.
     """
+
+    backlog_rows: Callable[[], int | None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -181,7 +160,6 @@ class Controlling:
             migrations=self._migrations,
             pool=pool,
             clock=self._clock,
-            run_planner=PlanningThread(),
             state_bytes=state_bytes,
             past=past,
         )
@@ -202,7 +180,9 @@ class Controlling:
 
     def observe(self, epoch: EpochObserved) -> None:
         """Hand over what an epoch did; returns at once."""
-        self._told.put(lambda: self._controller.observe(epoch))
+        self._told.put(
+            lambda: self._controller.observe(replace(epoch, backlog_rows=self.backlog_rows()))
+        )
 
     def scaled_by_hand(self) -> None:
         """Let the controller know that somebody set the number of executors."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["offsets_behind", "source_figures", "sources_of", "with_sources"]
+__all__ = ["offsets_behind", "rows_held_back", "source_figures", "sources_of", "with_sources"]
 
 
 def sources_of(query: StreamingQuery) -> dict[str, Any] | None:
@@ -36,6 +36,23 @@ def sources_of(query: StreamingQuery) -> dict[str, Any] | None:
         "batchId": progress["batchId"],
         "sources": source_figures(progress["sources"]),
     }
+
+
+def rows_held_back(query: StreamingQuery) -> int | None:
+    """Count the rows that sources had for the last micro-batch that Spark noted, and held back.
+
+    An offset counts as a row, which Kafka's are.
+
+    Returns
+    -------
+    int
+        ``None`` before Spark knows, and where no source tells what it has (files do not).
+    """
+    progress = query.lastProgress
+    sources = progress["sources"] if progress else ()
+    told = [offsets_behind(s.get("endOffset"), s.get("latestOffset")) for s in sources]
+    known = [count for count in told if count is not None]
+    return sum(known) if known else None
 
 
 def with_sources(progress: Iterable[dict[str, Any]], query: StreamingQuery) -> list[dict[str, Any]]:

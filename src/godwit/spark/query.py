@@ -19,7 +19,7 @@ from godwit.spark.ending import Ending
 from godwit.spark.failures import epoch_failed
 from godwit.spark.migrations import Migration
 from godwit.spark.plans import checked_bounds, checked_strategy, target_of
-from godwit.spark.progress_sources import sources_of, with_sources
+from godwit.spark.progress_sources import rows_held_back, sources_of, with_sources
 from godwit.spark.quiet_epochs import QuietEpochs
 from godwit.spark.scalable import Scalable
 
@@ -88,6 +88,8 @@ class Query(Scalable):
             close=self._close_run,
         )
         dispatcher.sample("sources", partial(sources_of, spark))
+        if run.controlling is not None:
+            run.controlling.backlog_rows = partial(rows_held_back, spark)
         _open.add(self)
         self._quiet = QuietEpochs(run=run, driver=driver, spark_query=spark, ending=self._ending)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -275,6 +276,35 @@ def test_an_executor_that_comes_late_is_planned_for_as_soon_as_it_is_there() -> 
     assert min(after) - joined < 1.5
 
 
+def test_an_executor_that_is_still_being_emptied_stays_when_it_is_needed_again() -> None:
+    """After the cool-down, and before anybody new is asked for."""
+    settings = control(
+        scaling=utilisation(0.6), cool_down=PERIOD_S, budget=Budget(max_moves=1), most=6
+    )
+    part = Part(rows=np.full(64, 20.0))
+    world = World({"sum": part}, FOUR, settings=settings)
+    while not world.told(events.ScaledIn):
+        world.run(PERIOD_S)
+    (scaled_in,) = world.told(events.ScaledIn)
+    part.rows = np.full(64, 90.0)
+    world.run(4 * PERIOD_S)
+    scaled_out = world.told(events.ScaledOut)[0]
+    assert set(scaled_out.kept) == set(scaled_in.executors)
+    assert scaled_out.at_s - scaled_in.at_s >= PERIOD_S
+    assert {e.executor for e in world.told(events.ExecutorKept)} == set(scaled_out.kept)
+    assert sum(world.pool.asked) == world.told(events.ScaledOut)[-1].wanted - len(FOUR)
+    assert not world.told(events.ExecutorsReturned)
+    assert not world.conductor.view.draining
+
+
+def test_what_was_drained_by_hand_leaves_also_when_load_rises() -> None:
+    world = World({"sum": Part(rows=np.full(64, 20.0))}, FOUR, settings=control(scaling=fixed(4)))
+    world.conductor.drain("e3")
+    world.run(4 * PERIOD_S)
+    assert "e3" in world.conductor.view.draining
+    assert world.pool.asked == [1]
+
+
 def test_a_cluster_that_refuses_is_told_of_once_and_asked_again_after_the_cool_down() -> None:
     part = Part(rows=np.full(64, 60.0))
     world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6)))
@@ -425,6 +455,33 @@ def test_a_planner_that_cannot_take_the_problem_says_why() -> None:
     world.run(2 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert "the current assignment is not made of intervals" in failed.reason
+
+
+def test_a_planner_that_never_returns_is_not_waited_for_stage_after_stage() -> None:
+    waited: list[float] = []
+
+    def slow(plan: Callable[[], Solution], *, time_limit_s: float) -> Solution:
+        waited.append(time_limit_s)
+        time.sleep(time_limit_s)
+        raise TimeoutError
+
+    parts = {name: Part(rows=skewed()) for name in ("one", "two", "three")}
+    World(parts, FOUR, settings=control(planning_limit=0.02), run_planner=slow).run(PERIOD_S)
+    assert len(waited) == 1
+
+
+def test_a_scaling_function_that_never_returns_is_given_up_and_the_stream_is_still_balanced() -> (
+    None
+):
+    def thinks(_situation: object) -> int:
+        raise TimeoutError  # as whoever runs it would
+
+    settings = control(scaling=thinks, planning_limit=2.0)
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings)
+    world.run(3 * PERIOD_S)
+    (failed,) = world.told(events.PlannerFailed)
+    assert (failed.planner, failed.reason) == ("thinks", "it has not returned after 2 s")
+    assert world.distance("sum") < 0.1
 
 
 def test_a_scaling_function_that_raises_is_told_of_and_the_stream_is_still_balanced() -> None:

@@ -99,6 +99,20 @@ def test_a_latency_out_of_reach_says_the_best_that_can_be_had(
     assert re.search(said, wanted.unattainable)
 
 
+def test_what_sources_hold_back_is_to_be_worked_off_in_time() -> None:
+    model = latency("300 milliseconds", catch_up="30 seconds")
+    behind = model.wanted(situation(backlog_rows=120_000))
+    assert behind.numbers["backlog_rows"] == 120_000
+    twice = situation(
+        offered=8.0,
+        arrival_per_s=8000.0,
+        stations={"sum": Station(arrival_per_s=8000.0, service_per_s=1000.0)},
+    )
+    assert behind.executors == model.wanted(twice).executors
+    assert behind.executors > model.wanted(situation(backlog_rows=0)).executors
+    assert model.wanted(situation(backlog_rows=5, arrival_per_s=0.0)).executors
+
+
 def test_a_script_says_what_it_said_last() -> None:
     script = scripted({"1 minute": 4, 0: 2, 120: 3})
     said = [script.wanted(situation(now_s=t)).executors for t in (0, 59, 60, 119, 120, 999)]
@@ -120,6 +134,7 @@ def test_a_function_may_say_a_number_or_a_whole_answer() -> None:
         (lambda: utilisation(0.5, slack=1.0), "slack of 1.0 is none"),
         (lambda: latency("2 parsecs"), "latency target is '2 parsecs'"),
         (lambda: latency(0), "latency target is 0"),
+        (lambda: latency(1, catch_up=0), "time to catch up is 0"),
         (lambda: fixed(0), "cannot be 0 executors"),
         (lambda: fixed(2.5), "cannot be 2.5 executors"),  # type: ignore[arg-type]
         (lambda: scripted({}), "script for the number of executors is empty"),

@@ -114,11 +114,11 @@ def test_rows_of_which_nothing_tells_when_they_arrived_arrived_as_they_were_take
     assert period.demand == pytest.approx(1.0)
 
 
-def test_where_sources_say_what_they_have_the_backlog_counts() -> None:
+def test_what_sources_hold_back_has_arrived_all_the_same() -> None:
     statistics = Statistics(ONE, 0.0, {})
     statistics.observe(epoch(0, 100, 1.0, backlog=0), 1.0)
     statistics.close(1.0)
-    # 300 rows/s arrive, of which 100 are taken.
+    # 300 rows/s arrive, of which the source gives 100.
     for n in (1, 2, 3):
         statistics.observe(epoch(n, 100, 1.0, backlog=200 * n), n + 1.0)
     period = statistics.close(4.0)

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 from tests.oracles.controlled import Part, World
 
 from godwit.control import Control, EpochObserved
 from godwit.dataflow.compiled import UpstreamInput
 from godwit.model import events
 from godwit.spark.conducting import Conducting
-from godwit.spark.controlling import Controlling, PlanningThread, past_decisions, topology_of
+from godwit.spark.controlling import Controlling, past_decisions, topology_of
 from godwit.state.journal import JournalWriter
 from godwit.state.storage import CheckpointStorage
 
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from godwit.planning import Solution
+    import pytest
+
 
 PATIENCE_S = 30.0
 
@@ -53,34 +53,6 @@ def test_components_of_a_level_are_a_stage() -> None:
     topology = topology_of(flow(["a", "b"], ["c"], feeds=(("a", "c"), ("b", "c"))))
     assert topology.stages == (("of a", "of b"), ("of c",))
     assert topology.downstream == (("of a", "of c"), ("of b", "of c"))
-
-
-# -- planners -------------------------------------------------------------------------------------
-
-
-def test_a_planner_that_is_given_up_leaves_room_for_others_only_once_it_has_returned() -> None:
-    run, go_on = PlanningThread(), threading.Event()
-    made: Any = object()
-
-    def waits() -> Solution:
-        go_on.wait(PATIENCE_S)
-        return made  # type: ignore[no-any-return]
-
-    with pytest.raises(TimeoutError):
-        run(waits, time_limit_s=0.02)
-    with pytest.raises(TimeoutError):
-        run(lambda: made, time_limit_s=PATIENCE_S)
-    go_on.set()
-    until(lambda: not any(t.name == "godwit-planner" for t in threading.enumerate()))
-    assert run(lambda: made, time_limit_s=PATIENCE_S) is made
-
-
-def test_what_a_planner_raises_is_raised_where_it_was_asked_for() -> None:
-    def fails() -> Solution:
-        raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        PlanningThread()(fails, time_limit_s=PATIENCE_S)
 
 
 # -- the thread -----------------------------------------------------------------------------------

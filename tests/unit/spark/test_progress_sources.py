@@ -8,7 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from godwit.spark.progress_sources import offsets_behind, source_figures, sources_of
+from godwit.spark.progress_sources import (
+    offsets_behind,
+    rows_held_back,
+    source_figures,
+    sources_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +62,20 @@ def test_a_source_s_figures_are_plain_values_that_json_can_hold() -> None:
 
 def test_a_query_without_progress_says_nothing() -> None:
     assert sources_of(cast("Any", SimpleNamespace(lastProgress=None))) is None
+
+
+@pytest.mark.parametrize(
+    ("sources", "held_back"),
+    [
+        ([{"endOffset": {"t": {"0": 5}}, "latestOffset": {"t": {"0": 905}}}], 900),
+        ([{"endOffset": 5, "latestOffset": 5}, {"endOffset": {"logOffset": 2}}], 0),
+        ([{"endOffset": {"logOffset": 2}, "latestOffset": None}], None),
+        ([], None),
+    ],
+)
+def test_what_sources_hold_back_is_told_in_rows(
+    sources: list[dict[str, Any]], held_back: int | None
+) -> None:
+    query = SimpleNamespace(lastProgress={"batchId": 1, "sources": sources})
+    assert rows_held_back(cast("Any", query)) == held_back
+    assert rows_held_back(cast("Any", SimpleNamespace(lastProgress=None))) is None

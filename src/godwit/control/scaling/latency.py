@@ -13,13 +13,17 @@ for its end.  Together
 
 .. math:: E[T](n) = \frac{1}{\lambda_0} \sum_j \lambda_j E[T_j](k_j) + 1.5\,\frac{F}{1 - \rho(n)}.
 
+Rows that sources hold back (`Situation.backlog_rows`) wait besides, for as long as there are any.
+They are to be worked off within a set time, so they count as so many more rows a second for which
+the target is to be met; otherwise a stream that just keeps up would stay behind for good.
+
 Invariant: both parts fall with every executor, so the fewest that meet the target are found by
 halving.  What they fall to with ever more executors is the best that can be had.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,12 +85,29 @@ def _fewest(situation: Situation, target_s: float) -> int | None:
     return low
 
 
+def _catching_up(situation: Situation, within_s: float) -> Situation:
+    """Return the situation in which what is held back is worked off in some time, too."""
+    if not situation.backlog_rows or situation.arrival_per_s <= 0:
+        return situation
+    more = 1 + situation.backlog_rows / (within_s * situation.arrival_per_s)
+    return replace(
+        situation,
+        offered=situation.offered * more,
+        arrival_per_s=situation.arrival_per_s * more,
+        stations={
+            name: replace(station, arrival_per_s=station.arrival_per_s * more)
+            for name, station in situation.stations.items()
+        },
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """See `latency`."""
 
     target_s: float
     slack: float
+    catch_up_s: float
     name: str = "latency"
     paced: bool = True
 
@@ -97,6 +118,9 @@ class Latency:
             "arrival_per_s": situation.arrival_per_s,
             "epoch_s": situation.epoch_s,
         }
+        if situation.backlog_rows:
+            numbers["backlog_rows"] = situation.backlog_rows
+        situation = _catching_up(situation, self.catch_up_s)
         predicted_s = predicted_latency_s(situation, max(situation.executors, 1))
         if np.isfinite(predicted_s):
             numbers["predicted_s"] = predicted_s
@@ -133,7 +157,7 @@ class Latency:
         )
 
 
-def latency(target: Duration, *, slack: float = 0.2) -> Latency:
+def latency(target: Duration, *, slack: float = 0.2, catch_up: Duration = 60.0) -> Latency:
     """Scale so that rows take a set time on average, from their arrival to their epoch's commit.
 
     Parameters
@@ -142,11 +166,17 @@ def latency(target: Duration, *, slack: float = 0.2) -> Latency:
         Such as ``"2 seconds"``, or a number of seconds.
     slack
         Executors go only if the rest would stay under the target by this share of it.
+    catch_up
+        Time within which rows that sources hold back are to be worked off.
 
     Raises
     ------
     InvalidControlError
-        If the target is no time.
+        If the target or `catch_up` is no time.
     """
     check_slack(slack)
-    return Latency(target_s=seconds(target, "The latency target"), slack=slack)
+    return Latency(
+        target_s=seconds(target, "The latency target"),
+        slack=slack,
+        catch_up_s=seconds(catch_up, "The time to catch up"),
+    )

@@ -54,7 +54,8 @@ class Situation:
     waits_for_epochs
         Whether rows wait for the end of an epoch.
     backlog_rows
-        Rows that the sources have and the stream has not; ``None`` where they do not say.
+        Rows that the sources held back at last, since they give no more than so many at once;
+        ``None`` where they do not say.
     """
 
     now_s: float

@@ -160,11 +160,20 @@ class _Scaling(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledOut(_Scaling):
-    """More executors were asked for: `before` are there or on their way, `wanted` are to be."""
+    """More executors are to work: `before` do or are on their way, `wanted` are to be.
+
+    Attributes
+    ----------
+    kept
+        Those of them that were to leave, were still there, and stay; the others were asked for.
+    """
+
+    kept: tuple[str, ...] = ()
 
     def _line(self) -> str:
         more = counted(self.wanted - self.before, "more executor")
-        return f"scaling out, {more} for {self.wanted}: {self.reason}{_told(self.numbers)}"
+        kept = f", keeping {', '.join(self.kept)}" if self.kept else ""
+        return f"scaling out, {more} for {self.wanted}{kept}: {self.reason}{_told(self.numbers)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,13 @@ import numpy as np
 from godwit.planning import metrics
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import FloatArray, IndexArray, IntArray
+    from godwit.planning.arrays import BoolArray, FloatArray, IndexArray, IntArray
     from godwit.planning.problem import Problem
 
 __all__ = ["load_distance_bound"]
 
-_ROUNDS = 60
+_PRECISION = 1e-9
+"""Share of the mean to which the bound is found; plans are compared to a millionth of it."""
 _SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 """λ: how much of a move counts where it is given; the rest counts where it is taken."""
 
@@ -33,7 +34,7 @@ def load_distance_bound(problem: Problem) -> float:
     """Lower bound of d (see `godwit.planning.allocation.model`), in the problem's unit of load.
 
     Considers moves, bytes, and that the heaviest key group has to be somewhere.
-    O((m log m) + 60·n) time.
+    O(m log m) time.
     """
     mean, speed = metrics.mean_index(problem), problem.speed
     load = metrics.loads(problem, problem.current)
@@ -54,7 +55,7 @@ def load_distance_bound(problem: Problem) -> float:
     low, high = floor, reached
     if not checks or _possible(checks, load, speed, mean=mean, available=available, distance=low):
         return low
-    for _ in range(_ROUNDS):
+    while high - low > _PRECISION * mean:
         middle = (low + high) / 2
         if _possible(checks, load, speed, mean=mean, available=available, distance=middle):
             high = middle
@@ -101,38 +102,40 @@ class _MoveCount:
 
     def __init__(self, problem: Problem, weight: FloatArray, limit: int) -> None:
         self._limit = limit
-        self._draining = problem.draining
         ascending = np.sort(weight)
         self._takes = _sums(ascending[:limit]), _sums(ascending[::-1][:limit])
-        self._gives = []
+        least, most = [], []
         for e in range(problem.num_executors):
             mine = np.sort(weight[problem.current == e])
-            self._gives.append((_sums(mine[:limit]), _sums(mine[::-1][:limit])))
+            least.append(_sums(mine[:limit]))
+            most.append(_sums(mine[::-1][:limit]))
+        # Executor after executor: one entry for every number of key groups that it could give.
+        sizes = np.array([len(sums) for sums in most])
+        self._first = np.cumsum(sizes) - sizes
+        self._of = np.repeat(np.arange(len(sizes)), sizes)
+        self._count = np.arange(len(self._of)) - self._first[self._of]
+        self._given = np.concatenate(least), np.concatenate(most)
+        self._drains = problem.draining[self._of]
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
-        total = np.zeros(len(_SHARES))
-        for e in np.flatnonzero((excess > 0) | (missing > 0)).tolist():
-            given, taken = self._ways(e, float(excess[e]), float(missing[e]))
-            if len(given) == 0:
-                return False
-            total += (_SHARES[:, None] * given + (1 - _SHARES[:, None]) * taken).min(axis=1)
+        taken, possible = self._taken(excess[self._of], missing[self._of])
+        share = _SHARES[:, None]
+        moves = np.where(possible, share * self._count + (1 - share) * taken, np.inf)
+        fewest = np.minimum.reduceat(moves, self._first, axis=1)
+        total = fewest[:, (excess > 0) | (missing > 0)].sum(axis=1)
         return bool(total.max() <= self._limit + 1e-6)
 
-    def _ways(self, e: int, excess: float, missing: float) -> tuple[IndexArray, IndexArray]:
-        """Numbers of key groups to give, and the least number to take with each."""
-        least_given, most_given = self._gives[e]
+    def _taken(self, excess: FloatArray, missing: FloatArray) -> tuple[IndexArray, BoolArray]:
+        """Least number to take with each number given, and whether there is one that will do."""
+        least_given, most_given = self._given
         least_taken, most_taken = self._takes
         slack = 1e-12 * float(most_taken[-1])
-        given = np.arange(len(least_given))
-        if self._draining[e]:
-            given = given[most_given >= excess - slack]
-            return given, np.zeros_like(given)
         # Taking more than this many only makes what has to be given more.
         taken = np.searchsorted(most_taken, missing + least_given - slack)
+        taken[self._drains] = 0
         enough = taken < len(most_taken)
-        given, taken = given[enough], taken[enough]
-        fits = least_taken[taken] - most_given[given] <= -excess + slack
-        return given[fits], taken[fits]
+        taken[~enough] = 0
+        return taken, enough & (least_taken[taken] - most_given <= -excess + slack)
 
 
 def _sums(values: FloatArray) -> FloatArray:

@@ -3,7 +3,7 @@
 CPU time of the controller's turns and of what it notes of every epoch, with the default planner,
 while keys are shuffled. Nothing else is counted: the simulator's own time is not the loop's.
 
-``python -m experiments.decision_time [--executors 256] [--operators 10] [--key-groups 8192]``
+``python -m benchmarks.decision_time [--executors 256] [--operators 10] [--key-groups 8192]``
 """
 
 from __future__ import annotations
