@@ -1,11 +1,13 @@
-"""``python -m tests.histories [--histories N] [--seed S] [--only SEED] [--baselines]``."""
+"""``python -m tests.histories [--histories N] [--seed S] [--only SEED] [--baselines] …``."""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
 from collections import Counter, defaultdict
+from functools import partial
 
 from tests import histories
 from tests.histories.drawing import BASELINES, PLANNED_BY, draw
@@ -35,12 +37,22 @@ def _tell(seed: int, planners: tuple[str, ...]) -> int:
     return bool(played.faults)
 
 
+def _judged(planners: tuple[str, ...], seed: int) -> tuple[str, list[str], bool, float]:
+    """Play one history; return its planner, faults, whether its balance was judged, CPU time."""
+    began_s = time.process_time()
+    played = play(draw(seed, planners))
+    drawn = played.drawn
+    said = [f"seed {seed} ({drawn.planner}, {drawn.trouble}): {f}" for f in played.faults]
+    return drawn.planner, said, played.balance, time.process_time() - began_s
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=histories.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--histories", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="of the first history")
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=int, metavar="SEED", help="tell this history whole")
     parser.add_argument("--planner", choices=[*PLANNED_BY, *BASELINES], help="only this planner")
     parser.add_argument("--baselines", action="store_true", help="the baselines, to compare")
@@ -51,18 +63,19 @@ def main() -> int:
     if given.only is not None:
         return _tell(given.only, planners)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    began = time.process_time()
-    for seed in range(given.seed, given.seed + given.histories):
-        played = play(draw(seed, planners))
-        count = counts[played.drawn.planner]
-        count["histories"] += 1
-        count["broken"] += bool(played.faults)
-        for fault in played.faults:
-            drawn = played.drawn
-            print(f"seed {seed} ({drawn.planner}, {drawn.trouble}): {fault}", flush=True)
-    rows = [(name, str(c["histories"]), str(c["broken"])) for name, c in sorted(counts.items())]
-    print(table(("planner", "histories", "with a broken promise"), rows))
-    print(f"{time.process_time() - began:.0f} s of CPU time")
+    cpu_s, seeds = 0.0, range(given.seed, given.seed + given.histories)
+    with multiprocessing.Pool(given.processes) as pool:
+        for planner, said, balance, took_s in pool.imap(partial(_judged, planners), seeds, 16):
+            counts[planner].update(histories=1, broken=bool(said), balance=balance)
+            cpu_s += took_s
+            for line in said:
+                print(line, flush=True)
+    rows = [
+        (name, str(c["histories"]), str(c["balance"]), str(c["broken"]))
+        for name, c in sorted(counts.items())
+    ]
+    print(table(("planner", "histories", "balance judged", "with a broken promise"), rows))
+    print(f"{cpu_s:.0f} s of CPU time")
     return any(c["broken"] for c in counts.values())
 
 

@@ -11,6 +11,7 @@ from godwit.control import Control
 from godwit.control.scaling import utilisation
 from godwit.migration import Bounds
 from godwit.model.assignment import Assignment
+from godwit.planning import Limits
 from godwit.planning.registry import PLANNERS
 from godwit.sim import (
     Cluster,
@@ -32,11 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["BASELINES", "PERIOD_S", "PLANNED_BY", "TROUBLES", "Drawn", "Trouble", "draw"]
 
-Trouble = Literal["noise", "shift", "step up", "step down", "death", "late", "drain", "straggler"]
+Trouble = Literal[
+    "noise", "shift", "step up", "step down", "death", "late", "drain", "straggler", "all at once"
+]
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 PERIOD_S = 5.0
-_TROUBLE_S = 6 * PERIOD_S
-_DURATION_S = 16 * PERIOD_S
+_TROUBLE_S = 4 * PERIOD_S
+_AFTER_S = 8 * PERIOD_S
+_AFTER_LONG_S = 14 * PERIOD_S
+_TRIGGER_S = PERIOD_S / 4
+"""Four epochs a period, one more than the loop waits for: more of them show nothing else."""
 
 _ROW_MS = 0.2
 """Some thousand rows an executor and period, so that chance alone does not look like imbalance."""
@@ -51,6 +57,8 @@ BASELINES: tuple[str, ...] = tuple(
 )
 
 _INTERVALS = ("ssm", "simple_ssm", "oms", "mtm", "storm_default")
+_FEW: Mapping[str, int] = {"simple_ssm": 32, "mtm": 16}
+"""Planners that look at all assignments there are, and key groups that they can do with."""
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "milp": {"node_limit": 1, "rounds": 1},
     "albic": {"node_limit": 1},
@@ -68,7 +76,7 @@ class Drawn:
     planner, trouble
         Who plans, and what happens.
     at_s
-        When it happens.
+        When it has happened; of several troubles, the last one.
     scenario, settings
         What runs, and how it is controlled.
     drains
@@ -90,37 +98,36 @@ def draw(seed: int, planners: Sequence[str] = PLANNED_BY) -> Drawn:
     planner = planners[seed % len(planners)]
     trouble = TROUBLES[seed // len(planners) % len(TROUBLES)]
     at_s = float(_TROUBLE_S + rng.uniform(0, PERIOD_S))
+    everything = trouble == "all at once"
     intervals = planner in _INTERVALS
-    executors = int(rng.integers(3, 5) if planner == "simple_ssm" else rng.integers(5, 9))
-    key_groups = 32 if planner == "simple_ssm" else int(rng.choice([128, 192]))
+    executors = int(rng.integers(3, 5) if planner in _FEW else rng.integers(5, 9))
+    key_groups = _FEW.get(planner) or int(rng.choice([128, 192]))
     cores = int(rng.integers(1, 3))
-    load = float(rng.uniform(0.3, 0.55))
+    # Steady input is to lie between too little and too much for the executors that there are.
+    load = float(rng.uniform(0.5, 0.55) if trouble == "noise" else rng.uniform(0.3, 0.55))
     rows_per_s = load * executors * cores * 1000 / _ROW_MS
     surges: tuple[Surge, ...] = ()
-    scaling = None
-    if trouble in ("step up", "late"):
+    if trouble in ("step up", "late") or everything:
         rows_per_s *= 0.4
         surges = (Surge(start_s=at_s, end_s=float("inf"), factor=float(rng.uniform(2.5, 4))),)
     elif trouble == "step down":
         surges = (Surge(start_s=at_s, end_s=float("inf"), factor=float(rng.uniform(0.2, 0.4))),)
-    if surges:
-        scaling = utilisation()
     machine = Machine(cores=cores)
-    late = trouble == "late"
+    late = trouble == "late" or everything
+    long = late or trouble == "straggler"  # whose epochs, and so periods, are long at first
+    slow = Slowdown(executor="2", start_s=at_s, factor=float(rng.uniform(2, 4)))
+    # All at once is within two epochs; the executors that are asked for come late besides.
+    dies_s = at_s - float(rng.uniform(0, 2 * _TRIGGER_S)) if everything else at_s
     cluster = Cluster(
         machines=(machine,) * executors,
         added=machine,
-        deaths=(Death(executor="1", at_s=at_s),) if trouble == "death" else (),
-        slowdowns=(
-            (Slowdown(executor="1", start_s=at_s, factor=float(rng.uniform(2, 4))),)
-            if trouble == "straggler"
-            else ()
-        ),
+        deaths=(Death(executor="1", at_s=dies_s),) if trouble == "death" or everything else (),
+        slowdowns=(slow,) if trouble == "straggler" or everything else (),
         pool=Pool(
             most=int(rng.integers(executors, 4 * executors)) if late else None,
-            start_s=(2.0, 15.0) if late else (1.0, 3.0),
+            start_s=(2.0, 10.0) if late else (1.0, 3.0),
             never=0.3 if late else 0.0,
-            patience_s=20.0,
+            patience_s=12.0,
         ),
     )
     chained = planner == "albic" or (not intervals and bool(rng.random() < 0.3))
@@ -134,9 +141,9 @@ def draw(seed: int, planners: Sequence[str] = PLANNED_BY) -> Drawn:
             zipf=float(rng.uniform(0, 0.7)),
             shifts_s=(at_s,) if trouble == "shift" else (),
         ),
-        duration_s=_DURATION_S,
-        trigger_s=0.5,
-        max_rows=int(4 * rows_per_s / len(components)),
+        duration_s=_TROUBLE_S + (_AFTER_LONG_S if long else _AFTER_S),
+        trigger_s=_TRIGGER_S,
+        max_rows=int(8 * _TRIGGER_S * rows_per_s / len(components)),
         costs=_COSTS,
         assignments={c.name: _first(c, executors, cores) for c in components} if intervals else {},
     )
@@ -148,14 +155,23 @@ def draw(seed: int, planners: Sequence[str] = PLANNED_BY) -> Drawn:
         scenario=scenario,
         settings=Control(
             planner=planner,
-            options=_OPTIONS.get(planner, {}),
+            options=_sizes(executors) if planner == "mtm" else _OPTIONS.get(planner, {}),
             period=PERIOD_S,
-            scaling=scaling,
+            # Few key groups are coarse ones: no ranges of them are within a tenth of the mean.
+            limits=Limits(tau=0.5) if planner == "mtm" else Limits(),
+            scaling=utilisation() if surges or trouble == "noise" else None,
             most=4 * executors,
             bounds=Bounds(max_moves=int(rng.integers(4, 33)), max_bytes=16 * 2**20),
         ),
         drains="0" if trouble == "drain" else "",
     )
+
+
+def _sizes(executors: int) -> Mapping[str, Any]:
+    """Numbers of executors to expect, each as likely after each."""
+    sizes = list(range(1, executors + 2))
+    each = np.full((len(sizes), len(sizes)), 1 / len(sizes)).tolist()
+    return {"transitions": {"sizes": sizes, "probability": each}}
 
 
 def _components(key_groups: int, *, chained: bool) -> tuple[Component, ...]:

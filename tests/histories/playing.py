@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.histories.promises import Watched, broken
+from tests.histories.promises import Watched, broken, uneven
 
 from godwit.sim import Simulation, controlled_by
 
@@ -25,6 +25,8 @@ class Played:
     drawn: Drawn
     simulation: Simulation
     faults: list[str]
+    balance: bool
+    """Whether it went on for long enough after everything that its balance could be judged."""
 
 
 def play(drawn: Drawn) -> Played:
@@ -37,15 +39,17 @@ def play(drawn: Drawn) -> Played:
         return watching[-1]
 
     simulation = Simulation(drawn.scenario, seed=drawn.seed, control=control)
+    balance: list[str] | None = None
     try:
         simulation.run()
+        balance = uneven(drawn, simulation)
         end_s = simulation.now_s() + _SETTLE_S
         while simulation.now_s() < end_s and _goes_on(simulation):
             simulation.step()
-        faults = broken(drawn, simulation, watching[0])
+        faults = [*broken(drawn, simulation, watching[0]), *(balance or [])]
     except Exception:  # noqa: BLE001  nothing may stop the loop: that is a promise too
         faults = [traceback.format_exc()]
-    return Played(drawn=drawn, simulation=simulation, faults=faults)
+    return Played(drawn=drawn, simulation=simulation, faults=faults, balance=balance is not None)
 
 
 def _goes_on(simulation: Simulation) -> bool:

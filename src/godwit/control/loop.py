@@ -137,7 +137,10 @@ class Controller:
         self._resizing.give_back(view)
         came = view.executors.keys() - self._known
         self._known = frozenset(view.executors)
-        if not view.executors or self._settings.policy == "static":
+        if not view.executors:
+            self._resizing.begin_anew(now_s)
+            return
+        if self._settings.policy == "static":
             return
         if self._due(view, now_s):
             self._period = self._statistics.close(now_s)

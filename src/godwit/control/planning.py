@@ -204,13 +204,14 @@ class Planning:
         """Say how many moves a planner may make, one after the other until it is even enough.
 
         Few are asked for first: with all moves to spend, a planner spends them on the last per
-        mille. Twice as many as it takes to shed what is above the mean suffice as a rule.
+        mille. Twice as many as it takes to shed what is above the mean suffice as a rule; where all
+        questions together are large nobody is asked twice.
         """
         known, most = self._settings.registered, problem.limits.max_moves
         if known is None or "max_moves" in known.refuses or self._settings.policy != _BY_PLAN:
             return (most,)
         few = 2 * _excess_key_groups(problem) + 4
-        counts = (few, 4 * few)
+        counts = (few, 4 * few) if self._searched <= _WORK else (2 * few,)
         return tuple(n if most is None else min(n, most) for n in counts)
 
     def _guarded(self, problem: Problem) -> Solution | None:

@@ -48,7 +48,7 @@ class Resizing:
         self._limit_s = seconds(settings.planning_limit, "The setting planning_limit")
         self._pace = Pace(cool_down_s=settings.cool_down_s)
         self._empty_since: dict[str, int] = {}
-        self._refused = ""
+        self._refused, self._begun_anew_s = "", float("-inf")
         self.draining: frozenset[str] = frozenset()
 
     def recall(self, event: events.Event) -> None:
@@ -86,6 +86,22 @@ class Resizing:
             return
         self.draining -= set(ready)
         self._returned(ready)
+
+    def begin_anew(self, now_s: float) -> None:
+        """Ask for executors where none is left, and nothing is measured to go by."""
+        pool, least = self._pool, self._settings.least
+        if pool is None or self._settings.scaling_model is None or pool.view.pending:
+            return
+        if now_s - self._begun_anew_s < self._settings.cool_down_s:
+            return
+        self._begun_anew_s = now_s
+        self._pace.decided("out", now_s)
+        try:
+            pool.add(least)
+        except GodwitError as error:
+            self._refuse(0, least, str(error), {})
+            return
+        self._tell(events.ScaledOut, before=0, wanted=least, reason="no executor is left")
 
     def _returned(self, ready: tuple[str, ...]) -> None:
         for name in ready:

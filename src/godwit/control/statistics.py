@@ -356,7 +356,8 @@ class Statistics:
         rows[began == before] = 0.0
         rates = []
         for since_s in (self.began_s, now_s - _RECENT * (now_s - self.began_s)):
-            counted = began >= since_s
+            # The last epoch counts in any case: when a stream falls behind, few begin.
+            counted = began >= min(since_s, began[-1])
             passed_s = float((began - before)[counted].sum())
             if passed_s > 0:
                 rates.append(float(rows[counted].sum()) / passed_s)

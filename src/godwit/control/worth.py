@@ -68,10 +68,9 @@ class Terms:
     even_enough
         At which such difference a plan is cut short.
     least_gain
-        By how much of the mean the busiest executor must be relieved.
+        By how much of the mean the busiest executor must be relieved, or the load distance fall.
     least_busy
-        By how much of its time the busiest executor must be relieved: on a stream with little to
-        do nothing moves.
+        The same as a share of an executor's time: on a stream with little to do nothing moves.
     horizon_s
         How long the load is taken to stay as it is.
     seconds_per_byte
@@ -252,9 +251,11 @@ def _reason(problem: Problem, verdict: Verdict, terms: Terms) -> str:
     if not (spares and stays_even):
         if verdict.distance_before <= terms.max_load_distance:
             return "the load is even enough"
-        if verdict.relief < terms.least_gain * mean:
-            return "no plan relieves the busiest executor"
-        if verdict.relief < terms.least_busy:
+        # An idle executor is uneven, too, and filling it relieves each of the others by little.
+        evened = max(verdict.relief, (verdict.distance_before - verdict.distance_after) * mean)
+        if evened < terms.least_gain * mean:
+            return "no plan makes the load more even"
+        if evened < terms.least_busy:
             return "there is too little to do"
     if verdict.gain_s <= verdict.cost_s:
         return "moving the state costs more than it gains"

@@ -64,6 +64,16 @@ def test_an_even_stream_is_left_alone_and_that_is_said_once() -> None:
     assert skipped.reason == "the load is even enough"
 
 
+def test_an_executor_with_too_little_to_do_is_uneven_too() -> None:
+    """Nobody has much too much: each of the others is relieved by 4 % of the mean."""
+    per_s = np.full(256, 750.0)
+    per_s[3::4] *= 0.85
+    world = World({"sum": Part(rows=per_s, row_s=1e-5)}, FOUR, settings=control())
+    assert world.run(PERIOD_S - 1).distance("sum") > 0.11
+    world.run(2 * PERIOD_S)
+    assert world.distance("sum") < 0.1
+
+
 def test_a_stream_with_little_to_do_is_left_alone() -> None:
     idle = World({"sum": Part(rows=skewed(), row_s=1e-6)}, FOUR, settings=control())
     idle.run(3 * PERIOD_S)

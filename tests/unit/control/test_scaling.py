@@ -164,6 +164,13 @@ def test_between_too_few_and_too_many_nothing_changes() -> None:
         assert pace.step(wanting(3, 5), situation(), PoolView(), paced=True).kind == "stay"
 
 
+def test_who_needs_more_gets_to_where_noise_asks_for_no_more() -> None:
+    pace = Pace(cool_down_s=30.0)
+    assert pace.step(wanting(6, 9), situation(), PoolView(), paced=True).executors == 7
+    kept = Pace(cool_down_s=30.0)
+    assert kept.step(wanting(6, 9), situation(most=6), PoolView(), paced=True).executors == 6
+
+
 def test_a_decision_is_not_taken_back_within_the_cool_down() -> None:
     pace = Pace(cool_down_s=30.0)
     pace.decided("out", NOW_S)

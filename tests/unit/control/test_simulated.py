@@ -70,6 +70,16 @@ def told(simulation: Simulation, *kinds: type[events.Event]) -> list[Any]:
     return [event for event in simulation.history.events if isinstance(event, kinds)]
 
 
+def test_where_no_executor_is_left_another_is_asked_for_and_no_row_is_lost() -> None:
+    cluster = Cluster(machines=(Machine(cores=2),), deaths=(Death(executor="0", at_s=9.0),))
+    given = scenario(cluster=cluster, rate=Rate(rows_per_s=500))
+    simulation = Simulation(given, seed=2, control=controlled(scaling=utilisation()))
+    simulation.run(settle_s=10)
+    (asked, *_) = told(simulation, events.ScaledOut)
+    assert (asked.before, asked.wanted, asked.reason) == (0, 1, "no executor is left")
+    check_rows(simulation)
+
+
 @pytest.mark.parametrize("policy", ["resource_centric", "executor_centric"])
 def test_an_executor_that_dies_with_key_groups_of_others_on_it_loses_no_row(policy: str) -> None:
     cluster = Cluster(machines=(Machine(cores=2),) * 4, deaths=(Death(executor="2", at_s=17.0),))

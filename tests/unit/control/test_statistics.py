@@ -134,6 +134,14 @@ def test_a_step_late_in_the_period_is_seen_by_its_end() -> None:
     assert statistics.close(10.0).arrival_per_s == pytest.approx(400.0)
 
 
+def test_a_step_that_makes_epochs_long_is_seen_though_few_begin() -> None:
+    statistics = Statistics(ONE, 0.0, {})
+    for n in range(6):
+        statistics.observe(epoch(n, 100, 1.0), n + 1.0)
+    statistics.observe(epoch(6, 400, 4.0), 10.0)
+    assert statistics.close(10.0).arrival_per_s == pytest.approx(400.0)
+
+
 def test_epochs_without_figures_are_missing_and_the_others_stand_for_them() -> None:
     statistics = Statistics(ONE, 0.0, {})
     for n in range(4):

@@ -88,44 +88,47 @@ class AllocationSearch(Placement):
             self._apply(step)
 
     def _best_move(self, h: int, limit: float, *, spend: bool) -> _Step | None:
-        model = self.model
-        n = len(model.speed)
-        best: _Step | None = None
         # Where no move is left, only what moved already can go elsewhere for nothing.
         candidate = self.movable & (self._away if self._full(1, spend=spend) else True)
         held = self.place == h
-        mine = np.flatnonzero(held & candidate)
-        if len(mine):
-            weight = model.weight[mine]
-            executors = np.arange(n)
-            target = self._load + weight[:, None]
-            worst = np.maximum(
-                self._badness(target, slice(None)),
-                self._badness(self._load[h] - weight, h)[:, None],
-            )
-            allowed = model.stays | (self._way_back[mine][:, None] == executors)
-            allowed[:, h] = False
-            allowed &= self._affordable(mine[:, None], executors, spend=spend)
-            allowed &= self._fits(mine, executors)
-            best = self._pick(np.where(allowed, worst, np.inf), limit, mine, executors)
-        others = np.flatnonzero(~held & candidate)
-        if len(others):
-            weight, owner = model.weight[others], self.place[others]
-            worst = np.maximum(
-                self._badness(self._load[h] + weight, h),
-                self._badness(self._load[owner] - weight, owner),
-            )
-            target_h = np.array([h])
-            allowed = (
-                (model.stays[h] | (self._way_back[others] == h))
-                & self._affordable(others, np.full(len(others), h), spend=spend)
-                & self._fits(others, target_h)[:, 0]
-            )
-            bar = limit if best is None else best.worst
-            best = (
-                self._pick(np.where(allowed, worst, np.inf)[:, None], bar, others, target_h) or best
-            )
-        return best
+        # One with too much is helped only by what leaves it, one with too little by what comes.
+        if float(self._deviation()[h]) > 0:
+            return self._best_leaving(h, np.flatnonzero(held & candidate), limit, spend=spend)
+        return self._best_coming(h, np.flatnonzero(~held & candidate), limit, spend=spend)
+
+    def _best_leaving(self, h: int, mine: IndexArray, limit: float, *, spend: bool) -> _Step | None:
+        if not len(mine):
+            return None
+        model = self.model
+        weight, executors = model.weight[mine], np.arange(len(model.speed))
+        worst = np.maximum(
+            self._badness(self._load + weight[:, None], slice(None)),
+            self._badness(self._load[h] - weight, h)[:, None],
+        )
+        allowed = model.stays | (self._way_back[mine][:, None] == executors)
+        allowed[:, h] = False
+        allowed &= self._affordable(mine[:, None], executors, spend=spend)
+        allowed &= self._fits(mine, executors)
+        return self._pick(np.where(allowed, worst, np.inf), limit, mine, executors)
+
+    def _best_coming(
+        self, h: int, others: IndexArray, limit: float, *, spend: bool
+    ) -> _Step | None:
+        if not len(others):
+            return None
+        model = self.model
+        weight, owner = model.weight[others], self.place[others]
+        worst = np.maximum(
+            self._badness(self._load[h] + weight, h),
+            self._badness(self._load[owner] - weight, owner),
+        )
+        target_h = np.array([h])
+        allowed = (
+            (model.stays[h] | (self._way_back[others] == h))
+            & self._affordable(others, np.full(len(others), h), spend=spend)
+            & self._fits(others, target_h)[:, 0]
+        )
+        return self._pick(np.where(allowed, worst, np.inf)[:, None], limit, others, target_h)
 
     def _best_exchange(self, h: int, limit: float, *, spend: bool) -> _Step | None:
         held = self.place == h
