@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from godwit.control.planning import Planned
     from godwit.control.ports import Migrations
@@ -49,6 +49,11 @@ class Carrying:
     def under_way(self) -> dict[str, str]:
         """Component → id of its migration."""
         return {name: own.migration for name, own in self._own.items()}
+
+    def give_back(self, executors: Collection[str]) -> None:
+        """Need executors no more that own nothing any more and go: no plan ends by that."""
+        for name, own in self._own.items():
+            self._own[name] = replace(own, executors=own.executors.difference(executors))
 
     def look(self, view: ProtocolView) -> None:
         """Forget migrations that have ended; end those onto executors that are gone."""

@@ -134,7 +134,7 @@ class Controller:
         """Decide what is due, and have it carried out through the ports."""
         now_s, view = self._clock.now_s(), self._migrations.view
         self._look(view, now_s)
-        self._resizing.give_back(view)
+        self._carrying.give_back(self._resizing.give_back(view))
         came = view.executors.keys() - self._known
         self._known = frozenset(view.executors)
         if not view.executors:

@@ -62,10 +62,10 @@ class Resizing:
         """Forget executors that are gone."""
         self.draining &= view.draining
 
-    def give_back(self, view: ProtocolView) -> None:
+    def give_back(self, view: ProtocolView) -> tuple[str, ...]:
         """Give back executors that were to leave and are empty (Algorithm 1, lines 1 to 3)."""
         if self._pool is None:
-            return
+            return ()
         empty = {name for name in self.draining if _owns_nothing(view, name)}
         for name in empty:
             self._empty_since.setdefault(name, view.committed)
@@ -78,14 +78,17 @@ class Resizing:
             )
         )
         if not ready:
-            return
+            return ()
         try:
             self._pool.remove(ready)
         except GodwitError as error:
             self._refuse(len(view.executors), len(view.executors) - len(ready), str(error), {})
-            return
+            return ()
         self.draining -= set(ready)
-        self._returned(ready)
+        for name in ready:
+            self._empty_since.pop(name, None)
+        self._tell(events.ExecutorsReturned, executors=ready)
+        return ready
 
     def begin_anew(self, now_s: float) -> None:
         """Ask for executors where none is left, and nothing is measured to go by."""
@@ -102,11 +105,6 @@ class Resizing:
             self._refuse(0, least, str(error), {})
             return
         self._tell(events.ScaledOut, before=0, wanted=least, reason="no executor is left")
-
-    def _returned(self, ready: tuple[str, ...]) -> None:
-        for name in ready:
-            self._empty_since.pop(name, None)
-        self._tell(events.ExecutorsReturned, executors=ready)
 
     def decide(
         self,

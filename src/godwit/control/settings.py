@@ -190,8 +190,10 @@ class Control:
                 most=self.most,
             )
         model = self.scaling_model
-        asked = getattr(model, "executors", None)
-        if isinstance(asked, int) and not self.least <= asked <= (self.most or asked):
+        ordered = [getattr(model, "executors", None), *(n for _, n in getattr(model, "steps", ()))]
+        for asked in ordered:
+            if not isinstance(asked, int) or self.least <= asked <= (self.most or asked):
+                continue
             raise InvalidControlError(
                 f"{asked} executors are asked for, and the limits are {self.least} to {self.most}.",
                 remedy="Change one or the other.",

@@ -8,7 +8,7 @@ import pytest
 
 from godwit.control import Budget, Control
 from godwit.control.durations import seconds
-from godwit.control.scaling import fixed, utilisation
+from godwit.control.scaling import fixed, scripted, utilisation
 from godwit.model.errors import InvalidControlError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def keep(problem: Problem) -> Any:
         ({"policy": "anarchic"}, "no policy 'anarchic'. Use one of resource_centric"),
         ({"least": 4, "most": 2}, "least 4 executors and at most 2 contradict each other"),
         ({"scaling": fixed(9), "most": 4}, "9 executors are asked for, and the limits are 1 to 4"),
+        ({"scaling": scripted({0: 2, 60: 9}), "most": 4}, "9 executors are asked for, and the"),
         ({"scaling": "more"}, "given 'more' as its scaling model"),
         ({"period": "soon"}, "setting period of the controller is 'soon'"),
         ({"period": 0}, "setting period of the controller is 0"),

@@ -9,6 +9,7 @@ import pytest
 
 from godwit.control import Control, Controller
 from godwit.control.scaling import utilisation
+from godwit.migration import Bounds
 from godwit.model import events
 from godwit.sim import (
     Cluster,
@@ -68,6 +69,16 @@ def check_rows(simulation: Simulation) -> None:
 
 def told(simulation: Simulation, *kinds: type[events.Event]) -> list[Any]:
     return [event for event in simulation.history.events if isinstance(event, kinds)]
+
+
+def test_a_plan_that_has_emptied_executors_is_not_abandoned_when_they_are_given_back() -> None:
+    cluster = Cluster(machines=(Machine(),) * 6)
+    given = scenario(rate=Rate(rows_per_s=375), cluster=cluster)
+    control = controlled(scaling=utilisation(), bounds=Bounds(max_moves=2))
+    simulation = Simulation(given, seed=1, control=control)
+    simulation.run()
+    assert told(simulation, events.ExecutorsReturned)
+    assert not told(simulation, events.PlanAbandoned)
 
 
 def test_where_no_executor_is_left_another_is_asked_for_and_no_row_is_lost() -> None:
