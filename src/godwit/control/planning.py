@@ -252,7 +252,7 @@ class Planning:
         if known is None:
             return options
         if known.name == "milp":
-            options.setdefault("rounds", int(np.clip(_WORK // self._searched, 1, 30)))
+            options.setdefault("rounds", int(np.clip(_WORK // self._searched, 0, 30)))
             options.setdefault("patience", 10)
             options.setdefault("node_limit", 1)
         if "time_limit_s" in known.takes:

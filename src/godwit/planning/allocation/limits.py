@@ -59,16 +59,17 @@ def solver_limits(
     Raises
     ------
     InvalidProblemError
-        If a limit is not positive.
+        If a limit is not positive, or `rounds` negative.
     """
     for name, value in (
         ("time_limit_s", time_limit_s),
         ("node_limit", node_limit),
-        ("rounds", rounds),
         ("patience", patience),
     ):
         if value is not None and not value > 0:
             raise wrong_value(f"options.{name}", value, "give a number above 0")
+    if not rounds >= 0:
+        raise wrong_value("options.rounds", rounds, "give a number of at least 0")
     return SolverLimits(
         time_limit_s=time_limit_s,
         node_limit=node_limit,
