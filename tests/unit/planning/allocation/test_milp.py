@@ -190,11 +190,21 @@ def test_no_load_at_all_is_balanced() -> None:
     assert metrics.load_distance(solution.problem, solution.assignment) == 0
 
 
-@pytest.mark.parametrize("option", ["time_limit_s", "node_limit", "rounds", "patience"])
-def test_options_that_are_not_positive_are_named(option: str) -> None:
-    wrong: dict[str, Any] = {option: 0}
-    with pytest.raises(InvalidProblemError, match=f"options.{option} = 0"):
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("time_limit_s", 0), ("node_limit", 0), ("rounds", -1), ("patience", 0)],
+)
+def test_options_that_are_too_small_are_named(option: str, value: int) -> None:
+    wrong: dict[str, Any] = {option: value}
+    with pytest.raises(InvalidProblemError, match=f"options.{option} = {value}"):
         plan_milp(problem([1.0], [0]), **wrong)
+
+
+def test_a_search_may_be_begun_once_only() -> None:
+    asked = skewed_cluster(20, max_moves=20)
+    solution = plan_milp(asked, rounds=0)
+    assert solution.details["rounds"] == 0
+    assert solution.load_distance < metrics.load_distance(asked, asked.current)
 
 
 def test_a_hair_of_balance_moves_nothing_unless_asked_for() -> None:
