@@ -212,7 +212,8 @@ def _moved_s(history: History, at_s: float) -> float:
     }
     started = history.of_kind(events.MigrationStarted)
     begun = [e.migration for e in started if e.at_s <= at_s]
-    return max([at_s, *(ended.get(migration, float("inf")) for migration in begun)])
+    ends_s: list[float] = [ended.get(migration, float("inf")) for migration in begun]
+    return max([at_s, *ends_s])
 
 
 def _within_tau(drawn: Drawn, simulation: Simulation) -> bool:

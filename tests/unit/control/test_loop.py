@@ -19,6 +19,7 @@ from godwit.model.assignment import even_assignment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from godwit.control.ports import T
     from godwit.planning import Problem, Solution
 
 PERIOD_S = 5.0
@@ -449,7 +450,7 @@ def test_a_planner_that_fails_is_told_of_once_and_the_stream_goes_on(
 
 
 def test_a_planner_that_never_returns_is_given_up_and_the_stream_goes_on() -> None:
-    def given_up(plan: Callable[[], Solution], *, time_limit_s: float) -> Solution:
+    def given_up(plan: Callable[[], T], *, time_limit_s: float) -> T:
         assert time_limit_s == 2.0
         raise TimeoutError
 
@@ -470,7 +471,7 @@ def test_a_planner_that_cannot_take_the_problem_says_why() -> None:
 def test_a_planner_that_never_returns_is_not_waited_for_stage_after_stage() -> None:
     waited: list[float] = []
 
-    def slow(plan: Callable[[], Solution], *, time_limit_s: float) -> Solution:
+    def slow(plan: Callable[[], T], *, time_limit_s: float) -> T:
         waited.append(time_limit_s)
         time.sleep(time_limit_s)
         raise TimeoutError
