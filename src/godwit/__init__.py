@@ -39,8 +39,9 @@ from godwit.dataflow.aggregates import (
     variance,
 )
 from godwit.dataflow.codec import State
+from godwit.dataflow.keyed_stream import KeyedStream
 from godwit.dataflow.process import KeyRows
-from godwit.dataflow.stream import KeyedStream, Stream
+from godwit.dataflow.stream import Stream
 from godwit.dataflow.timers import FiredTimer, TimedRows, Timers
 from godwit.dataflow.windowed_stream import WindowedStream
 from godwit.dataflow.windows.calls import Window

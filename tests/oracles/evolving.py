@@ -126,7 +126,7 @@ class Runtime:
         lanes = lane_flow(self.flow, self.taken_up.layouts, ())
         batch = pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], schema=COLUMNS)
         given = {
-            member.index: [batch.select(list(self.flow.input_of(member.operator.name).columns))]
+            member.index: [batch.select(list(self.flow.inputs_of(member.operator.name)[0].columns))]
             for member in lanes.operators
         }
         reports = run_stages(lanes, told, given)

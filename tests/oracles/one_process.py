@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from godwit.lane.wire import Blob, Shipment
     from godwit.state.records import StateId
 
-__all__ = ["OneProcess", "Took", "lane_operator", "run_stages"]
+__all__ = ["Fed", "OneProcess", "Took", "lane_operator", "run_stages"]
 
 
 def lane_operator(
@@ -89,10 +89,33 @@ class Took:
     phases: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed:
+    """One input of an operator that a source feeds.
+
+    Attributes
+    ----------
+    index, number
+        Index of the operator, and the number of its input.
+    source
+        Number of the source.
+    columns
+        Columns that the operator wants; ``None``: those that there are.
+    time
+        Column of the source's event time; ``None`` if another input tells.
+    """
+
+    index: int
+    number: int = 0
+    source: int = 0
+    columns: tuple[str, ...] | None = None
+    time: str | None = None
+
+
 def run_stages(
     flow: LaneFlow,
     instruction: EpochInstruction,
-    rows: Mapping[int, Sequence[pa.RecordBatch]],
+    rows: Mapping[int, Sequence[pa.RecordBatch]] | Mapping[Fed, Sequence[pa.RecordBatch]],
     took: Took | None = None,
 ) -> list[LaneReport]:
     """Run one epoch's stages.
@@ -102,7 +125,8 @@ def run_stages(
     flow, instruction
         The flow and the epoch.
     rows
-        Index of an operator that sources feed → its rows, a batch per source partition.
+        Index of an operator that sources feed, or one of its inputs → its rows, a batch per source
+        partition.
     took
         Filled in, if given.
     """
@@ -110,9 +134,10 @@ def run_stages(
     cpu = time.process_time()
     boxes: list[list[bytes]] = [[] for _ in instruction.places]
     told = shipments(flow, instruction)
-    for index, batches in rows.items():
+    for at, batches in rows.items():
+        fed = at if isinstance(at, Fed) else _only_input(told[at])
         for partition, batch in enumerate(batches):
-            for lane, payload in _sent(told[index], batch, partition):
+            for lane, payload in _sent(told[fed.index], batch, partition, fed):
                 boxes[lane].append(payload)
     took.source += (time.process_time() - cpu) * 1e3
     cpu = time.process_time()
@@ -138,19 +163,25 @@ def run_stages(
     return reports
 
 
-def _sent(shipment: Shipment, batch: pa.RecordBatch, partition: int) -> Iterator[Blob]:
-    if isinstance(shipment.operator, WindowedOperator | TimedProcess):
-        times = batch.column(batch.schema.get_field_index("ts"))
-        found = Arrivals.of(times, shipment.time.not_after)
-        yield from ship_arrivals(shipment, found, (0, partition, 0, 0))
-    yield from ship(shipment, batch, (0, partition, 0))
+def _only_input(shipment: Shipment) -> Fed:
+    timed = isinstance(shipment.operator, WindowedOperator | TimedProcess)
+    return Fed(index=shipment.index, time="ts" if timed else None)
+
+
+def _sent(shipment: Shipment, batch: pa.RecordBatch, partition: int, fed: Fed) -> Iterator[Blob]:
+    if fed.time is not None:
+        times = batch.column(batch.schema.get_field_index(fed.time))
+        found = Arrivals.of(fed.source, times, shipment.time.not_after)
+        yield from ship_arrivals(shipment, found, (0, partition, 0, 0), given=fed.number)
+    columns = batch if fed.columns is None else batch.select(list(fed.columns))
+    yield from ship(shipment, columns, (0, partition, 0), given=fed.number)
 
 
 def _levels_of(flow: LaneFlow) -> list[int]:
     levels = [1] * len(flow.operators)
     for member in flow.operators:
         for index, _ in member.feeds:
-            levels[index] = levels[member.index] + 1
+            levels[index] = max(levels[index], levels[member.index] + 1)
     return levels
 
 
@@ -265,7 +296,9 @@ class OneProcess:
         )
 
     def epoch(
-        self, rows: Mapping[int, Sequence[pa.RecordBatch]], took: Took | None = None
+        self,
+        rows: Mapping[int, Sequence[pa.RecordBatch]] | Mapping[Fed, Sequence[pa.RecordBatch]],
+        took: Took | None = None,
     ) -> tuple[CommitRecord, list[LaneReport]]:
         """Run an epoch and commit it."""
         took = Took() if took is None else took

@@ -64,7 +64,7 @@ def test_levels_grow_along_every_edge(data: st.DataObject) -> None:
     assert sorted(level) == sorted(upstream)
     for operator, parent_name in upstream.items():
         assert level[operator] == (1 if parent_name is None else level[parent_name] + 1)
-        given_input = compiled.input_of(operator)
+        (given_input,) = compiled.inputs_of(operator)
         if isinstance(given_input, UpstreamInput):
             assert given_input.upstream == parent_name
         else:

@@ -19,7 +19,8 @@ from godwit.dataflow.windows.grid import PaneGrid, TimeWindow
 from godwit.dataflow.windows.spec import Hopping
 
 if TYPE_CHECKING:
-    from godwit.dataflow.stream import KeyedStream, Stream
+    from godwit.dataflow.keyed_stream import KeyedStream
+    from godwit.dataflow.stream import Stream
 
 S = 1_000_000
 GROUPS = 8

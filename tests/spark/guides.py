@@ -95,6 +95,15 @@ def prepare_inputs(directory: Path) -> None:
         ("t3", "north", 200, 9.0),
     ]
     start = dt.datetime(2024, 5, 1, 8, tzinfo=dt.UTC)
+    for name, line in (("buses", "100"), ("trams", "M1")):
+        moments = [start + dt.timedelta(minutes=after) for after in (3, 25, 25, 190)]
+        departures = {
+            "line": [line] * 4,
+            "stop": ["Zoo", "Mitte", "Mitte", "Zoo"],
+            "ts": pa.array(moments, pa.timestamp("us", tz="UTC")),
+            "delay": [1.5, 0.0, 0.0, 7.0],
+        }
+        _write(directory / name, pa.table(departures))
     _write(
         directory / "rides",
         pa.table(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.dataflow.stream import KeyedStream, Stream
+    from godwit.dataflow.keyed_stream import KeyedStream
+    from godwit.dataflow.stream import Stream
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ import pytest
 from tests.spark.guides import FLIGHTS, PAGES, PREPARED, blocks_of, prepare_inputs, text_of
 
 import godwit as gw
-from godwit.dataflow.nodes import SourceNode, feed_of
+from godwit.dataflow.nodes import SourceNode, branches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,11 +24,11 @@ def run_to_its_end(flow: gw.Flow, namespace: dict[str, Any]) -> dict[str, gw.sin
     """Send every stream of a page to a sink that keeps it, and run the flow over all input."""
     kept = {}
     for name, value in namespace.items():
-        if isinstance(value, gw.Stream) and value.flow is flow:
-            feed, _ = feed_of(value.node)
-            if not isinstance(feed, SourceNode):
-                kept[name] = gw.sinks.memory()
-                flow.sink(f"kept_{name}", value, kept[name])
+        if not isinstance(value, gw.Stream) or value.flow is not flow:
+            continue
+        if not any(isinstance(branch.feed, SourceNode) for branch in branches_of(value.node)):
+            kept[name] = gw.sinks.memory()
+            flow.sink(f"kept_{name}", value, kept[name])
     flow.start(
         checkpoint="end", trigger={"availableNow": True}, name="to its end"
     ).awaitTermination()

@@ -6,21 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.dataflow.aggregates import builtin
 from godwit.dataflow.naming import type_name
-from godwit.dataflow.nodes import SourceNode, feed_of
+from godwit.dataflow.nodes import SourceNode, branches_of
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
-    from godwit.dataflow.nodes import StreamNode
+    from godwit.dataflow.nodes import Branch, StreamNode
 
 __all__ = ["check_aggregate", "check_formerly", "check_function", "check_timers", "describe"]
 
 
 def describe(node: StreamNode) -> str:
     """Say what a stream is, for messages."""
-    feed, maps = feed_of(node)
-    kind = "source" if isinstance(feed, SourceNode) else "operator"
-    after = f" after {len(maps)} map{'s' if len(maps) > 1 else ''}" if maps else ""
-    return f"{kind} {feed.name!r}{after}"
+    parts = [_described(branch) for branch in branches_of(node)]
+    return parts[0] if len(parts) == 1 else f"the union of {' and '.join(parts)}"
+
+
+def _described(branch: Branch) -> str:
+    kind = "source" if isinstance(branch.feed, SourceNode) else "operator"
+    number = len(branch.maps)
+    after = f" after {number} map{'s' if number > 1 else ''}" if number else ""
+    return f"{kind} {branch.feed.name!r}{after}"
 
 
 def check_function(function: object, where: str, example: str) -> None:

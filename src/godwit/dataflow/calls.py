@@ -15,7 +15,7 @@ class NoSuchCallError(InvalidFlowError, AttributeError):
     """A stream has no such call; also an AttributeError, so that ``hasattr`` works."""
 
 
-_STREAM = ("map", "key_by")
+_STREAM = ("map", "union", "key_by")
 _KEYED = ("compute", "process", "window")
 
 _MEANT = {
@@ -35,6 +35,9 @@ _MEANT = {
         "Send the stream of a keyed operator to a sink, flow.sink(name, stream, sink), and start "
         "the flow.",
     ),
+    **dict.fromkeys(
+        ("unionAll", "unionByName"), "Use union(...) with streams of the same columns."
+    ),
     "withWatermark": "Say it at the source, as in flow.source(name, df, "
     'event_time="ts", slack="5 minutes").',
 }
@@ -42,7 +45,7 @@ _ON_ROWS = frozenset(
     {
         *("alias", "cast", "drop", "dropna", "explode", "fillna", "filter", "join", "mapInArrow"),
         *("mapInPandas", "na", "select", "selectExpr", "toDF", "transform", "where", "withColumn"),
-        *("withColumnRenamed", "withColumns", "flatMap", "union"),
+        *("withColumnRenamed", "withColumns", "flatMap"),
     }
 )
 
@@ -67,6 +70,8 @@ def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
         remedy = f"Use map{when}, as in stream.map(lambda df: df.{name}(...))."
         if name == "map":
             remedy = "Call map before key_by, or after the operator."
+        if name == "union":
+            remedy = "Call union before key_by."
         if name == "key_by":
             remedy = "Name all columns of the key in one key_by(...)."
     elif name in _MEANT and not (keyed and name in _KEYED):

@@ -31,24 +31,28 @@ from godwit.dataflow.naming import (
     listing,
 )
 from godwit.dataflow.nodes import (
+    Branch,
     ComputeNode,
     MapNode,
     OperatorNode,
     ProcessNode,
     SourceNode,
     StreamNode,
+    UnionNode,
     WindowedNode,
-    feed_of,
-    level_of,
-    source_of,
+    branches_of,
+    levels_of,
+    sources_of,
 )
 from godwit.dataflow.process import ProcessOperator
 from godwit.dataflow.staging import REJECTED
 from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.types import is_key_type, key_type_remedy, plain_schema
+from godwit.dataflow.unions import insist_on_same_columns
 from godwit.dataflow.windows.binding import (
     event_time_of,
     insist_on_event_time,
+    insist_on_moments,
     windowed_operator,
 )
 from godwit.dataflow.windows.operator import WindowedOperator
@@ -82,11 +86,12 @@ def _check_all_used(flow: LogicalFlow) -> None:
             flow=flow.name,
         )
     used: set[str] = set()
-    for sink in flow.sinks:
-        feed, _ = feed_of(sink.upstream)
-        while not isinstance(feed, SourceNode):
-            used.add(feed.name)
-            feed, _ = feed_of(feed.upstream)
+    pending = [sink.upstream for sink in flow.sinks]
+    while pending:
+        for branch in branches_of(pending.pop()):
+            if not isinstance(branch.feed, SourceNode) and branch.feed.name not in used:
+                used.add(branch.feed.name)
+                pending.append(branch.feed.upstream)
     idle = [node.name for node in flow.operators if node.name not in used]
     if idle:
         raise InvalidFlowError(
@@ -96,7 +101,7 @@ def _check_all_used(flow: LogicalFlow) -> None:
             flow=flow.name,
             operators=idle,
         )
-    read = {source_of(sink.upstream).name for sink in flow.sinks}
+    read = {source.name for sink in flow.sinks for source in sources_of(sink.upstream)}
     if unread := [name for name in flow.sources if name not in read]:
         raise InvalidFlowError(
             f"Flow {flow.name!r} has sources that feed no sink: {listing(unread)}.",
@@ -114,15 +119,17 @@ class _Compilation:
         self.resolve = resolve
         self.source_schemas: dict[tuple[str, DataFrameMaps], pa.Schema] = {}
         self.operators: dict[str, KeyedOperator] = {}
-        self.maps: dict[MapNode, ArrowMap] = {}
+        self.maps: dict[tuple[str, tuple[MapNode, ...]], ArrowMap] = {}
         self.timed: set[str] = set()
 
     def run(self) -> CompiledFlow:
-        inputs: dict[str, Input] = {}
+        inputs: dict[str, list[Input]] = {}
         for node in self.flow.operators:
             inputs[node.name] = self.bind(node)
         names = self.flow.components
-        levels = {node.name: level_of(node) for node in self.flow.operators}
+        levels = levels_of(self.flow.operators)
+        timed = tuple(self.timed_input(given) for name in names for given in inputs[name])
+        self.insist_on_watermarks(timed)
         return CompiledFlow(
             name=self.flow.name,
             num_key_groups=self.flow.num_key_groups,
@@ -131,7 +138,7 @@ class _Compilation:
                 Component(name=name, operators=(self.operators[name],), level=levels[name])
                 for name in names
             ),
-            inputs=tuple(self.timed_input(inputs[name]) for name in names),
+            inputs=timed,
             outputs=tuple(self.outputs()),
             actions={node.name: _action(node) for node in self.flow.operators},
             formerly=self.formerly(),
@@ -149,7 +156,28 @@ class _Compilation:
         schema = self.source_schemas[given.source, given.maps]
         if time.column not in schema.names:
             return given
-        return replace(given, time=schema.field(time.column))
+        field = schema.field(time.column)
+        insist_on_moments(
+            field,
+            f"Source {given.source!r} has the event time",
+            f"source {given.source!r}",
+            given.operator,
+        )
+        return replace(given, time=field)
+
+    def insist_on_watermarks(self, inputs: Iterable[Input]) -> None:
+        """Refuse maps that let go of a source's event time, by which its watermark moves."""
+        moving = {i.source for i in inputs if isinstance(i, SourceInput) and i.time is not None}
+        for source in sorted(self.timed - moving):
+            column = self.flow.event_times[source].column
+            raise InvalidFlowError(
+                f"Source {source!r} has the event time {column!r}, but the maps after it leave no "
+                "column of that name, so its watermark would never move.",
+                remedy="Leave the column in the maps; to give it another name, rename it in the "
+                "DataFrame that flow.source(...) is given, and name it so in event_time=.",
+                source=source,
+                column=column,
+            )
 
     def formerly(self) -> dict[str, str]:
         """Names that operators had before."""
@@ -167,7 +195,7 @@ class _Compilation:
                 found[node.name] = node.formerly
         return found
 
-    def bind(self, node: OperatorNode) -> Input:
+    def bind(self, node: OperatorNode) -> list[Input]:
         """Bind one operator; every operator upstream is bound already."""
         schema, origin = self.columns(node.upstream)
         where = f"Operator {node.name!r}"
@@ -197,42 +225,48 @@ class _Compilation:
             if time.column not in exchanged.names:
                 exchanged = exchanged.append(schema.field(time.column))
             self.operators[node.name] = windowed_operator(node, exchanged, inputs, time)
-            self.timed.add(source_of(node).name)
+            self.timed.update(source.name for source in sources_of(node))
         else:
             self.operators[node.name] = _operator(node, pa.schema(keys), inputs)
         if isinstance(node, ProcessNode) and node.timers == "event":
             insist_on_event_time(node)
-            self.timed.add(source_of(node).name)
-        return self.input(node, exchanged)
+            self.timed.update(source.name for source in sources_of(node))
+        return self.inputs(node, exchanged)
 
-    def input(self, node: OperatorNode, exchanged: pa.Schema) -> Input:
-        feed, maps = feed_of(node.upstream)
-        if isinstance(feed, SourceNode):
-            return SourceInput(
+    def inputs(self, node: OperatorNode, exchanged: pa.Schema) -> list[Input]:
+        """Say what feeds an operator: one input for each way that rows take to it."""
+        return [
+            SourceInput(
                 operator=node.name,
-                source=feed.name,
-                maps=tuple(m.function for m in maps),
+                source=branch.feed.name,
+                maps=tuple(m.function for m in branch.maps),
                 keys=node.keys,
                 schema=exchanged,
+                number=number,
             )
-        return UpstreamInput(
-            operator=node.name,
-            upstream=feed.name,
-            maps=tuple(self.maps[m] for m in maps),
-            keys=node.keys,
-            schema=exchanged,
-        )
+            if isinstance(branch.feed, SourceNode)
+            else UpstreamInput(
+                operator=node.name,
+                upstream=branch.feed.name,
+                maps=self.arrow_maps(branch),
+                keys=node.keys,
+                schema=exchanged,
+                number=number,
+            )
+            for number, branch in enumerate(branches_of(node.upstream))
+        ]
 
     def outputs(self) -> Iterable[Output]:
         for sink in self.flow.sinks:
             schema, _ = self.columns(sink.upstream)
-            feed, maps = feed_of(sink.upstream)
+            (branch,) = branches_of(sink.upstream)
+            feed = branch.feed
             assert not isinstance(feed, SourceNode)  # Flow.sink refuses such a stream
             complete_key = set(feed.keys) <= set(schema.names)
             yield Output(
                 name=sink.name,
                 operator=feed.name,
-                maps=tuple(self.maps[m] for m in maps),
+                maps=self.arrow_maps(branch),
                 schema=schema,
                 keys=feed.keys if complete_key else (),
                 sink=sink.sink,
@@ -277,21 +311,46 @@ class _Compilation:
 
     def columns(self, node: StreamNode) -> tuple[pa.Schema, str]:
         """Columns of a stream, and what to call the stream in a message."""
-        feed, maps = feed_of(node)
+        self.insist_on_alike(node)
+        found = [self.branch_columns(branch) for branch in branches_of(node)]
+        schema, _ = found[0]
+        return schema, " and ".join(dict.fromkeys(origin for _, origin in found))
+
+    def insist_on_alike(self, node: StreamNode) -> None:
+        """Refuse a union of streams whose columns differ, here or further up."""
+        while isinstance(node, MapNode):
+            node = node.upstream
+        if isinstance(node, UnionNode):
+            first, *others = (self.columns(upstream) for upstream in node.upstreams)
+            for other in others:
+                insist_on_same_columns(first, other)
+
+    def branch_columns(self, branch: Branch) -> tuple[pa.Schema, str]:
+        """Columns of the rows that come by one branch, and what to call them in a message."""
+        feed = branch.feed
         if isinstance(feed, SourceNode):
-            names = ", ".join(repr(function_name(m.function)) for m in maps)
-            origin = f"source {feed.name!r}" + (f" (after its maps {names})" if maps else "")
-            return self.source_columns(feed, tuple(m.function for m in maps), origin), origin
-        origin = f"operator {feed.name!r}"
-        schema = plain_schema(self.operators[feed.name].output)
-        for m in maps:
-            if m not in self.maps:
-                self.maps[m] = bind_map(
-                    m.function, operator=feed.name, inputs=schema, schema=m.schema
+            names = ", ".join(repr(function_name(m.function)) for m in branch.maps)
+            origin = f"source {feed.name!r}" + (f" (after its maps {names})" if names else "")
+            maps = tuple(m.function for m in branch.maps)
+            return self.source_columns(feed, maps, origin), origin
+        bound = self.arrow_maps(branch)
+        if not bound:
+            return plain_schema(self.operators[feed.name].output), f"operator {feed.name!r}"
+        return bound[-1].schema, f"map {bound[-1].name!r} after operator {feed.name!r}"
+
+    def arrow_maps(self, branch: Branch) -> tuple[ArrowMap, ...]:
+        """Bind the maps from an operator to a stream; one on the way to several is one object."""
+        bound: list[ArrowMap] = []
+        schema = plain_schema(self.operators[branch.feed.name].output)
+        for number, m in enumerate(branch.maps, 1):
+            at = branch.feed.name, branch.maps[:number]
+            if at not in self.maps:
+                self.maps[at] = bind_map(
+                    m.function, operator=branch.feed.name, inputs=schema, schema=m.schema
                 )
-            schema = self.maps[m].schema
-            origin = f"map {self.maps[m].name!r} after operator {feed.name!r}"
-        return schema, origin
+            bound.append(self.maps[at])
+            schema = bound[-1].schema
+        return tuple(bound)
 
     def source_columns(self, feed: SourceNode, maps: DataFrameMaps, origin: str) -> pa.Schema:
         if (feed.name, maps) in self.source_schemas:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow as pa
+
 from godwit.dataflow.naming import did_you_mean, listing
 from godwit.model.errors import InvalidFlowError
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
@@ -17,7 +19,6 @@ from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from godwit.dataflow.maps import ArrowMap
@@ -54,6 +55,8 @@ class SourceInput:
         operator reads.
     time
         Column that holds the source's event time, if the flow uses that and the maps left it.
+    number
+        Which of the operator's inputs it is.
     """
 
     operator: str
@@ -62,6 +65,7 @@ class SourceInput:
     keys: tuple[str, ...]
     schema: pa.Schema
     time: pa.Field | None = None
+    number: int = 0
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -82,7 +86,7 @@ class UpstreamInput:
     maps
         Maps over Arrow tables, in order; they run in the lanes of `upstream`. The same map on the
         way to several operators and sinks is one object, so it has to run only once.
-    keys, schema
+    keys, schema, number
         As in `SourceInput`.
     """
 
@@ -91,11 +95,17 @@ class UpstreamInput:
     maps: tuple[ArrowMap, ...]
     keys: tuple[str, ...]
     schema: pa.Schema
+    number: int = 0
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns in `schema`."""
         return tuple(self.schema.names)
+
+    @property
+    def key_columns(self) -> pa.Schema:
+        """Key columns of the operator, as they come."""
+        return pa.schema([self.schema.field(key) for key in self.keys])
 
 
 Input: TypeAlias = SourceInput | UpstreamInput
@@ -182,8 +192,8 @@ class CompiledFlow:
     times
         Source → its event time, of those whose event time some operator uses.
     inputs
-        One for each operator, upstream before downstream; in the same order whatever the
-        physical plan.
+        Upstream before downstream, in the same order whatever the physical plan; several of one
+        operator, where streams meet in it, in the order of their numbers.
     outputs
         One for each sink, in the order they were declared; what a sink refuses comes after it.
     actions
@@ -258,17 +268,23 @@ class CompiledFlow:
 
         return grouped(self, plan)
 
-    def input_of(self, operator: str) -> Input:
+    def inputs_of(self, operator: str) -> tuple[Input, ...]:
         """Return what feeds the operator of that name."""
         found = self.operator(operator).name
-        return next(given for given in self.inputs if given.operator == found)
+        return tuple(given for given in self.inputs if given.operator == found)
 
-    def source_of(self, operator: str) -> str:
-        """Return the source that the rows of the operator of that name descend from."""
-        given = self.input_of(operator)
-        while isinstance(given, UpstreamInput):
-            given = self.input_of(given.upstream)
-        return given.source
+    def sources_of(self, operator: str) -> tuple[str, ...]:
+        """Return the sources that the rows of the operator of that name descend from."""
+        found: dict[str, None] = {}
+        pending, seen = [operator], {operator}
+        while pending:
+            for given in self.inputs_of(pending.pop()):
+                if isinstance(given, SourceInput):
+                    found[given.source] = None
+                elif given.upstream not in seen:
+                    seen.add(given.upstream)
+                    pending.append(given.upstream)
+        return tuple(found)
 
     def fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
         """Return the inputs that take the output of the operator of that name."""

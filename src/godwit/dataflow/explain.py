@@ -52,7 +52,7 @@ def explain(flow: CompiledFlow) -> str:
         *_wrap(_physical(flow)),
     ]
     for level in range(1, flow.levels + 1):
-        lines += ["", f"Level {level}: fed by {'sources' if level == 1 else 'operators'}"]
+        lines += ["", f"Level {level}: fed by {_fed_by(flow, level)}"]
         for component in flow.components:
             if component.level == level:
                 for operator in component.operators:
@@ -63,6 +63,15 @@ def explain(flow: CompiledFlow) -> str:
             *_wrap("An epoch runs all levels as one chain of stages and is committed once."),
         ]
     return "\n".join(lines)
+
+
+def _fed_by(flow: CompiledFlow, level: int) -> str:
+    """Say what feeds the operators of a level."""
+    if level == 1:
+        return "sources"
+    here = {o.name for c in flow.components if c.level == level for o in c.operators}
+    mixed = any(isinstance(i, SourceInput) for i in flow.inputs if i.operator in here)
+    return "operators and sources" if mixed else "operators"
 
 
 def _physical(flow: CompiledFlow) -> str:
@@ -79,11 +88,12 @@ def _physical(flow: CompiledFlow) -> str:
 
 
 def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str]:
-    given = flow.input_of(operator.name)
+    inputs = flow.inputs_of(operator.name)
     yield from _labelled("does", [flow.actions[operator.name]])
-    yield from _labelled("reads", [_reads(given)])
+    yield from _labelled("reads", [_reads(given) for given in inputs])
     yield from _labelled("key", [_columns(operator.keys)])
-    yield from _labelled("exchange", [_exchange(flow, given, operator)])
+    exchanges = [_exchange(flow, given, operator) for given in inputs]
+    yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
     yield from _labelled("state", [_columns(operator.schema.values)])
     yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
     consumers = [_sink(output) for output in flow.outputs_of(operator.name)]

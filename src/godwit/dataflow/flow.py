@@ -10,10 +10,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from godwit.dataflow.call_checks import describe
 from godwit.dataflow.compilation import Resolver, compile_flow
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import check_name, check_unique, type_name
-from godwit.dataflow.nodes import OperatorNode, SinkNode, SourceNode, feed_of, level_of
+from godwit.dataflow.nodes import OperatorNode, SinkNode, SourceNode, branches_of, levels_of
 from godwit.dataflow.stream import Stream
 from godwit.dataflow.windows.binding import source_time
 from godwit.model.errors import InvalidFlowError
@@ -92,7 +93,8 @@ class LogicalFlow:
 
         A component is one operator, and has its name. Upstream before downstream.
         """
-        return tuple(sorted(self._operators, key=lambda name: level_of(self._operators[name])))
+        levels = levels_of(self._operators.values())
+        return tuple(sorted(levels, key=levels.__getitem__))
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:
@@ -192,13 +194,21 @@ class LogicalFlow:
                 "leave the flow that made it.",
                 sink=name,
             )
-        feed, _ = feed_of(stream.node)
-        if isinstance(feed, SourceNode):
+        feeds = [branch.feed for branch in branches_of(stream.node)]
+        unworked = [feed for feed in feeds if isinstance(feed, SourceNode)]
+        if unworked:
             raise InvalidFlowError(
-                f"Sink {name!r} was given a stream of source {feed.name!r} that no keyed operator "
-                "has worked on.",
+                f"Sink {name!r} was given a stream of source {unworked[0].name!r} that no keyed "
+                "operator has worked on.",
                 remedy="Put key_by(...).compute(...) or key_by(...).process(...) before it, or "
                 "write stateless streams with Spark's own writeStream.",
+                sink=name,
+            )
+        if len(feeds) > 1:
+            raise InvalidFlowError(
+                f"Sink {name!r} was given {describe(stream.node)}.",
+                remedy="Give each of the streams to a sink of its own, or let a keyed operator "
+                "work on the union before the sink.",
                 sink=name,
             )
         if isinstance(sink, type) or not (

@@ -93,10 +93,10 @@ def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component
 def _insist_on_staying(flow: CompiledFlow, given: UpstreamInput, component: str) -> None:
     """Refuse to have an operator beside the one that feeds it, if its rows are of other lanes."""
     sender, receiver = flow.operator(given.upstream), flow.operator(given.operator)
-    if sender.keys.names != receiver.keys.names:
+    if tuple(sender.keys.names) != given.keys:
         raise InvalidPlanError(
             f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, and is "
-            f"keyed by {listing(sender.keys.names)}, not by {listing(receiver.keys.names)}: its "
+            f"keyed by {listing(sender.keys.names)}, not by {listing(given.keys)}: its "
             "rows belong to other lanes.",
             remedy="Let an operator share a component with the one that feeds it only where both "
             "are keyed by the same columns, in the same order.",

@@ -174,13 +174,18 @@ def function_name(function: Callable[..., object]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def default_name(source: str, action: str, keys: Iterable[str]) -> str:
-    """Name an operator after the source it descends from, what it does, and its key.
+def default_name(sources: Sequence[str], action: str, keys: Iterable[str]) -> str:
+    """Name an operator after the sources it descends from, what it does, and its key.
 
     Examples
     --------
-    >>> default_name("flights", "total", ["tailnum", "year"])
+    >>> default_name(["flights"], "total", ["tailnum", "year"])
     'flights_total_by_tailnum_year'
+    >>> default_name(["buses", "trams", "ferries"], "delay", ["line"])
+    'buses_and_2_more_delay_by_line'
     """
-    text = "_".join([source, action, "by", *keys])
+    first, others = "_and_".join(sources), len(sources) - 1
+    if others > 1:
+        first = f"{sources[0]}_and_{others}_more"
+    text = "_".join([first, action, "by", *keys])
     return re.sub(r"[^\w.\-]+", "_", text)

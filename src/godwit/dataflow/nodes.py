@@ -1,8 +1,9 @@
 """The graph that a user's calls draw, before anything is known about columns.
 
 Every node knows what it reads and nothing knows its readers, so a stream can be used any number
-of times.  Each node reads exactly one other, hence the way from any node back to its source is a
-chain.  Nodes are compared by identity: two calls make two nodes, however alike.
+of times.  Streams meet in a union: the ways from a node back to what makes its rows are its
+*branches*, each a chain of maps.  Nodes are compared by identity: two calls make two nodes, however
+alike.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.windows.spec import WindowSpec
 
 __all__ = [
+    "Branch",
     "Codec",
     "ComputeNode",
     "MapNode",
@@ -30,10 +32,11 @@ __all__ = [
     "SourceNode",
     "StreamNode",
     "TimerClock",
+    "UnionNode",
     "WindowedNode",
-    "feed_of",
-    "level_of",
-    "source_of",
+    "branches_of",
+    "levels_of",
+    "sources_of",
 ]
 
 Codec: TypeAlias = Literal["msgpack", "pickle"]
@@ -71,6 +74,13 @@ class MapNode:
     upstream: StreamNode
     function: Callable[[Any], Any]
     schema: pa.Schema | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnionNode:
+    """The rows of several streams with the same columns."""
+
+    upstreams: tuple[StreamNode, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -174,33 +184,74 @@ class SinkNode:
 
 
 OperatorNode: TypeAlias = ComputeNode | ProcessNode | WindowedNode
-StreamNode: TypeAlias = SourceNode | MapNode | OperatorNode
+StreamNode: TypeAlias = SourceNode | MapNode | UnionNode | OperatorNode
 
 
-def feed_of(node: StreamNode) -> tuple[SourceNode | OperatorNode, tuple[MapNode, ...]]:
-    """Source or operator that `node` takes its rows from, and the maps from there to `node`.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Branch:
+    """One way that rows take to a stream.
 
-    `node` itself counts: the feed of an operator's stream is that operator, without maps.
+    Attributes
+    ----------
+    feed
+        Source or operator that makes them.
+    maps
+        Maps from there to the stream.
+    """
+
+    feed: SourceNode | OperatorNode
+    maps: tuple[MapNode, ...]
+
+
+def branches_of(node: StreamNode) -> tuple[Branch, ...]:
+    """Find the ways that rows take to `node`: one, unless streams have met on the way.
+
+    `node` itself counts: the branch of an operator's stream is that operator, without maps.
     """
     maps: list[MapNode] = []
     while isinstance(node, MapNode):
         maps.append(node)
         node = node.upstream
-    return node, tuple(reversed(maps))
+    after = tuple(reversed(maps))
+    if isinstance(node, UnionNode):
+        return tuple(
+            Branch(feed=branch.feed, maps=(*branch.maps, *after))
+            for upstream in node.upstreams
+            for branch in branches_of(upstream)
+        )
+    return (Branch(feed=node, maps=after),)
 
 
-def source_of(node: StreamNode) -> SourceNode:
-    """Source that the rows of `node` descend from."""
-    while not isinstance(node, SourceNode):
-        node = node.upstream
-    return node
+def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
+    """Find the sources that the rows of `node` descend from, each once."""
+    found: list[SourceNode] = []
+    seen: set[int] = set()
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, SourceNode):
+            found.append(node)
+        elif isinstance(node, UnionNode):
+            pending += reversed(node.upstreams)
+        else:
+            pending.append(node.upstream)
+    return tuple(found)
 
 
-def level_of(node: OperatorNode) -> int:
-    """Exchanges that lie between the sources and the operator: 1 if a source feeds it."""
-    level = 1
-    feed, _ = feed_of(node.upstream)
-    while not isinstance(feed, SourceNode):
-        level += 1
-        feed, _ = feed_of(feed.upstream)
-    return level
+def levels_of(operators: Iterable[OperatorNode]) -> dict[str, int]:
+    """Operator → exchanges that lie between the sources and it: 1 if only sources feed it.
+
+    Parameters
+    ----------
+    operators
+        Upstream before downstream.
+    """
+    levels: dict[str, int] = {}
+    for node in operators:
+        feeds = [branch.feed for branch in branches_of(node.upstream)]
+        above = (0 if isinstance(feed, SourceNode) else levels[feed.name] for feed in feeds)
+        levels[node.name] = 1 + max(above)
+    return levels

@@ -14,7 +14,7 @@ from godwit.dataflow.call_checks import (
 from godwit.dataflow.calls import no_such_call
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import default_name, did_you_mean, function_name, listing, type_name
-from godwit.dataflow.nodes import WindowedNode, source_of
+from godwit.dataflow.nodes import WindowedNode, sources_of
 from godwit.dataflow.types import SchemaLike, to_schema
 from godwit.dataflow.windows.spec import Hopping, Session, WindowSpec, grid_of
 from godwit.model.errors import InvalidFlowError
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.dataflow.aggregates import Aggregate
-    from godwit.dataflow.stream import KeyedStream, Stream
+    from godwit.dataflow.keyed_stream import KeyedStream
+    from godwit.dataflow.stream import Stream
 
 __all__ = ["WindowedStream"]
 
@@ -211,8 +212,8 @@ class WindowedStream:
         windows = str(self.windows[0]).replace(" ", "_")
         if len(self.windows) > 1:
             windows += f"_and_{len(self.windows) - 1}_more"
-        source = source_of(self.keyed.node).name
-        return default_name(source, f"{action}_{windows}", self.keyed.keys)
+        sources = [source.name for source in sources_of(self.keyed.node)]
+        return default_name(sources, f"{action}_{windows}", self.keyed.keys)
 
     def _what(self) -> str:
         windows = ", ".join(map(str, self.windows))

@@ -8,8 +8,11 @@ the same epoch; and which rows count does not depend on lanes, retries or execut
 Where key groups of an operator are suspended, it closes nothing, and neither does anything behind
 it: rows that wait are late for nothing.
 
-A source that has fallen silent for its time-out, or whose input has ended, is *drained*: windows
-that hold its rows are over.
+Where streams meet, the source that is furthest behind counts: the watermark of an operator is the
+least of those of the sources that its rows descend from.
+
+A source that has fallen silent for its time-out, or whose input has ended, is *drained*: it holds
+nobody back, and once all sources of an operator are, windows that hold their rows are over.
 
 Source: timestamp punctuations and slack, Madsen et al. (Enorm) §4.2 and §6.2; late rows and
 eviction as in Spark's `WatermarkTracker` and `IncrementalExecution`.
@@ -22,10 +25,10 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from godwit.dataflow.compiled import UpstreamInput
+from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.windows.compute import WindowedCompute
-from godwit.dataflow.windows.grid import BEGINNING
+from godwit.dataflow.windows.grid import BEGINNING, END
 from godwit.dataflow.windows.moments import Arrivals, Due, OperatorTime
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.epoch.sharing import Sharing
@@ -59,6 +62,39 @@ class Times:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     newest: Mapping[str, int] = field(default_factory=dict)
     closed: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Front:
+    """How far a stream has come in event time; in microseconds.
+
+    Attributes
+    ----------
+    watermark
+        No earlier rows are expected of it.
+    newest
+        Greatest event time of its rows.
+    drained
+        Whether none of its sources is expected to have rows.
+    held
+        Whether it comes from an operator that closes nothing in this epoch.
+    """
+
+    watermark: int
+    newest: int
+    drained: bool
+    held: bool
+
+    @classmethod
+    def least(cls, fronts: Sequence[_Front]) -> _Front:
+        """How far streams have come that meet: as far as the one that is furthest behind."""
+        expected = [front for front in fronts if not front.drained]
+        return cls(
+            watermark=min(front.watermark for front in expected or fronts),
+            newest=max(front.newest for front in fronts),
+            drained=not expected,
+            held=any(front.held for front in fronts),
+        )
 
 
 class EventTimes:
@@ -135,46 +171,62 @@ class EventTimes:
         }
         drained = self._drained(silence_us)
         told: dict[str, OperatorTime] = {}
-        newest: dict[str, int] = {}
-        held: set[str] = set()
+        emitted: dict[str, _Front | None] = {}
         for operator in self._flow.operators:
-            source = self._flow.source_of(operator.name)
-            time = self._flow.times.get(source)
-            if operator.name in suspended:
-                held.add(operator.name)
-            if time is None:
-                told[operator.name] = self._with_timers(
-                    operator, OperatorTime(clock=clock_us), held=operator.name in held
-                )
-                continue
-            given = self._flow.input_of(operator.name)
-            above = given.upstream if isinstance(given, UpstreamInput) else None
-            newest[operator.name] = newest_here = (
-                self._times.newest.get(source, BEGINNING) if above is None else newest[above]
-            )
-            until = self._times.watermarks.get(source, BEGINNING)
-            if isinstance(operator, WindowedOperator) and newest_here > BEGINNING:
-                over = operator.end_of(newest_here)
-                newest[operator.name] = over - 1  # what it emits is just before the window's end
-                until = max(until, over) if source in drained else until
-            elif source in drained:
-                until = max(until, newest_here)
-            if above in held:
-                held.add(operator.name)
-            closed = self._times.closed.get(str(operator.states[0]), BEGINNING)
-            told[operator.name] = self._with_timers(
-                operator,
-                OperatorTime(
-                    closed=closed,
-                    until=closed if operator.name in held else max(closed, until),
-                    not_after=clock_us + time.max_ahead_us,
-                    clock=clock_us,
-                    duplicated=operator.name in self.sharing
-                    and self.sharing[operator.name].duplicated,
+            arriving = self._arriving(operator.name, emitted, drained)
+            held = operator.name in suspended or (arriving is not None and arriving.held)
+            ahead = min(
+                (
+                    self._flow.times[source].max_ahead_us
+                    for source in self._flow.sources_of(operator.name)
+                    if source in self._flow.times
                 ),
-                held=operator.name in held,
+                default=END,
             )
+            time = OperatorTime(clock=clock_us, not_after=min(clock_us + ahead, END))
+            if arriving is not None:
+                until = arriving.watermark
+                newest = arriving.newest
+                if isinstance(operator, WindowedOperator) and newest > BEGINNING:
+                    over = operator.end_of(newest)
+                    newest = over - 1  # what it emits is just before the window's end
+                    until = max(until, over) if arriving.drained else until
+                elif arriving.drained:
+                    until = max(until, newest)
+                closed = self._times.closed.get(str(operator.states[0]), BEGINNING)
+                sharing = self.sharing.get(operator.name)
+                time = replace(
+                    time,
+                    closed=closed,
+                    until=closed if held else max(closed, until),
+                    duplicated=sharing is not None and sharing.duplicated,
+                )
+                arriving = replace(arriving, newest=newest, held=held)
+            emitted[operator.name] = arriving
+            told[operator.name] = self._with_timers(operator, time, held=held)
         return told
+
+    def _arriving(
+        self, operator: str, emitted: Mapping[str, _Front | None], drained: set[str]
+    ) -> _Front | None:
+        """How far the rows that come to an operator are; ``None`` if some have no event time."""
+        fronts = []
+        for given in self._flow.inputs_of(operator):
+            if not isinstance(given, SourceInput):
+                fronts.append(emitted[given.upstream])
+            elif given.source in self._flow.times:
+                fronts.append(
+                    _Front(
+                        watermark=self._times.watermarks.get(given.source, BEGINNING),
+                        newest=self._times.newest.get(given.source, BEGINNING),
+                        drained=given.source in drained,
+                        held=False,
+                    )
+                )
+            else:
+                return None
+        known = [front for front in fronts if front is not None]
+        return None if len(known) < len(fronts) else _Front.least(known)
 
     def _with_timers(
         self, operator: KeyedOperator, told: OperatorTime, *, held: bool
@@ -204,10 +256,9 @@ class EventTimes:
     def after(self, told: Mapping[str, OperatorTime], reports: Iterable[LaneReport]) -> Times:
         """Give what an epoch leaves, from what its lanes were told and reported."""
         newest = dict(self._times.newest)
-        for operator, found in arrivals_of(reports).items():
-            source = self._flow.source_of(operator)
-            if found.newest > newest.get(source, BEGINNING):
-                newest[source] = found.newest
+        for source, moment in self._heard(reports).items():
+            if moment > newest.get(source, BEGINNING):
+                newest[source] = moment
         watermarks = dict(self._times.watermarks)
         for source, moment in newest.items():
             if source in self._flow.times:
@@ -241,9 +292,13 @@ class EventTimes:
         for name, sharing in self.sharing.items():
             works = [d.windows for r in reports for d in r.operators if d.operator == name]
             sharing.take(told[name], [work for work in works if work is not None])
-        for operator, found in arrivals_of(reports).items():
-            if found != Arrivals():
-                self._heard_us[self._flow.source_of(operator)] = silence_us
+        for source in self._heard(reports):
+            self._heard_us[source] = silence_us
+
+    def _heard(self, reports: Iterable[LaneReport]) -> dict[str, int]:
+        """Source whose rows came → the greatest event time among them."""
+        found = sum(arrivals_of(reports).values(), Arrivals())
+        return {self._flow.sources[number]: moment for number, moment in found.newest.items()}
 
     def _drained(self, silence_us: int) -> set[str]:
         drained = set()

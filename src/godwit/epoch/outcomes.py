@@ -81,7 +81,7 @@ def outcome_of(
     flow: CompiledFlow,
     chains: Chains,
     copies: Copies,
-    counting: frozenset[str],
+    counting: frozenset[tuple[str, int]],
 ) -> EpochOutcome:
     """Say what an epoch did.
 
@@ -96,7 +96,7 @@ def outcome_of(
     copies
         Who held what before.
     counting
-        Operators whose rows are the source's: one for each feed.
+        Operators and numbers of their inputs whose rows are the source's: one for each feed.
     """
     parts: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
     done_for: dict[str, list[OperatorReport]] = {}
@@ -130,7 +130,13 @@ def outcome_of(
     return EpochOutcome(
         epoch=record.epoch,
         batch=None if record.batch is None else record.batch.number,
-        rows_in=sum(d.rows_in for r in reports for d in r.operators if d.operator in counting),
+        rows_in=sum(
+            rows
+            for report in reports
+            for done in report.operators
+            for given, rows in done.rows_in.items()
+            if (done.operator, given) in counting
+        ),
         rows_out=sum(r.rows_out for r in reports),
         sink_rows=sink_rows,
         loads={c.name: _load(c, done_for.get(c.name, ()), chains) for c in flow.components},

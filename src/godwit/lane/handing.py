@@ -35,7 +35,7 @@ __all__ = ["hand_over", "insist_on_staying"]
 
 
 def hand_over(
-    shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int]
+    shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int], given: int
 ) -> Iterator[tuple[Header, Payload]]:
     """Give rows to an operator of the same lane.
 
@@ -47,11 +47,13 @@ def hand_over(
         N rows, as for `godwit.lane.wire.ship`.
     origin
         The sender (see `Header`).
+    given
+        Number of the operator's input that the rows come by.
     """
     operator, rows = shipment.operator, columns.num_rows
 
     def header(kind: int, number: int) -> Header:
-        return Header(kind, shipment.level, shipment.index, (*origin, 0), number)
+        return Header(kind, shipment.level, shipment.index, (*origin, 0), number, given)
 
     if isinstance(operator, WindowedOperator):
         arranged = operator.arrange(columns, shipment.time)
@@ -84,7 +86,7 @@ def insist_on_staying(
     EpochFailedError
         If there is one; names the function, and a key.
     """
-    keys = canonical_keys(columns.select(shipment.operator.keys.names))
+    keys = canonical_keys(columns.select(list(given.keys)))
     key_groups = key_groups_of(hash_keys(keys), len(shipment.places))
     strays = np.flatnonzero(shipment.places[key_groups] != place)
     if not strays.size:
@@ -95,7 +97,7 @@ def insist_on_staying(
         f"Operators {sender.name!r} and {given.operator!r} share a component, so rows stay in "
         f"their lane between the two; but {by} has given a row another key than the one it was "
         f"made for: {key}.",
-        remedy=f"Leave {listing(shipment.operator.keys.names)} as they are on the way, or let the "
+        remedy=f"Leave {listing(given.keys)} as they are on the way, or let the "
         "two be of two components: start the flow with components= that say so.",
         sender=sender.name,
         operator=given.operator,

@@ -204,7 +204,7 @@ class _Lane:
             if instructed.level != self.level:
                 continue
             arrived = [*by_operator.get(member.index, ()), *self.handed.pop(member.index, ())]
-            arrived.sort(key=lambda item: item[0].origin)
+            arrived.sort(key=lambda item: item[0].arrival)
             self._take_left_out(member, arrived)
             output = run_operator(
                 member,
@@ -271,13 +271,15 @@ class _Lane:
             if shipment.level == self.level:
                 if not keeps_keys(member.operator, given):
                     insist_on_staying(member.operator, given, columns, shipment, self.place)
-                self.handed.setdefault(index, []).extend(hand_over(shipment, columns, origin))
+                self.handed.setdefault(index, []).extend(
+                    hand_over(shipment, columns, origin, given.number)
+                )
                 continue
             tally = Tally(self.flow.num_key_groups)
-            yield from ship(shipment, columns, origin, tally)
+            yield from ship(shipment, columns, origin, tally, given=given.number)
             receiver = self.flow.operators[index].operator
             own = self.instruction.operators[member.index].places == self.place
-            pairs = pairs_sent(member.operator, receiver, sent, own)
+            pairs = pairs_sent(member.operator, given.key_columns, sent, own)
             self._sent(member.operator.name, receiver.name, tally, pairs)
         self._took("pass_on", started)
 

@@ -191,7 +191,7 @@ class OperatorReport:
     operator
         Name of the operator.
     rows_in
-        Rows that came in, before they were combined.
+        Number of an input of the operator → rows that came in by it, before they were combined.
     load
         Per key group.
     waited
@@ -210,7 +210,7 @@ class OperatorReport:
     """
 
     operator: str
-    rows_in: int
+    rows_in: dict[int, int]
     load: KeyGroupLoad
     waited: list[int]
     consumed: list[int]

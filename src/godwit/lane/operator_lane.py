@@ -73,7 +73,9 @@ def run_operator(
     windowed = operator if isinstance(operator, WindowedOperator) else None
     closes = windowed is not None and windowed.closes(told.time)
     found = sum((unpack_arrivals(p) for h, p in arrived if h.is_arrivals), Arrivals())
-    source_rows = sum(header.rows for header, _ in arrived)
+    rows_in: dict[int, int] = {}
+    for header, _ in arrived:
+        rows_in[header.given] = rows_in.get(header.given, 0) + header.rows
     arrived = [(h, p) for h, p in arrived if not (h.is_arrivals or h.is_left_out)]
     (state,) = told.states  # an operator of several would be processed in another way
     num_key_groups = len(told.places)
@@ -161,7 +163,7 @@ def run_operator(
     report.operators.append(
         OperatorReport(
             operator=operator.name,
-            rows_in=source_rows,
+            rows_in=rows_in,
             load=KeyGroupLoad.none() if advanced is None else advanced.load,
             waited=waited.tolist(),
             consumed=resuming.tolist(),

@@ -29,7 +29,7 @@ _LOOKED_AT = 8192
 
 def pairs_sent(
     sender: KeyedOperator,
-    receiver: KeyedOperator,
+    others: pa.Schema,
     rows: pa.Table,
     own: npt.NDArray[np.bool_],
 ) -> KeyGroupPairs:
@@ -37,14 +37,16 @@ def pairs_sent(
 
     Parameters
     ----------
-    sender, receiver
-        The operators.
+    sender
+        The operator that sends them.
+    others
+        Key columns of the one that they are sent to.
     rows
         What is sent, after the maps on the way.
     own
         Shape ``(num_key_groups,)``: key groups of the sender that this lane owns.
     """
-    keys, others = sender.schema.keys, receiver.schema.keys
+    keys = sender.keys
     if any(name not in rows.schema.names for name in keys.names):
         return NO_PAIRS
     if any(rows.schema.field(field.name).type != field.type for field in keys):

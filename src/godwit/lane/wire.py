@@ -47,10 +47,11 @@ Blob = tuple[int, bytes]
 Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
 """What a lane has for an operator: as it crossed an exchange, or, if it did not, as it is."""
 
-_HEADER = struct.Struct("<BBHIIIIQ4x")  # 32 bytes: Arrow wants its buffers aligned
+_HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow wants its buffers aligned
 ROWS, PARTIAL, LEFT_OUT, ARRIVALS = range(4)  # 0xFF is left to whatever carries payloads
 _LEVEL = 1  # where the header has it
-_FOUND = struct.Struct("<4q")
+_FOUND = struct.Struct("<3qH")
+_NEWEST = struct.Struct("<Hq")
 _MAX_CHUNK_ROWS = 1_000_000
 _SAMPLE = 0xF  # one hash in sixteen
 
@@ -72,6 +73,8 @@ class Header:
         place, number). Orders payloads.
     rows
         Rows it was made from, or 0 where another payload of the same rows counts them.
+    given
+        Number of the operator's input that the rows came by.
     """
 
     kind: int
@@ -79,12 +82,18 @@ class Header:
     operator: int
     origin: tuple[int, int, int, int]
     rows: int
+    given: int = 0
 
     @classmethod
     def of(cls, payload: bytes) -> Header:
         """Read the header of a payload."""
-        kind, level, operator, a, b, c, d, rows = _HEADER.unpack_from(payload)
-        return cls(kind, level, operator, (a, b, c, d), rows)
+        kind, level, operator, a, b, c, d, rows, given = _HEADER.unpack_from(payload)
+        return cls(kind, level, operator, (a, b, c, d), rows, given)
+
+    @property
+    def arrival(self) -> tuple[int, ...]:
+        """Orders payloads for one operator."""
+        return (*self.origin, self.given)
 
     @property
     def is_partial(self) -> bool:
@@ -128,7 +137,9 @@ def unpack_arrivals(payload: Payload) -> Arrivals:
     if isinstance(payload, Arrivals):
         return payload
     assert isinstance(payload, bytes), "rows are of another kind"
-    newest, late, ahead, untimed = _FOUND.unpack_from(payload, _HEADER.size)
+    late, ahead, untimed, sources = _FOUND.unpack_from(payload, _HEADER.size)
+    first = _HEADER.size + _FOUND.size
+    newest = dict(_NEWEST.unpack_from(payload, first + i * _NEWEST.size) for i in range(sources))
     return Arrivals(newest=newest, late=late, ahead=ahead, untimed=untimed)
 
 
@@ -213,7 +224,12 @@ class Tally:
 
 
 def ship_arrivals(
-    shipment: Shipment, found: Arrivals, origin: tuple[int, int, int, int], rows: int = 0
+    shipment: Shipment,
+    found: Arrivals,
+    origin: tuple[int, int, int, int],
+    *,
+    rows: int = 0,
+    given: int = 0,
 ) -> Iterator[Blob]:
     """Send what was found while rows were sent, to any lane of the operator.
 
@@ -221,12 +237,13 @@ def ship_arrivals(
     ----------
     rows
         Rows that no other payload counts.
+    given
+        Number of the operator's input that they came by.
     """
-    header = _HEADER.pack(ARRIVALS, shipment.level, shipment.index, *origin, rows)
-    yield (
-        int(shipment.places[0]),
-        header + _FOUND.pack(found.newest, found.late, found.ahead, found.untimed),
-    )
+    header = _HEADER.pack(ARRIVALS, shipment.level, shipment.index, *origin, rows, given)
+    sums = _FOUND.pack(found.late, found.ahead, found.untimed, len(found.newest))
+    newest = b"".join(_NEWEST.pack(*of_source) for of_source in found.newest.items())
+    yield int(shipment.places[0]), header + sums + newest
 
 
 def ship(
@@ -234,6 +251,8 @@ def ship(
     columns: pa.RecordBatch,
     origin: tuple[int, int, int],
     tally: Tally | None = None,
+    *,
+    given: int = 0,
 ) -> Iterator[Blob]:
     """Split rows by place, combined per key first where that pays.
 
@@ -247,10 +266,12 @@ def ship(
         The sender (see `Header`).
     tally
         Counts what is sent, if given.
+    given
+        Number of the operator's input that the rows come by.
     """
     for number, start in enumerate(range(0, columns.num_rows, _MAX_CHUNK_ROWS)):
         chunk = columns.slice(start, _MAX_CHUNK_ROWS)
-        yield from _ship_chunk(shipment, chunk, (*origin, number), tally)
+        yield from _ship_chunk(shipment, chunk, (*origin, number), tally, given)
 
 
 def _ship_chunk(
@@ -258,15 +279,16 @@ def _ship_chunk(
     columns: pa.RecordBatch,
     origin: tuple[int, int, int, int],
     tally: Tally | None,
+    given: int,
 ) -> Iterator[Blob]:
     operator, num_key_groups = shipment.operator, len(shipment.places)
     rows = columns.num_rows
     if isinstance(operator, WindowedOperator):
         arranged = operator.arrange(columns, shipment.time)
         if arranged.left_out is not None:
-            yield from ship_arrivals(shipment, arranged.found, origin, rows)
+            yield from ship_arrivals(shipment, arranged.found, origin, rows=rows, given=given)
             if shipment.keeps_left_out:
-                yield from _ship_left_out(shipment, arranged.left_out, origin)
+                yield from _ship_left_out(shipment, arranged.left_out, origin, given)
             rows = 0
         columns = arranged.rows
         if not columns.num_rows:
@@ -296,7 +318,7 @@ def _ship_chunk(
     places = shipment.places[key_groups]
     sent_bytes = {}
     for place, part in split_by_place(batch, places):
-        header = _HEADER.pack(kind, shipment.level, shipment.index, *origin, rows)
+        header = _HEADER.pack(kind, shipment.level, shipment.index, *origin, rows, given)
         payload = header + part.serialize().to_pybytes()
         sent_bytes[place] = len(payload)
         yield place, payload
@@ -306,12 +328,12 @@ def _ship_chunk(
 
 
 def _ship_left_out(
-    shipment: Shipment, rows: pa.RecordBatch, origin: tuple[int, int, int, int]
+    shipment: Shipment, rows: pa.RecordBatch, origin: tuple[int, int, int, int], given: int
 ) -> Iterator[Blob]:
     keys = canonical_keys(rows.select(shipment.operator.keys.names))
     key_groups = key_groups_of(hash_keys(keys), len(shipment.places))
     for place, part in split_by_place(rows, shipment.places[key_groups]):
-        header = _HEADER.pack(LEFT_OUT, shipment.level, shipment.index, *origin, 0)
+        header = _HEADER.pack(LEFT_OUT, shipment.level, shipment.index, *origin, 0, given)
         yield place, header + part.serialize().to_pybytes()
 
 

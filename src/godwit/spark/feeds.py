@@ -48,12 +48,18 @@ class FeedInput:
         Their names and Arrow types.
     time
         Slot of the event time, at one of the inputs of a feed; ``None`` at the others.
+    source
+        Number of the source in the flow.
+    number
+        Which of the operator's inputs it is.
     """
 
     operator: int
     slots: tuple[str, ...]
     schema: pa.Schema
     time: str | None = None
+    source: int = 0
+    number: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,8 +96,8 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
     feeds: list[Feed] = []
     # As they were declared, whatever the physical plan: see `CompiledFlow.under`.
     declared = {operator: number for number, operator in enumerate(flow.actions)}
-    inputs = sorted(enumerate(flow.inputs), key=lambda item: declared[item[1].operator])
-    for index, given in inputs:
+    index_of = {operator.name: index for index, operator in enumerate(flow.operators)}
+    for given in sorted(flow.inputs, key=lambda given: declared[given.operator]):
         if not isinstance(given, SourceInput):
             continue
         feed = next((f for f in feeds if f.source == given.source and f.maps == given.maps), None)
@@ -105,10 +111,12 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
                 feed.types[slot] = column.type
         feed.inputs.append(
             FeedInput(
-                operator=index,
+                operator=index_of[given.operator],
                 slots=tuple(feed.columns[name] for name in given.columns),
                 schema=given.schema,
                 time=None if given.time is None or feed.inputs else feed.columns[given.time.name],
+                source=flow.sources.index(given.source),
+                number=given.number,
             )
         )
     return tuple(sorted(feeds, key=lambda feed: feed.source))

@@ -177,7 +177,10 @@ def open_run(
             note=dispatcher.note,
             controlling=controlling,
             program=program,
-            counting=frozenset(flow.operators[f.inputs[0].operator].name for f in feeds),
+            counting=frozenset(
+                (flow.operators[given.operator].name, given.number)
+                for given in (feed.inputs[0] for feed in feeds)
+            ),
             few=FewRows(schema),
             times=EventTimes(flow, taken_up.times(log.latest), close_at_end=options.close_at_end),
             gate=gate,

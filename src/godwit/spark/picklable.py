@@ -11,7 +11,13 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from godwit.dataflow.naming import error_line, function_name
-from godwit.dataflow.nodes import ComputeNode, ProcessNode, SourceNode, WindowedNode, feed_of
+from godwit.dataflow.nodes import (
+    ComputeNode,
+    ProcessNode,
+    SourceNode,
+    WindowedNode,
+    branches_of,
+)
 from godwit.model.errors import InvalidFlowError
 from godwit.spark import by_value
 
@@ -62,11 +68,12 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
 
 
 def _maps(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    feed, maps = feed_of(node)
-    if not isinstance(feed, SourceNode):
-        for one in maps:
-            where = f"Map {function_name(one.function)!r} after operator {feed.name!r}"
-            yield where, one.function, {"operator": feed.name}
+    for branch in branches_of(node):
+        if isinstance(branch.feed, SourceNode):
+            continue
+        for one in branch.maps:
+            where = f"Map {function_name(one.function)!r} after operator {branch.feed.name!r}"
+            yield where, one.function, {"operator": branch.feed.name}
 
 
 def _check(value: Any, where: str, context: dict[str, str]) -> None:

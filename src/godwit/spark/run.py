@@ -124,7 +124,7 @@ class Run:
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
         controlling: Controlling | None,
         program: ShippedProgram,
-        counting: frozenset[str],
+        counting: frozenset[tuple[str, int]],
         few: FewRows,
         times: EventTimes,
         gate: EpochGate,

@@ -130,8 +130,9 @@ _TWO_STREAMS = _Refusal(
     nodes=_JOINS,
     does="joins two streams",
     but=_OWN_STATE,
-    remedy="Give both the same columns and union them, key_by(...) the column they are joined on, "
-    "and match their rows in process(...). Joins with tables that do not stream are fine.",
+    remedy="Give both the same columns, unite their streams, left.union(right), key_by(...) the "
+    "column they are joined on, and match their rows in process(...). Joins with tables that do "
+    "not stream are fine.",
 )
 
 

@@ -151,9 +151,11 @@ def ship_source(
         for given, columns, times in read_feeds(program.feeds, table):
             shipment = told[given.operator]
             if times is not None:
-                found = Arrivals.of(times, shipment.time.not_after)
-                yield from ship_arrivals(shipment, found, (0, partition, number, 0))
-            yield from ship(shipment, columns, (0, partition, number))
+                found = Arrivals.of(given.source, times, shipment.time.not_after)
+                yield from ship_arrivals(
+                    shipment, found, (0, partition, number, 0), given=given.number
+                )
+            yield from ship(shipment, columns, (0, partition, number), given=given.number)
 
 
 def _chunks(schema: pa.Schema, batches: Iterable[bytes]) -> Iterator[pa.Table]:

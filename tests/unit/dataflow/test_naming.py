@@ -93,6 +93,6 @@ def test_only_the_first_line_of_an_error_is_quoted() -> None:
 
 
 def test_a_default_name_holds_source_action_and_key_and_is_a_name() -> None:
-    name = default_name("flights", "total", ["tail number", "year"])
+    name = default_name(["flights"], "total", ["tail number", "year"])
     assert name == "flights_total_by_tail_number_year"
     assert check_name("operator", name) == name

@@ -18,7 +18,7 @@ from godwit.model.errors import InvalidFlowError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.dataflow.stream import KeyedStream
+    from godwit.dataflow.keyed_stream import KeyedStream
 
 
 def keyed(**options: Any) -> KeyedStream:

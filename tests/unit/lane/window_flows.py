@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from godwit.dataflow.stream import KeyedStream, Stream
+    from godwit.dataflow.keyed_stream import KeyedStream
+    from godwit.dataflow.stream import Stream
     from godwit.state.records import CommitRecord
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.dataflow.naming import did_you_mean, listing, type_name
-from godwit.dataflow.nodes import ProcessNode, SourceNode, WindowedNode, feed_of, source_of
+from godwit.dataflow.nodes import SourceNode, WindowedNode, branches_of, sources_of
 from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.durations import microseconds
 from godwit.dataflow.windows.moments import RowTime, SourceTime
@@ -19,9 +19,16 @@ from godwit.dataflow.windows.spec import Hopping, Session, grid_of
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
+    from godwit.dataflow.nodes import OperatorNode
     from godwit.dataflow.windows.durations import Duration
 
-__all__ = ["event_time_of", "insist_on_event_time", "source_time", "windowed_operator"]
+__all__ = [
+    "event_time_of",
+    "insist_on_event_time",
+    "insist_on_moments",
+    "source_time",
+    "windowed_operator",
+]
 
 
 def source_time(
@@ -56,25 +63,24 @@ def source_time(
     )
 
 
-def insist_on_event_time(node: WindowedNode | ProcessNode) -> SourceTime:
-    """Give the event time of the source that an operator's rows descend from.
+def insist_on_event_time(node: OperatorNode) -> None:
+    """Insist that all sources that an operator's rows descend from have an event time.
 
     Raises
     ------
     InvalidFlowError
-        If it has none.
+        If one has none.
     """
-    source = source_of(node)
-    if source.time is None:
-        what = "windows" if isinstance(node, WindowedNode) else "timers of event time"
-        raise InvalidFlowError(
-            f"Operator {node.name!r} has {what}, but source {source.name!r} has no event time.",
-            remedy=f"Say which column holds it, as in flow.source({source.name!r}, df, "
-            'event_time="ts", slack="10 minutes").',
-            operator=node.name,
-            source=source.name,
-        )
-    return source.time
+    for source in sources_of(node):
+        if source.time is None:
+            what = "windows" if isinstance(node, WindowedNode) else "timers of event time"
+            raise InvalidFlowError(
+                f"Operator {node.name!r} has {what}, but source {source.name!r} has no event time.",
+                remedy=f"Say which column holds it, as in flow.source({source.name!r}, df, "
+                'event_time="ts", slack="10 minutes").',
+                operator=node.name,
+                source=source.name,
+            )
 
 
 def event_time_of(node: WindowedNode, schema: pa.Schema, origin: str) -> RowTime:
@@ -83,38 +89,65 @@ def event_time_of(node: WindowedNode, schema: pa.Schema, origin: str) -> RowTime
     Raises
     ------
     InvalidFlowError
-        If the source has no event time, or the column is not there or is no timestamp.
+        If a source has no event time, streams that meet have it in different columns, or the column
+        is not there or is no timestamp.
     """
     where = f"Operator {node.name!r}"
-    source, of_source = source_of(node), insist_on_event_time(node)
-    feed, _ = feed_of(node.upstream)
-    after_windows = isinstance(feed, WindowedNode) and feed.function is None
+    insist_on_event_time(node)
+    feeds = [branch.feed for branch in branches_of(node.upstream)]
+    after_windows = all(isinstance(feed, WindowedNode) and feed.function is None for feed in feeds)
     column = node.time
     if column is None:
-        column = WINDOW_END if after_windows else of_source.column
+        follow = dict.fromkeys(name for feed in feeds for name in _time_columns(feed))
+        if len(follow) > 1:
+            raise InvalidFlowError(
+                f"{where} has windows, but its rows have their event time in different columns: "
+                f"{listing(follow)}.",
+                remedy="Name the column, as in window(..., time=...).",
+                operator=node.name,
+            )
+        column = next(iter(follow))
     if column not in schema.names:
-        told = f'It follows from event_time="{of_source.column}" of source {source.name!r}. '
+        sources = listing(source.name for source in sources_of(node))
+        told = f"It follows from what was said of the event time of {sources}. "
         raise InvalidFlowError(
             f"{where} has windows of column {column!r}, which {origin} does not have.",
             remedy=f"{did_you_mean(column, schema.names)}{told if node.time is None else ''}"
             + (
                 "Leave the column in the maps"
-                if isinstance(feed, SourceNode)
+                if any(isinstance(feed, SourceNode) for feed in feeds)
                 else "Name a column, as in window(..., time=...)"
             )
             + f"; its columns are {listing(schema.names)}.",
             operator=node.name,
             column=column,
         )
-    dtype = schema.field(column).type
-    if not (pa.types.is_timestamp(dtype) and dtype.unit == "us"):
-        raise InvalidFlowError(
-            f"{where} has windows of column {column!r} of {origin}, whose type is {dtype}.",
-            remedy=f"Cast {column!r} to a timestamp (of microseconds, as in Spark) in a map.",
-            operator=node.name,
-            column=column,
-        )
+    insist_on_moments(schema.field(column), f"{where} has windows of column", origin, node.name)
     return RowTime(column=column, is_end=after_windows and column == WINDOW_END)
+
+
+def _time_columns(feed: SourceNode | OperatorNode) -> list[str]:
+    """Columns that hold the event time of a feed's rows, unless the user names another."""
+    if isinstance(feed, WindowedNode) and feed.function is None:
+        return [WINDOW_END]
+    return [source.time.column for source in sources_of(feed) if source.time is not None]
+
+
+def insist_on_moments(field: pa.Field, subject: str, origin: str, operator: str) -> None:
+    """Refuse a column of event time that holds something else.
+
+    Raises
+    ------
+    InvalidFlowError
+        If it is no timestamp of microseconds.
+    """
+    if not (pa.types.is_timestamp(field.type) and field.type.unit == "us"):
+        raise InvalidFlowError(
+            f"{subject} {field.name!r} of {origin}, whose type is {field.type}.",
+            remedy=f"Cast {field.name!r} to a timestamp (of microseconds, as in Spark) in a map.",
+            operator=operator,
+            column=field.name,
+        )
 
 
 def windowed_operator(

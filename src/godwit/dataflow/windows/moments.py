@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -111,36 +111,39 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """What was found while rows were sent on their way: sums, and the newest.
+    """What was found while rows were sent on their way; sums, but for `newest`.
 
     Attributes
     ----------
     newest
-        Greatest event time of the source's rows that were not too far ahead; `BEGINNING` if there
-        were none.
+        Number of a source whose rows came → the greatest event time of those that were not too far
+        ahead; `BEGINNING` if there were none.
     late, ahead, untimed
         Rows that were left out: too late for every window, too far ahead of the clock, without an
         event time.
     """
 
-    newest: int = BEGINNING
+    newest: Mapping[int, int] = field(default_factory=dict)
     late: int = 0
     ahead: int = 0
     untimed: int = 0
 
     @classmethod
-    def of(cls, times: pa.Array, not_after: int) -> Arrivals:
-        """Find the newest of some rows' event times, but for those too far ahead."""
+    def of(cls, source: int, times: pa.Array, not_after: int) -> Arrivals:
+        """Find the newest of the event times of a source's rows, but for those too far ahead."""
         values, mask = values_of(times), mask_of(times)
         counts = values <= not_after
         if mask is not None:
             counts &= mask
-        return cls(newest=int(np.max(values, where=counts, initial=BEGINNING)))
+        return cls(newest={source: int(np.max(values, where=counts, initial=BEGINNING))})
 
     def __add__(self, other: Arrivals) -> Arrivals:
         """Join what was found in two places."""
+        newest = dict(self.newest)
+        for source, moment in other.newest.items():
+            newest[source] = max(newest.get(source, BEGINNING), moment)
         return Arrivals(
-            newest=max(self.newest, other.newest),
+            newest=newest,
             late=self.late + other.late,
             ahead=self.ahead + other.ahead,
             untimed=self.untimed + other.untimed,
