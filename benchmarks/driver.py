@@ -194,7 +194,7 @@ class Driver:
                 flow=self.flow,
                 chains=self.log.chains,
                 copies=self.conductor.copies,
-                counting=frozenset({self.flow.operators[0].name}),
+                counting=frozenset({(self.flow.operators[0].name, 0)}),
             )
         with self.part("conduct"):
             self.conductor.commit(outcome)

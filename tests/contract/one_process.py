@@ -157,7 +157,7 @@ class OneProcess:
         )
         self._lanes = lane_flow(self.flow, taken_up.layouts, self._staged_sinks())
         self._times = EventTimes(self.flow, taken_up.times(self.log.latest))
-        self._counting = frozenset({self.flow.operators[0].name})
+        self._counting = frozenset({(self.flow.operators[0].name, 0)})
         if self.log.latest is not None:
             self._deliver(self.log.latest)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.oracles.meeting import Duplicates, Interval, Newest
 from tests.oracles.windows import BEGINNING, Windows
 from tests.unit.lane.meeting_flows import TIME, Feed, MeetingRun, S
 
@@ -33,7 +34,7 @@ def rows_about(rng: np.random.Generator, second: float, most: int) -> list[tuple
     return [
         (
             f"k{rng.integers(0, 4)}",
-            int((second - rng.exponential(6)) * S),
+            int(second - rng.exponential(6)) * S,
             int(rng.integers(0, 1000)),
         )
         for _ in range(int(rng.integers(0, most)))
@@ -63,7 +64,7 @@ class Watermarks:
         )
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_windows_over_a_union_hold_what_plain_python_says_whatever_happens(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -96,3 +97,124 @@ def test_windows_over_a_union_hold_what_plain_python_says_whatever_happens(seed:
             assert run.late == oracle.late - late
             if rng.random() < 0.3:
                 run.restart()
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_duplicates_are_dropped_as_plain_python_says_whatever_happens(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    within, slack = int(rng.integers(1, 9)), int(rng.integers(0, 9))
+
+    def build(streams: Mapping[str, Stream]) -> Stream:
+        return streams["left"].drop_duplicates("k", within=f"{within} seconds")
+
+    feeds = {"left": Feed(COLUMNS, {"event_time": "ts", "slack": f"{slack} seconds"})}
+    with tempfile.TemporaryDirectory() as root:
+        run = MeetingRun(build, Path(root), feeds, executors=EXECUTORS)
+        oracle, marks = Duplicates(within=within * S), Watermarks(left=slack * S)
+        waiting: list[tuple[Any, ...]] = []
+        for epoch in range(8):
+            rows = rows_about(rng, epoch * 6, 20)
+            held = run.suffer(rng)
+            found = run.epoch(left=rows)
+            late = oracle.late
+            out = oracle.epoch(arrived(rows), BEGINNING if held else marks.least)
+            if held or waiting:
+                waiting = sorted([*waiting, *out], key=repr)  # rows of suspended keys come later
+                for row in found:
+                    waiting.remove(row)
+            else:
+                assert found == sorted(out, key=repr)
+            marks.take(left=rows)
+            assert run.late == oracle.late - late
+            if rng.random() < 0.3:
+                run.restart()
+        run.recover()
+        assert run.epoch() == waiting
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_the_newest_row_is_the_one_that_plain_python_finds_whatever_happens(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    within = None if rng.random() < 0.4 else int(rng.integers(0, 15))
+    inner, slack = bool(rng.random() < 0.4), int(rng.integers(0, 9))
+
+    def build(streams: Mapping[str, Stream]) -> Stream:
+        left, right = (streams[name].key_by("k") for name in ("left", "right"))
+        return left.join_newest(
+            right,
+            within=None if within is None else f"{within} seconds",
+            how="inner" if inner else "left",
+            suffix="_r",
+        )
+
+    feeds = {
+        name: Feed(COLUMNS, {"event_time": "ts", "slack": f"{slack} seconds"})
+        for name in ("left", "right")
+    }
+    with tempfile.TemporaryDirectory() as root:
+        run = MeetingRun(build, Path(root), feeds, executors=EXECUTORS)
+        oracle = Newest(within=None if within is None else within * S, inner=inner)
+        both_sides(run, oracle, rng, slack)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_pairs_within_an_interval_are_those_of_plain_python_whatever_happens(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    earliest = int(rng.integers(-8, 6))
+    latest, slack = earliest + int(rng.integers(0, 9)), int(rng.integers(0, 9))
+    how: Any = ("inner", "left", "right", "full")[int(rng.integers(0, 4))]
+
+    def build(streams: Mapping[str, Stream]) -> Stream:
+        left, right = (streams[name].key_by("k") for name in ("left", "right"))
+        bounds = (f"{earliest} seconds", f"{latest} seconds")
+        return left.join(right, between=bounds, how=how, suffix="_r")
+
+    feeds = {
+        name: Feed(COLUMNS, {"event_time": "ts", "slack": f"{slack} seconds"})
+        for name in ("left", "right")
+    }
+    with tempfile.TemporaryDirectory() as root:
+        run = MeetingRun(build, Path(root), feeds, executors=EXECUTORS)
+        oracle = Interval(earliest=earliest * S, latest=latest * S, how=how)
+        both_sides(run, oracle, rng, slack)
+
+
+def both_sides(
+    run: MeetingRun, oracle: Newest | Interval, rng: np.random.Generator, slack: int
+) -> None:
+    """Let two streams meet through a history, and then to their end."""
+    marks = Watermarks(left=slack * S, right=slack * S)
+    # What keys that wait would have given comes when they go on, all else at once.
+    waiting: list[tuple[Any, ...]] = []
+    for epoch in range(8):
+        left = with_null_keys(rows_about(rng, epoch * 5, 14), rng)
+        right = with_null_keys(rows_about(rng, epoch * 5 - 3, 14), rng)
+        held = run.suffer(rng)
+        late = oracle.late
+        found = run.epoch(left=left, right=right)
+        out = oracle.epoch(arrived(left), arrived(right), BEGINNING if held else marks.least)
+        waiting += out
+        for row in found:
+            waiting.remove(row)
+        assert held or not waiting or run.run.suspended, (epoch, waiting)
+        marks.take(left=left, right=right)
+        assert run.late == oracle.late - late
+        if rng.random() < 0.3:
+            run.restart()
+    run.recover()
+    run.times.end_input()
+    found = run.epoch() + run.epoch()
+    waiting += oracle.epoch([], [], 2**60)
+    if isinstance(oracle, Interval) and oracle.how == "inner":
+        assert sorted(found, key=repr) == sorted(waiting, key=repr)
+        return
+    for row in found:
+        waiting.remove(row)
+    assert not waiting
+
+
+def with_null_keys(rows: list[tuple[Any, ...]], rng: np.random.Generator) -> list[tuple[Any, ...]]:
+    return [(None, *row[1:]) if rng.random() < 0.1 else row for row in rows]

@@ -95,6 +95,12 @@ def prepare_inputs(directory: Path) -> None:
         ("t3", "north", 200, 9.0),
     ]
     start = dt.datetime(2024, 5, 1, 8, tzinfo=dt.UTC)
+    waits = {
+        "stop": ["Mitte", "Zoo"],
+        "ts": pa.array([start, start], pa.timestamp("us", tz="UTC")),
+        "passengers": pa.array([12, 3], pa.int64()),
+    }
+    _write(directory / "waits", pa.table(waits))
     for name, line in (("buses", "100"), ("trams", "M1")):
         moments = [start + dt.timedelta(minutes=after) for after in (3, 25, 25, 190)]
         departures = {

@@ -5,14 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from godwit.dataflow.aggregates import builtin
-from godwit.dataflow.naming import type_name
+from godwit.dataflow.naming import did_you_mean, type_name
 from godwit.dataflow.nodes import SourceNode, branches_of
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from godwit.dataflow.nodes import Branch, StreamNode
 
-__all__ = ["check_aggregate", "check_formerly", "check_function", "check_timers", "describe"]
+__all__ = [
+    "check_aggregate",
+    "check_formerly",
+    "check_function",
+    "check_keys",
+    "check_process",
+    "check_results",
+    "check_timers",
+    "describe",
+]
 
 
 def describe(node: StreamNode) -> str:
@@ -35,6 +46,30 @@ def check_function(function: object, where: str, example: str) -> None:
             f"{where} was given a value of type {type_name(function)}, which cannot be called.",
             remedy=f"Give it a function, as in {example}.",
         )
+
+
+def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[str, ...]:
+    """Refuse columns that make no key: none, one that is not text, or one named twice."""
+    if not columns:
+        raise InvalidFlowError(
+            f"{where} names no column.", remedy=f"Name at least one, as in {example}."
+        )
+    keys: list[str] = []
+    for column in columns:
+        if not isinstance(column, str):
+            raise InvalidFlowError(
+                f"{where} was given a value of type {type_name(column)}.",
+                remedy=f"Name columns by text, as in {example}; compute a key that is no column "
+                "yet in a map before.",
+            )
+        if column in keys:
+            raise InvalidFlowError(
+                f"{where} names column {column!r} twice.",
+                remedy="Name each column once.",
+                column=column,
+            )
+        keys.append(column)
+    return tuple(keys)
 
 
 def check_formerly(name: str, formerly: object) -> None:
@@ -91,3 +126,61 @@ def _spark_function(value: object) -> str:
     if not type(value).__module__.startswith("pyspark.sql"):
         return ""
     return f"{value!r}, which Spark would compute on a DataFrame"
+
+
+def check_process(
+    name: str, state: object, output: object, codec: object, state_upgrade: object
+) -> None:
+    """Refuse a function per key without a type of state or columns of output."""
+    if not callable(state):
+        raise InvalidFlowError(
+            f"Operator {name!r} has no type of state, but {state!r}."
+            if state is not None
+            else f"Operator {name!r} has no type of state.",
+            remedy="Give a class that can be made without arguments, as in state=OrderBook or "
+            "state=dict.",
+            operator=name,
+        )
+    if output is None:
+        raise InvalidFlowError(
+            f"Operator {name!r} has no output columns.",
+            remedy='Say what the function emits, as in output="symbol string, price double".',
+            operator=name,
+        )
+    if codec not in ("msgpack", "pickle"):
+        raise InvalidFlowError(
+            f"Operator {name!r} has codec={codec!r}.",
+            remedy=f"{did_you_mean(str(codec), ['msgpack', 'pickle'])}Give 'msgpack' or, for "
+            "state that it cannot hold, 'pickle'.",
+            operator=name,
+        )
+    if state_upgrade is not None and not callable(state_upgrade):
+        raise InvalidFlowError(
+            f"Operator {name!r} was given state_upgrade={state_upgrade!r}, which cannot be called.",
+            remedy="Give a function that gets the old state as plain values and returns one "
+            "of today's.",
+            operator=name,
+        )
+
+
+def check_results(
+    name: str, keys: tuple[str, ...], aggregates: Mapping[str, Any], output: object
+) -> None:
+    """Refuse results that are no aggregates, or that have the name of a key column."""
+    if output not in ("update", "complete"):
+        raise InvalidFlowError(
+            f"Operator {name!r} has output={output!r}.",
+            remedy=f"{did_you_mean(str(output), ['update', 'complete'])}Give 'update' (keys "
+            "that changed) or 'complete' (all keys).",
+            operator=name,
+        )
+    for result, aggregate in aggregates.items():
+        if result in keys:
+            raise InvalidFlowError(
+                f"Operator {name!r} has a result {result!r}, which is the name of a key "
+                "column too.",
+                remedy="Give the result another name; key columns are in the output anyway.",
+                operator=name,
+                column=result,
+            )
+        check_aggregate(aggregate, result, name)

@@ -15,8 +15,8 @@ class NoSuchCallError(InvalidFlowError, AttributeError):
     """A stream has no such call; also an AttributeError, so that ``hasattr`` works."""
 
 
-_STREAM = ("map", "union", "key_by")
-_KEYED = ("compute", "process", "window")
+_STREAM = ("map", "union", "drop_duplicates", "key_by")
+_KEYED = ("compute", "process", "window", "join", "join_newest")
 
 _MEANT = {
     **dict.fromkeys(
@@ -36,6 +36,10 @@ _MEANT = {
         "the flow.",
     ),
     **dict.fromkeys(
+        ("dropDuplicates", "dropDuplicatesWithinWatermark", "distinct"),
+        'Use drop_duplicates("id", within="1 hour") before key_by.',
+    ),
+    **dict.fromkeys(
         ("unionAll", "unionByName"), "Use union(...) with streams of the same columns."
     ),
     "withWatermark": "Say it at the source, as in flow.source(name, df, "
@@ -43,7 +47,7 @@ _MEANT = {
 }
 _ON_ROWS = frozenset(
     {
-        *("alias", "cast", "drop", "dropna", "explode", "fillna", "filter", "join", "mapInArrow"),
+        *("alias", "cast", "drop", "dropna", "explode", "fillna", "filter", "mapInArrow"),
         *("mapInPandas", "na", "select", "selectExpr", "toDF", "transform", "where", "withColumn"),
         *("withColumnRenamed", "withColumns", "flatMap"),
     }
@@ -70,8 +74,8 @@ def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
         remedy = f"Use map{when}, as in stream.map(lambda df: df.{name}(...))."
         if name == "map":
             remedy = "Call map before key_by, or after the operator."
-        if name == "union":
-            remedy = "Call union before key_by."
+        if name in ("union", "drop_duplicates"):
+            remedy = f"Call {name} before key_by."
         if name == "key_by":
             remedy = "Name all columns of the key in one key_by(...)."
     elif name in _MEANT and not (keyed and name in _KEYED):

@@ -6,12 +6,12 @@ Everything that can be wrong with columns is found here, before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from godwit.dataflow.actions import action_of
 from godwit.dataflow.compiled import (
     CompiledFlow,
     Component,
@@ -21,24 +21,22 @@ from godwit.dataflow.compiled import (
     UpstreamInput,
 )
 from godwit.dataflow.compute import ComputeOperator
-from godwit.dataflow.maps import ArrowMap, bind_map
+from godwit.dataflow.duplicates import DropDuplicates, DropDuplicatesWithin
+from godwit.dataflow.joins.binding import join_operator
 from godwit.dataflow.naming import (
     check_column_names,
     check_unique,
     did_you_mean,
-    error_line,
-    function_name,
     listing,
 )
 from godwit.dataflow.nodes import (
-    Branch,
     ComputeNode,
-    MapNode,
+    DropDuplicatesNode,
+    JoinNode,
     OperatorNode,
     ProcessNode,
     SourceNode,
     StreamNode,
-    UnionNode,
     WindowedNode,
     branches_of,
     levels_of,
@@ -46,9 +44,10 @@ from godwit.dataflow.nodes import (
 )
 from godwit.dataflow.process import ProcessOperator
 from godwit.dataflow.staging import REJECTED
+from godwit.dataflow.stream_columns import Resolver, StreamColumns
 from godwit.dataflow.timers import TimedProcess
-from godwit.dataflow.types import is_key_type, key_type_remedy, plain_schema
-from godwit.dataflow.unions import insist_on_same_columns
+from godwit.dataflow.types import is_key_type, key_type_remedy
+from godwit.dataflow.use import insist_on_use
 from godwit.dataflow.windows.binding import (
     event_time_of,
     insist_on_event_time,
@@ -56,7 +55,7 @@ from godwit.dataflow.windows.binding import (
     windowed_operator,
 )
 from godwit.dataflow.windows.operator import WindowedOperator
-from godwit.model.errors import GodwitError, InvalidFlowError
+from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,49 +65,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Resolver", "compile_flow"]
 
-DataFrameMaps: TypeAlias = tuple[Callable[[Any], Any], ...]
-
-Resolver: TypeAlias = Callable[[str, DataFrameMaps], pa.Schema]
-"""``resolve(source name, maps)`` returns the Arrow schema of the source after its maps."""
-
 
 def compile_flow(flow: LogicalFlow, resolve: Resolver) -> CompiledFlow:
     """Validate `flow` and bind its operators; see `LogicalFlow.compile`."""
-    _check_all_used(flow)
+    insist_on_use(flow)
     return _Compilation(flow, resolve).run()
-
-
-def _check_all_used(flow: LogicalFlow) -> None:
-    if not flow.sinks:
-        raise InvalidFlowError(
-            f"Flow {flow.name!r} has no sink, so nobody would see its results.",
-            remedy='Add one, as in flow.sink("totals", stream, gw.sinks.parquet("out/")).',
-            flow=flow.name,
-        )
-    used: set[str] = set()
-    pending = [sink.upstream for sink in flow.sinks]
-    while pending:
-        for branch in branches_of(pending.pop()):
-            if not isinstance(branch.feed, SourceNode) and branch.feed.name not in used:
-                used.add(branch.feed.name)
-                pending.append(branch.feed.upstream)
-    idle = [node.name for node in flow.operators if node.name not in used]
-    if idle:
-        raise InvalidFlowError(
-            f"Flow {flow.name!r} has operators without a path to a sink: {listing(idle)}.",
-            remedy="Give each of their streams to a sink or to an operator that has one, or do "
-            "not build them.",
-            flow=flow.name,
-            operators=idle,
-        )
-    read = {source.name for sink in flow.sinks for source in sources_of(sink.upstream)}
-    if unread := [name for name in flow.sources if name not in read]:
-        raise InvalidFlowError(
-            f"Flow {flow.name!r} has sources that feed no sink: {listing(unread)}.",
-            remedy="Build a stream from each of them up to a sink, or leave them out.",
-            flow=flow.name,
-            sources=unread,
-        )
 
 
 class _Compilation:
@@ -116,10 +77,8 @@ class _Compilation:
 
     def __init__(self, flow: LogicalFlow, resolve: Resolver) -> None:
         self.flow = flow
-        self.resolve = resolve
-        self.source_schemas: dict[tuple[str, DataFrameMaps], pa.Schema] = {}
         self.operators: dict[str, KeyedOperator] = {}
-        self.maps: dict[tuple[str, tuple[MapNode, ...]], ArrowMap] = {}
+        self.columns = StreamColumns(self.operators, resolve)
         self.timed: set[str] = set()
 
     def run(self) -> CompiledFlow:
@@ -140,7 +99,7 @@ class _Compilation:
             ),
             inputs=timed,
             outputs=tuple(self.outputs()),
-            actions={node.name: _action(node) for node in self.flow.operators},
+            actions={node.name: action_of(node) for node in self.flow.operators},
             formerly=self.formerly(),
             unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
             times={
@@ -153,7 +112,7 @@ class _Compilation:
         if not isinstance(given, SourceInput) or given.source not in self.timed:
             return given
         time = self.flow.event_times[given.source]
-        schema = self.source_schemas[given.source, given.maps]
+        schema = self.columns.of_sources[given.source, given.maps]
         if time.column not in schema.names:
             return given
         field = schema.field(time.column)
@@ -197,18 +156,13 @@ class _Compilation:
 
     def bind(self, node: OperatorNode) -> list[Input]:
         """Bind one operator; every operator upstream is bound already."""
-        schema, origin = self.columns(node.upstream)
+        schema, origin = self.columns.of(node.upstream)
         where = f"Operator {node.name!r}"
-        keys = [_column(schema, key, f"{where} is keyed by", origin) for key in node.keys]
-        for field in keys:
-            if not is_key_type(field.type):
-                raise InvalidFlowError(
-                    f"{where} is keyed by column {field.name!r} of {origin}, whose type "
-                    f"{field.type} cannot be a key.",
-                    remedy=key_type_remedy(field.name, field.type),
-                    operator=node.name,
-                    column=field.name,
-                )
+        keys = _keys_of(node.name, node.keys, schema, origin)
+        if isinstance(node, JoinNode):
+            return self.bind_join(node, (schema, origin))
+        if isinstance(node, DropDuplicatesNode):
+            return self.bind_duplicates(node, schema, origin)
         if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
             inputs = pa.schema(
                 {
@@ -221,7 +175,14 @@ class _Compilation:
             inputs = pa.schema([field for field in schema if field.name not in node.keys])
         exchanged = pa.schema([*keys, *(f for f in inputs if f.name not in node.keys)])
         if isinstance(node, WindowedNode):
-            time = event_time_of(node, schema, origin)
+            time = event_time_of(
+                node.upstream,
+                schema,
+                origin,
+                operator=node.name,
+                does="has windows",
+                time=node.time,
+            )
             if time.column not in exchanged.names:
                 exchanged = exchanged.append(schema.field(time.column))
             self.operators[node.name] = windowed_operator(node, exchanged, inputs, time)
@@ -229,44 +190,89 @@ class _Compilation:
         else:
             self.operators[node.name] = _operator(node, pa.schema(keys), inputs)
         if isinstance(node, ProcessNode) and node.timers == "event":
-            insist_on_event_time(node)
+            insist_on_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
-        return self.inputs(node, exchanged)
+        return self.inputs(node.name, node.upstream, node.keys, exchanged)
 
-    def inputs(self, node: OperatorNode, exchanged: pa.Schema) -> list[Input]:
-        """Say what feeds an operator: one input for each way that rows take to it."""
+    def bind_duplicates(
+        self, node: DropDuplicatesNode, schema: pa.Schema, origin: str
+    ) -> list[Input]:
+        """Bind an operator that drops duplicates."""
+        options: dict[str, Any] = {"name": node.name, "keys": node.keys, "columns": schema}
+        if node.within_us is None:
+            self.operators[node.name] = DropDuplicates(**options)
+        else:
+            does = "drops duplicates by event time"
+            time = event_time_of(node.upstream, schema, origin, operator=node.name, does=does)
+            self.operators[node.name] = DropDuplicatesWithin(
+                time=time, within_us=node.within_us, **options
+            )
+            self.timed.update(source.name for source in sources_of(node))
+        return self.inputs(node.name, node.upstream, node.keys, _keys_first(schema, node.keys))
+
+    def bind_join(self, node: JoinNode, left: tuple[pa.Schema, str]) -> list[Input]:
+        """Bind a join."""
+        right = self.columns.of(node.right)
+        _keys_of(node.name, node.right_keys, *right)
+        inputs: list[Input] = []
+        numbers = []
+        for stream, keys, (schema, _) in (
+            (node.upstream, node.keys, left),
+            (node.right, node.right_keys, right),
+        ):
+            columns = _keys_first(schema, keys)
+            found = self.inputs(node.name, stream, keys, columns, first=len(inputs))
+            numbers.append(len(found))
+            inputs += found
+        operator = join_operator(node, left, right, (numbers[0], numbers[1]))
+        self.operators[node.name] = operator
+        self.timed.update(source.name for source in sources_of(node))
+        return inputs
+
+    def inputs(
+        self,
+        operator: str,
+        stream: StreamNode,
+        keys: tuple[str, ...],
+        exchanged: pa.Schema,
+        *,
+        first: int = 0,
+    ) -> list[Input]:
+        """Say what feeds an operator: one input for each way that rows of a stream take to it."""
         return [
             SourceInput(
-                operator=node.name,
+                operator=operator,
                 source=branch.feed.name,
                 maps=tuple(m.function for m in branch.maps),
-                keys=node.keys,
+                keys=keys,
                 schema=exchanged,
                 number=number,
             )
             if isinstance(branch.feed, SourceNode)
             else UpstreamInput(
-                operator=node.name,
+                operator=operator,
                 upstream=branch.feed.name,
-                maps=self.arrow_maps(branch),
-                keys=node.keys,
+                maps=self.columns.arrow_maps(branch),
+                keys=keys,
                 schema=exchanged,
                 number=number,
             )
-            for number, branch in enumerate(branches_of(node.upstream))
+            for number, branch in enumerate(branches_of(stream), first)
         ]
 
     def outputs(self) -> Iterable[Output]:
         for sink in self.flow.sinks:
-            schema, _ = self.columns(sink.upstream)
+            schema, _ = self.columns.of(sink.upstream)
             (branch,) = branches_of(sink.upstream)
             feed = branch.feed
             assert not isinstance(feed, SourceNode)  # Flow.sink refuses such a stream
-            complete_key = set(feed.keys) <= set(schema.names)
+            # What such operators emit are rows, which their keys do not tell apart.
+            rows = isinstance(feed, DropDuplicatesNode | JoinNode)
+            complete_key = not rows and set(feed.keys) <= set(schema.names)
             yield Output(
                 name=sink.name,
                 operator=feed.name,
-                maps=self.arrow_maps(branch),
+                maps=self.columns.arrow_maps(branch),
                 schema=schema,
                 keys=feed.keys if complete_key else (),
                 sink=sink.sink,
@@ -309,82 +315,6 @@ class _Compilation:
         """Refuse the name of a sink that the user has given to another one."""
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
 
-    def columns(self, node: StreamNode) -> tuple[pa.Schema, str]:
-        """Columns of a stream, and what to call the stream in a message."""
-        self.insist_on_alike(node)
-        found = [self.branch_columns(branch) for branch in branches_of(node)]
-        schema, _ = found[0]
-        return schema, " and ".join(dict.fromkeys(origin for _, origin in found))
-
-    def insist_on_alike(self, node: StreamNode) -> None:
-        """Refuse a union of streams whose columns differ, here or further up."""
-        while isinstance(node, MapNode):
-            node = node.upstream
-        if isinstance(node, UnionNode):
-            first, *others = (self.columns(upstream) for upstream in node.upstreams)
-            for other in others:
-                insist_on_same_columns(first, other)
-
-    def branch_columns(self, branch: Branch) -> tuple[pa.Schema, str]:
-        """Columns of the rows that come by one branch, and what to call them in a message."""
-        feed = branch.feed
-        if isinstance(feed, SourceNode):
-            names = ", ".join(repr(function_name(m.function)) for m in branch.maps)
-            origin = f"source {feed.name!r}" + (f" (after its maps {names})" if names else "")
-            maps = tuple(m.function for m in branch.maps)
-            return self.source_columns(feed, maps, origin), origin
-        bound = self.arrow_maps(branch)
-        if not bound:
-            return plain_schema(self.operators[feed.name].output), f"operator {feed.name!r}"
-        return bound[-1].schema, f"map {bound[-1].name!r} after operator {feed.name!r}"
-
-    def arrow_maps(self, branch: Branch) -> tuple[ArrowMap, ...]:
-        """Bind the maps from an operator to a stream; one on the way to several is one object."""
-        bound: list[ArrowMap] = []
-        schema = plain_schema(self.operators[branch.feed.name].output)
-        for number, m in enumerate(branch.maps, 1):
-            at = branch.feed.name, branch.maps[:number]
-            if at not in self.maps:
-                self.maps[at] = bind_map(
-                    m.function, operator=branch.feed.name, inputs=schema, schema=m.schema
-                )
-            bound.append(self.maps[at])
-            schema = bound[-1].schema
-        return tuple(bound)
-
-    def source_columns(self, feed: SourceNode, maps: DataFrameMaps, origin: str) -> pa.Schema:
-        if (feed.name, maps) in self.source_schemas:
-            return self.source_schemas[feed.name, maps]
-        try:
-            schema = self.resolve(feed.name, maps)
-        except GodwitError:
-            raise
-        except Exception as error:
-            raise InvalidFlowError(
-                f"The columns of {origin} cannot be found: {error_line(error)}.",
-                remedy="Correct the maps: each gets a DataFrame and returns one."
-                if maps
-                else "Check the DataFrame that the source was given.",
-                source=feed.name,
-            ) from error
-        check_column_names(schema.names, origin[0].upper() + origin[1:])
-        return self.source_schemas.setdefault((feed.name, maps), plain_schema(schema))
-
-
-def _action(node: OperatorNode) -> str:
-    if isinstance(node, ProcessNode):
-        return (
-            f"process with {function_name(node.function)}, state {function_name(node.state_type)}"
-        )
-    if isinstance(node, WindowedNode) and node.function is not None:
-        return f"process with {function_name(node.function)}"
-    results = (
-        f"{result} = {getattr(aggregate, 'name', type(aggregate).__name__)}"
-        f"({', '.join(aggregate.columns)})"
-        for result, aggregate in node.aggregates.items()
-    )
-    return f"compute {', '.join(results)}"
-
 
 def _operator(node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema) -> KeyedOperator:
     if isinstance(node, ComputeNode):
@@ -409,6 +339,28 @@ def _operator(node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schem
     if node.timers is None and node.ttl_us is None:
         return ProcessOperator(**options)
     return TimedProcess(clock=node.timers, on_timer=node.on_timer, ttl_us=node.ttl_us, **options)
+
+
+def _keys_of(
+    operator: str, keys: tuple[str, ...], schema: pa.Schema, origin: str
+) -> list[pa.Field]:
+    """Find the key columns of an operator."""
+    found = [_column(schema, key, f"Operator {operator!r} is keyed by", origin) for key in keys]
+    for field in found:
+        if not is_key_type(field.type):
+            raise InvalidFlowError(
+                f"Operator {operator!r} is keyed by column {field.name!r} of {origin}, whose type "
+                f"{field.type} cannot be a key.",
+                remedy=key_type_remedy(field.name, field.type),
+                operator=operator,
+                column=field.name,
+            )
+    return found
+
+
+def _keys_first(schema: pa.Schema, keys: tuple[str, ...]) -> pa.Schema:
+    others = [field for field in schema if field.name not in keys]
+    return pa.schema([*(schema.field(key) for key in keys), *others])
 
 
 def _column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:

@@ -10,7 +10,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from godwit.dataflow.compiled import SourceInput
-from godwit.dataflow.naming import function_name
+from godwit.dataflow.naming import RESERVED_PREFIX, function_name
 from godwit.dataflow.operator import MergeableOperator
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _emits(operator: KeyedOperator) -> str:
         return "all keys, in every epoch"
     if isinstance(operator, MergeableOperator):
         return "keys that changed in the epoch"
-    return "what the function returns"
+    return operator.emits
 
 
 def _sink(output: Output) -> str:
@@ -144,7 +144,8 @@ def _maps(functions: Sequence[Callable[..., object]], where: str) -> str:
 
 
 def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}{_TIE}{field.type}" for field in schema)
+    names = (field.name.removeprefix(f"{RESERVED_PREFIX}_") for field in schema)
+    return ", ".join(f"{name}{_TIE}{field.type}" for name, field in zip(names, schema, strict=True))
 
 
 def _count(number: int, noun: str) -> str:

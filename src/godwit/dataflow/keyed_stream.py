@@ -10,25 +10,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from godwit.dataflow.call_checks import (
-    check_aggregate,
     check_formerly,
     check_function,
+    check_process,
+    check_results,
     check_timers,
     describe,
 )
 from godwit.dataflow.calls import no_such_call
 from godwit.dataflow.frames import user_call
+from godwit.dataflow.joins.checks import check_how, check_other, check_suffix, interval_of
 from godwit.dataflow.naming import (
     check_column_names,
     default_name,
-    did_you_mean,
     function_name,
     listing,
+    results_name,
     type_name,
 )
 from godwit.dataflow.nodes import (
     Codec,
     ComputeNode,
+    How,
+    JoinNode,
     ProcessNode,
     StreamNode,
     sources_of,
@@ -112,28 +116,9 @@ class KeyedStream:
                 f"compute by {listing(self.keys)} on {describe(self.node)} has no aggregates.",
                 remedy="Name a result, as in compute(flights=gw.count()).",
             )
-        action = "_".join(aggregates)
-        if len(aggregates) > 3:
-            action = "_".join([*list(aggregates)[:2], f"{len(aggregates) - 2}_more"])
-        named, name = name is not None, self._operator_name(name, action)
+        named, name = name is not None, self._operator_name(name, results_name(aggregates))
         check_formerly(name, formerly)
-        if output not in ("update", "complete"):
-            raise InvalidFlowError(
-                f"Operator {name!r} has output={output!r}.",
-                remedy=f"{did_you_mean(str(output), ['update', 'complete'])}Give 'update' (keys "
-                "that changed) or 'complete' (all keys).",
-                operator=name,
-            )
-        for result, aggregate in aggregates.items():
-            if result in self.keys:
-                raise InvalidFlowError(
-                    f"Operator {name!r} has a result {result!r}, which is the name of a key "
-                    "column too.",
-                    remedy="Give the result another name; key columns are in the output anyway.",
-                    operator=name,
-                    column=result,
-                )
-            check_aggregate(aggregate, result, name)
+        check_results(name, self.keys, aggregates, output)
         check_column_names([*self.keys, *aggregates], f"Operator {name!r}")
         return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
             ComputeNode(
@@ -211,36 +196,8 @@ class KeyedStream:
         named = name is not None
         name = self._operator_name(name, "process" if action == "<lambda>" else action)
         check_formerly(name, formerly)
-        if not callable(state):
-            raise InvalidFlowError(
-                f"Operator {name!r} has no type of state, but {state!r}."
-                if state is not None
-                else f"Operator {name!r} has no type of state.",
-                remedy="Give a class that can be made without arguments, as in state=OrderBook or "
-                "state=dict.",
-                operator=name,
-            )
-        if output is None:
-            raise InvalidFlowError(
-                f"Operator {name!r} has no output columns.",
-                remedy='Say what the function emits, as in output="symbol string, price double".',
-                operator=name,
-            )
-        if codec not in ("msgpack", "pickle"):
-            raise InvalidFlowError(
-                f"Operator {name!r} has codec={codec!r}.",
-                remedy=f"{did_you_mean(str(codec), ['msgpack', 'pickle'])}Give 'msgpack' or, for "
-                "state that it cannot hold, 'pickle'.",
-                operator=name,
-            )
-        if state_upgrade is not None and not callable(state_upgrade):
-            raise InvalidFlowError(
-                f"Operator {name!r} was given state_upgrade={state_upgrade!r}, which cannot be "
-                "called.",
-                remedy="Give a function that gets the old state as plain values and returns one "
-                "of today's.",
-                operator=name,
-            )
+        check_process(name, state, output, codec, state_upgrade)
+        assert output is not None, "checked"
         check_timers(name, timers, on_timer)
         return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
             ProcessNode(
@@ -304,6 +261,132 @@ class KeyedStream:
         """
         return WindowedStream.of(
             self, windows, time=time, output=output, late=late, name=name, formerly=formerly
+        )
+
+    @user_call
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        between: tuple[Duration, Duration],
+        how: How = "inner",
+        suffix: str | None = None,
+        name: str | None = None,
+        formerly: str | None = None,
+    ) -> Stream:
+        """Join with rows of another keyed stream that happened within an interval.
+
+        A pair comes out as the second of its rows arrives. A row that met none comes out, where
+        `how` says so, once the watermark has passed all that it could meet; so long is it kept.
+
+        Parameters
+        ----------
+        other
+            The right stream, keyed by as many columns of the same types. Null keys equal nothing.
+        between
+            How long after a row of the left one of the right happens, at least and at most; both
+            count. Negative for before: ``("-10 minutes", "1 hour")``.
+        how
+            ``"inner"``, ``"left"``, ``"right"`` or ``"full"``: whose rows come out that met none,
+            with nulls in place of the other's columns.
+        suffix
+            Put behind names of the right that the left has too.
+        name, formerly
+            As of `compute`.
+
+        Returns
+        -------
+        Stream
+            The key columns, the other columns of the left, those of the right. Its event time is
+            that of the left, unless ``window(..., time=...)`` names another column.
+
+        Raises
+        ------
+        InvalidFlowError
+            If this is no keyed stream of the flow, or an option will not do.
+
+        Examples
+        --------
+        >>> orders.key_by("id").join(
+        ...     payments.key_by("order"), between=("0 seconds", "1 hour"), how="left"
+        ... )  # doctest: +SKIP
+        """
+        where = f"join by {listing(self.keys)} on {describe(self.node)}"
+        check_other(self, other, where)
+        check_how(how, ("inner", "left", "right", "full"), where)
+        bounds = interval_of(between, where)
+        options = {"how": how, "suffix": suffix, "formerly": formerly, "between_us": bounds}
+        return self._join(other, "join", name, where, **options)
+
+    @user_call
+    def join_newest(
+        self,
+        other: KeyedStream,
+        *,
+        within: Duration | None = None,
+        how: Literal["left", "inner"] = "left",
+        suffix: str | None = None,
+        name: str | None = None,
+        formerly: str | None = None,
+    ) -> Stream:
+        """Join every row with the newest row of another keyed stream, as of when it happened.
+
+        That is the row of the same key that happened last, at the same moment at the latest; of
+        several at one moment the one that arrived last. A row comes out once the watermark has
+        passed it, since only then is it known.
+
+        Parameters
+        ----------
+        other
+            The right stream, keyed by as many columns of the same types. Null keys equal nothing.
+        within
+            How much older the row of the right may be. Without it the newest row of each key is
+            kept for good.
+        how
+            ``"left"``: rows for which there is none come out with nulls. ``"inner"``: they do not.
+        suffix, name, formerly
+            As of `join`.
+
+        Returns
+        -------
+        Stream
+            The key columns, the other columns of the left, those of the right.
+
+        Raises
+        ------
+        InvalidFlowError
+            As of `join`.
+
+        Examples
+        --------
+        >>> flights.key_by("origin").join_newest(weather.key_by("origin"))  # doctest: +SKIP
+        """
+        where = f"join_newest by {listing(self.keys)} on {describe(self.node)}"
+        check_other(self, other, where)
+        check_how(how, ("left", "inner"), where)
+        within_us = None if within is None else microseconds(within, f"within= of {where}", least=0)
+        options = {"how": how, "suffix": suffix, "formerly": formerly, "within_us": within_us}
+        return self._join(other, "join_newest", name, where, **options)
+
+    def _join(
+        self, other: KeyedStream, action: str, name: str | None, where: str, **options: Any
+    ) -> Stream:
+        check_suffix(options["suffix"], where)
+        named = name is not None
+        sources = "_and_".join(source.name for source in sources_of(other.node))
+        name = self._operator_name(name, f"{action}_{sources}")
+        check_formerly(name, options["formerly"])
+        options["formerly"] = options["formerly"] or ""
+        return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
+            JoinNode(
+                name=name,
+                upstream=self.node,
+                keys=self.keys,
+                right=other.node,
+                right_keys=other.keys,
+                named=named,
+                **options,
+            )
         )
 
     def _operator_name(self, name: str | None, action: str) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "error_line",
     "function_name",
     "listing",
+    "results_name",
     "type_name",
 ]
 
@@ -189,3 +190,17 @@ def default_name(sources: Sequence[str], action: str, keys: Iterable[str]) -> st
         first = f"{sources[0]}_and_{others}_more"
     text = "_".join([first, action, "by", *keys])
     return re.sub(r"[^\w.\-]+", "_", text)
+
+
+def results_name(results: Collection[str]) -> str:
+    """Name what an operator does after its results; the first of them, where there are many.
+
+    Examples
+    --------
+    >>> results_name(["total", "flights"]), results_name("abcde")
+    ('total_flights', 'a_b_3_more')
+    """
+    names = list(results)
+    if len(names) > 3:
+        names = [*names[:2], f"{len(names) - 2}_more"]
+    return "_".join(names)

@@ -25,6 +25,9 @@ __all__ = [
     "Branch",
     "Codec",
     "ComputeNode",
+    "DropDuplicatesNode",
+    "How",
+    "JoinNode",
     "MapNode",
     "OperatorNode",
     "ProcessNode",
@@ -36,10 +39,12 @@ __all__ = [
     "WindowedNode",
     "branches_of",
     "levels_of",
+    "read_by",
     "sources_of",
 ]
 
 Codec: TypeAlias = Literal["msgpack", "pickle"]
+How: TypeAlias = Literal["inner", "left", "right", "full"]
 TimerClock: TypeAlias = Literal["event", "processing"]
 
 
@@ -175,6 +180,62 @@ class WindowedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DropDuplicatesNode:
+    """The first row of each key.
+
+    Attributes
+    ----------
+    within_us
+        Duplicates happen at most this long before or after it; ``None``: whenever.
+    formerly, named
+        As in `ComputeNode`.
+    """
+
+    name: str
+    upstream: StreamNode
+    keys: tuple[str, ...]
+    within_us: int | None
+    formerly: str = ""
+    named: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JoinNode:
+    """Rows of two keyed streams that meet by event time.
+
+    Attributes
+    ----------
+    upstream, keys
+        The left stream.
+    right, right_keys
+        The other one.
+    how
+        Whose rows come out that met none.
+    between_us
+        How long after a row of the left one of the right happens, at least and at most; ``None``
+        for the newest row of the right.
+    within_us
+        How old the newest row may be at most, if there is a bound.
+    suffix
+        What is put behind names of the right that the left has too; ``None``: there are none.
+    formerly, named
+        As in `ComputeNode`.
+    """
+
+    name: str
+    upstream: StreamNode
+    keys: tuple[str, ...]
+    right: StreamNode
+    right_keys: tuple[str, ...]
+    how: How
+    between_us: tuple[int, int] | None = None
+    within_us: int | None = None
+    suffix: str | None = None
+    formerly: str = ""
+    named: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SinkNode:
     """A place for results."""
 
@@ -183,7 +244,7 @@ class SinkNode:
     sink: Any
 
 
-OperatorNode: TypeAlias = ComputeNode | ProcessNode | WindowedNode
+OperatorNode: TypeAlias = ComputeNode | ProcessNode | WindowedNode | DropDuplicatesNode | JoinNode
 StreamNode: TypeAlias = SourceNode | MapNode | UnionNode | OperatorNode
 
 
@@ -236,9 +297,16 @@ def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
             found.append(node)
         elif isinstance(node, UnionNode):
             pending += reversed(node.upstreams)
-        else:
+        elif isinstance(node, MapNode):
             pending.append(node.upstream)
+        else:
+            pending += reversed(read_by(node))
     return tuple(found)
+
+
+def read_by(node: OperatorNode) -> tuple[StreamNode, ...]:
+    """Find the streams that an operator reads: one, or the left and the right of a join."""
+    return (node.upstream, node.right) if isinstance(node, JoinNode) else (node.upstream,)
 
 
 def levels_of(operators: Iterable[OperatorNode]) -> dict[str, int]:
@@ -251,7 +319,7 @@ def levels_of(operators: Iterable[OperatorNode]) -> dict[str, int]:
     """
     levels: dict[str, int] = {}
     for node in operators:
-        feeds = [branch.feed for branch in branches_of(node.upstream)]
+        feeds = [branch.feed for stream in read_by(node) for branch in branches_of(stream)]
         above = (0 if isinstance(feed, SourceNode) else levels[feed.name] for feed in feeds)
         levels[node.name] = 1 + max(above)
     return levels

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -123,6 +123,12 @@ class KeyedOperator(ABC):
     schema: StateSchema
     output: pa.Schema
     complete: bool = False
+    emits: ClassVar[str] = "what the function returns"
+    """What comes out in an epoch, for people."""
+
+    def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:  # noqa: ARG002
+        """Give rows that come by one of its inputs the columns that all of them have."""
+        return rows
 
     @abstractmethod
     def advance(self, step: Step) -> Advance:

@@ -8,21 +8,31 @@ here, in the line that makes them; the others when the flow is compiled.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from godwit.dataflow.call_checks import check_function, describe
+from godwit.dataflow.call_checks import check_formerly, check_function, check_keys, describe
 from godwit.dataflow.calls import no_such_call
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.keyed_stream import KeyedStream
-from godwit.dataflow.naming import type_name
-from godwit.dataflow.nodes import MapNode, SourceNode, StreamNode, UnionNode, branches_of
+from godwit.dataflow.naming import default_name, type_name
+from godwit.dataflow.nodes import (
+    DropDuplicatesNode,
+    MapNode,
+    SourceNode,
+    StreamNode,
+    UnionNode,
+    branches_of,
+    sources_of,
+)
 from godwit.dataflow.types import SchemaLike, to_schema
+from godwit.dataflow.windows.durations import microseconds
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.dataflow.flow import LogicalFlow
+    from godwit.dataflow.windows.durations import Duration
 
 __all__ = ["Stream"]
 
@@ -133,6 +143,68 @@ class Stream:
         return Stream(self.flow, UnionNode(upstreams=nodes))
 
     @user_call
+    def drop_duplicates(
+        self,
+        *columns: str,
+        within: Duration | Literal["forever"] | None = None,
+        name: str | None = None,
+        formerly: str | None = None,
+    ) -> Stream:
+        """Let the first row of each key through, as it arrives, and drop its duplicates.
+
+        Parameters
+        ----------
+        *columns
+            Rows that are equal in these are duplicates; nulls are values like any other.
+        within
+            Only those that happened at most this long before or after the row that came through.
+            State is as long-lived; rows older than the watermark are left out and counted, since
+            nobody knows any more whether they are duplicates. ``"forever"``: all of them, at the
+            price of an entry of state for each key that ever came; needs no event time.
+        name, formerly
+            As of `KeyedStream.compute`.
+
+        Returns
+        -------
+        Stream
+            The same columns.
+
+        Raises
+        ------
+        InvalidFlowError
+            If no column is named, or it is not said within which time.
+
+        Examples
+        --------
+        >>> orders.drop_duplicates("order_id", within="1 hour")  # doctest: +SKIP
+        """
+        where = f"drop_duplicates on {describe(self.node)}"
+        keys = check_keys(columns, where, 'drop_duplicates("order_id", within="1 hour")')
+        if within is None:
+            raise InvalidFlowError(
+                f"{where} does not say within which time rows are duplicates.",
+                remedy='Give within="1 hour", say, of event time; or within="forever", which keeps '
+                "an entry of state for each key that ever comes.",
+            )
+        named = name is not None
+        if name is None:
+            sources = [source.name for source in sources_of(self.node)]
+            name = default_name(sources, "drop_duplicates", keys)
+        check_formerly(name, formerly)
+        return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
+            DropDuplicatesNode(
+                name=name,
+                upstream=self.node,
+                keys=keys,
+                within_us=None
+                if within == "forever"
+                else microseconds(within, f"The time of operator {name!r}", least=1),
+                formerly=formerly or "",
+                named=named,
+            )
+        )
+
+    @user_call
     def key_by(self, *columns: str) -> KeyedStream:
         """Say which columns make the key of the next operator.
 
@@ -143,22 +215,5 @@ class Stream:
         InvalidFlowError
             If there is no column, one is not text, or one comes twice.
         """
-        where = f"key_by on {describe(self.node)}"
-        if not columns:
-            raise InvalidFlowError(
-                f"{where} names no column.", remedy='Name at least one, as in key_by("symbol").'
-            )
-        for column in columns:
-            if not isinstance(column, str):
-                raise InvalidFlowError(
-                    f"{where} was given a value of type {type_name(column)}.",
-                    remedy='Name columns by text, as in key_by("origin", "dest"); compute a key '
-                    "that is no column yet in a map before.",
-                )
-        if repeated := [column for column in columns if columns.count(column) > 1]:
-            raise InvalidFlowError(
-                f"{where} names column {repeated[0]!r} twice.",
-                remedy="Name each column once.",
-                column=repeated[0],
-            )
-        return KeyedStream(self.flow, self.node, columns)
+        keys = check_keys(columns, f"key_by on {describe(self.node)}", 'key_by("origin", "dest")')
+        return KeyedStream(self.flow, self.node, keys)

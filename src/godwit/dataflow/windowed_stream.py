@@ -13,7 +13,14 @@ from godwit.dataflow.call_checks import (
 )
 from godwit.dataflow.calls import no_such_call
 from godwit.dataflow.frames import user_call
-from godwit.dataflow.naming import default_name, did_you_mean, function_name, listing, type_name
+from godwit.dataflow.naming import (
+    default_name,
+    did_you_mean,
+    function_name,
+    listing,
+    results_name,
+    type_name,
+)
 from godwit.dataflow.nodes import WindowedNode, sources_of
 from godwit.dataflow.types import SchemaLike, to_schema
 from godwit.dataflow.windows.spec import Hopping, Session, WindowSpec, grid_of
@@ -144,10 +151,7 @@ class WindowedStream:
                 f"compute on {self._what()} has no aggregates.",
                 remedy="Name a result, as in compute(flights=gw.count()).",
             )
-        action = "_".join(aggregates)
-        if len(aggregates) > 3:
-            action = "_".join([*list(aggregates)[:2], f"{len(aggregates) - 2}_more"])
-        name = self._operator_name(action)
+        name = self._operator_name(results_name(aggregates))
         for result, aggregate in aggregates.items():
             check_aggregate(aggregate, result, name)
         return self._operate(name, aggregates=dict(aggregates))

@@ -189,7 +189,7 @@ class EventTimes:
                 newest = arriving.newest
                 if isinstance(operator, WindowedOperator) and newest > BEGINNING:
                     over = operator.end_of(newest)
-                    newest = over - 1  # what it emits is just before the window's end
+                    newest = operator.last_emitted(newest)
                     until = max(until, over) if arriving.drained else until
                 elif arriving.drained:
                     until = max(until, newest)
@@ -201,7 +201,10 @@ class EventTimes:
                     until=closed if held else max(closed, until),
                     duplicated=sharing is not None and sharing.duplicated,
                 )
-                arriving = replace(arriving, newest=newest, held=held)
+                delay = operator.output_delay_us if isinstance(operator, WindowedOperator) else 0
+                arriving = replace(
+                    arriving, watermark=arriving.watermark - delay, newest=newest, held=held
+                )
             emitted[operator.name] = arriving
             told[operator.name] = self._with_timers(operator, time, held=held)
         return told

@@ -55,6 +55,7 @@ def hand_over(
     def header(kind: int, number: int) -> Header:
         return Header(kind, shipment.level, shipment.index, (*origin, 0), number, given)
 
+    columns = operator.received(columns, given)
     if isinstance(operator, WindowedOperator):
         arranged = operator.arrange(columns, shipment.time)
         if arranged.left_out is not None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from godwit.dataflow.groups import Groups, group_rows
 from godwit.dataflow.operator import Advance, MergeableOperator, Step
+from godwit.dataflow.settling import SettlingOperator
 from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.windows.moments import Arrivals, Due
 from godwit.dataflow.windows.operator import Entries, WindowedOperator
@@ -24,6 +25,7 @@ from godwit.dataflow.windows.sessions import SessionCompute
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.sessions import settle_sessions
+from godwit.lane.settling import settle
 from godwit.lane.timers import next_due, with_due_keys
 from godwit.lane.waiting import set_aside, with_waiting
 from godwit.lane.window_meter import WindowMeter
@@ -137,10 +139,10 @@ def run_operator(
     clock.lap("wait")
 
     local, advanced = hydration.local, None
-    if isinstance(operator, SessionCompute):
-        advanced = _advance_sessions(
-            rows,
-            operator=operator,
+    settles = isinstance(operator, SessionCompute | SettlingOperator)
+    if settles:
+        advanced = _settle(
+            rows.numbered(instruction.epoch),
             told=told.time,
             state=state.state,
             local=local,
@@ -180,7 +182,7 @@ def run_operator(
             else Due(),
         )
     )
-    if windowed is not None and not isinstance(operator, SessionCompute):
+    if windowed is not None and not settles:
         output = window_output(
             windowed,
             told.time,
@@ -283,19 +285,22 @@ def _advance(
     )
 
 
-def _advance_sessions(
+def _settle(
     rows: LaneRows,
     *,
-    operator: SessionCompute,
     told: OperatorTime,
     state: StateId,
     local: LocalState,
     here: KeyGroups,
     files: LaneFiles,
 ) -> _Advanced | None:
-    """Settle the sessions of keys with rows, or with sessions that are over."""
-    cpu = time.process_time()
-    settled = settle_sessions(operator, rows, told, local, here)
+    """Let rows meet what is held, sessions or rows of another stream, and settle what is due."""
+    operator, cpu = rows.operator, time.process_time()
+    if isinstance(operator, SessionCompute):
+        settled = settle_sessions(operator, rows, told, local, here)
+    else:
+        assert isinstance(operator, SettlingOperator), "no other operator settles"
+        settled = settle(operator, rows, told, local, here)
     if settled is None:
         return None
     groups, changed, key_groups, output = settled

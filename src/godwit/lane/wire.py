@@ -283,6 +283,7 @@ def _ship_chunk(
 ) -> Iterator[Blob]:
     operator, num_key_groups = shipment.operator, len(shipment.places)
     rows = columns.num_rows
+    columns = operator.received(columns, given)
     if isinstance(operator, WindowedOperator):
         arranged = operator.arrange(columns, shipment.time)
         if arranged.left_out is not None:

@@ -17,6 +17,7 @@ from godwit.dataflow.nodes import (
     SourceNode,
     WindowedNode,
     branches_of,
+    read_by,
 )
 from godwit.model.errors import InvalidFlowError
 from godwit.spark import by_value
@@ -55,14 +56,15 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
         if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
             for result, aggregate in node.aggregates.items():
                 yield f"Aggregate {result!r} {after}", aggregate, context
-        else:
+        elif isinstance(node, ProcessNode | WindowedNode):
             assert node.function is not None, "what has no aggregates has a function"
             yield f"Function {function_name(node.function)!r} {after}", node.function, context
             if isinstance(node, ProcessNode) and node.on_timer is not None:
                 yield f"Function {function_name(node.on_timer)!r} {after}", node.on_timer, context
             if isinstance(node, ProcessNode):
                 yield f"The type of state {after}", node.state_type, context
-        yield from _maps(node.upstream)
+        for stream in read_by(node):
+            yield from _maps(stream)
     for sink in flow.sinks:
         yield from _maps(sink.upstream)
 

@@ -108,7 +108,7 @@ def read_state(
         [
             pa.field("key_group", pa.int32()),
             *(_shown_name(field, schema) for field in schema.keys),
-            *_shown_values(schema.values, readable=readable),
+            *_shown_values(schema, readable=readable),
         ]
     )
     chunks = [(pickle.dumps(held[i :: _chunks(held)]),) for i in range(_chunks(held))]
@@ -182,9 +182,10 @@ def _live_panes(
     return None if first is None else EntryRange(column=keys, first=first)
 
 
-def _shown_values(values: pa.Schema, *, readable: bool) -> list[pa.Field]:
+def _shown_values(schema: StateSchema, *, readable: bool) -> list[pa.Field]:
+    values = schema.values
     if not readable:
-        return list(values)
+        return [_shown_name(field, schema) for field in values]
     none = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in values], schema=values)
     return [
         pa.field(values[0].name, pa.string()),

@@ -60,8 +60,8 @@ _REFUSALS = (
         nodes=frozenset({"Deduplicate", "DeduplicateWithinWatermark", "Distinct"}),
         does="removes duplicates (distinct, dropDuplicates, SELECT DISTINCT)",
         but=_OWN_STATE,
-        remedy="Use key_by(...) with the columns that tell rows apart, and a process(...) that "
-        "emits the first row of a key and notes in its state that it has.",
+        remedy='Use stream.drop_duplicates("id", within="1 hour"), with the columns that tell '
+        "rows apart.",
     ),
     _Refusal(
         nodes=frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"}),
@@ -130,9 +130,9 @@ _TWO_STREAMS = _Refusal(
     nodes=_JOINS,
     does="joins two streams",
     but=_OWN_STATE,
-    remedy="Give both the same columns, unite their streams, left.union(right), key_by(...) the "
-    "column they are joined on, and match their rows in process(...). Joins with tables that do "
-    "not stream are fine.",
+    remedy="Make each a source of its own, and join the streams: "
+    "left.key_by(...).join(right.key_by(...), between=...) by event time, or join_newest(...). "
+    "Joins with tables that do not stream are fine.",
 )
 
 

@@ -266,7 +266,7 @@ def test_process_keeps_what_it_was_given(stream: Stream, flow: Flow) -> None:
         ("count", r"compute\(n=gw.count\(\)\)"),
         ("writeStream", r"flow.sink\(name, stream, sink\)"),
         ("withWatermark", r"Say it at the source"),
-        ("mapp", r"Did you mean 'map'\? It has 'map', 'key_by'"),
+        ("mapp", r"Did you mean 'map'\? It has 'map', 'union', 'drop_duplicates', 'key_by'"),
     ],
 )
 def test_calls_that_a_stream_does_not_have_are_answered_with_those_that_were_meant(

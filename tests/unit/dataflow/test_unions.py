@@ -125,7 +125,7 @@ def test_event_times_in_different_columns_are_refused(flow: Flow, resolve: Resol
         a.union(b).key_by("symbol").window(tumbling("1 hour")).compute(n=gw.count()),
         FakeSink(),
     )
-    assert "in different columns: 'ts', 'at'" in str(refused(flow, resolve))
+    assert "in several columns: 'ts', 'at'" in str(refused(flow, resolve))
 
 
 def test_maps_that_let_go_of_the_event_time_are_refused(flow: Flow, resolve: Resolve) -> None:

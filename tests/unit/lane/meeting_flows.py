@@ -28,7 +28,6 @@ __all__ = ["TIME", "Feed", "MeetingRun", "S"]
 
 S = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
-Rows = "Sequence[tuple[Any, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +77,10 @@ class MeetingRun:
         names = [operator.name for operator in self.compiled.operators]
         self.lanes = LaneFlow(
             num_key_groups=num_key_groups,
-            levels=self.compiled.levels,
             operators=tuple(
                 lane_operator(
                     operator,
                     index,
-                    self.compiled.component_of(operator.name).level,
                     tuple(
                         (names.index(i.operator), i) for i in self.compiled.fed_by(operator.name)
                     ),

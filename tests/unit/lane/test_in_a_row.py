@@ -17,7 +17,8 @@ from godwit.model.errors import EpochFailedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.dataflow.stream import KeyedStream, Stream
+    from godwit.dataflow.keyed_stream import KeyedStream
+    from godwit.dataflow.stream import Stream
 
 Build = Callable[["KeyedStream"], "Stream"]
 TWO = {"a": 1, "b": 1}

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.dataflow.naming import did_you_mean, listing, type_name
-from godwit.dataflow.nodes import SourceNode, WindowedNode, branches_of, sources_of
+from godwit.dataflow.nodes import (
+    DropDuplicatesNode,
+    JoinNode,
+    SourceNode,
+    WindowedNode,
+    branches_of,
+    sources_of,
+)
 from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.durations import microseconds
 from godwit.dataflow.windows.moments import RowTime, SourceTime
@@ -19,7 +26,7 @@ from godwit.dataflow.windows.spec import Hopping, Session, grid_of
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
-    from godwit.dataflow.nodes import OperatorNode
+    from godwit.dataflow.nodes import StreamNode
     from godwit.dataflow.windows.durations import Duration
 
 __all__ = [
@@ -63,28 +70,49 @@ def source_time(
     )
 
 
-def insist_on_event_time(node: OperatorNode) -> None:
-    """Insist that all sources that an operator's rows descend from have an event time.
+def insist_on_event_time(stream: StreamNode, operator: str, does: str) -> None:
+    """Insist that all sources that the rows of a stream descend from have an event time.
+
+    Parameters
+    ----------
+    does
+        What the operator of that name needs it for, for the message.
 
     Raises
     ------
     InvalidFlowError
         If one has none.
     """
-    for source in sources_of(node):
+    for source in sources_of(stream):
         if source.time is None:
-            what = "windows" if isinstance(node, WindowedNode) else "timers of event time"
             raise InvalidFlowError(
-                f"Operator {node.name!r} has {what}, but source {source.name!r} has no event time.",
+                f"Operator {operator!r} {does}, but source {source.name!r} has no event time.",
                 remedy=f"Say which column holds it, as in flow.source({source.name!r}, df, "
                 'event_time="ts", slack="10 minutes").',
-                operator=node.name,
+                operator=operator,
                 source=source.name,
             )
 
 
-def event_time_of(node: WindowedNode, schema: pa.Schema, origin: str) -> RowTime:
-    """Find the column that holds the event time of an operator's rows.
+def event_time_of(
+    stream: StreamNode,
+    schema: pa.Schema,
+    origin: str,
+    *,
+    operator: str,
+    does: str,
+    time: str | None = None,
+) -> RowTime:
+    """Find the column that holds the event time of a stream's rows.
+
+    Parameters
+    ----------
+    stream, schema, origin
+        The stream, its columns, and what to call it.
+    operator, does
+        Name of the operator on it, and what that needs event time for.
+    time
+        Column that the user named, if any.
 
     Raises
     ------
@@ -92,45 +120,54 @@ def event_time_of(node: WindowedNode, schema: pa.Schema, origin: str) -> RowTime
         If a source has no event time, streams that meet have it in different columns, or the column
         is not there or is no timestamp.
     """
-    where = f"Operator {node.name!r}"
-    insist_on_event_time(node)
-    feeds = [branch.feed for branch in branches_of(node.upstream)]
+    where = f"Operator {operator!r}"
+    insist_on_event_time(stream, operator, does)
+    feeds = [branch.feed for branch in branches_of(stream)]
     after_windows = all(isinstance(feed, WindowedNode) and feed.function is None for feed in feeds)
-    column = node.time
+    column = time
     if column is None:
-        follow = dict.fromkeys(name for feed in feeds for name in _time_columns(feed))
+        follow = _time_columns(stream)
         if len(follow) > 1:
             raise InvalidFlowError(
-                f"{where} has windows, but its rows have their event time in different columns: "
+                f"{where} {does}, but the event time of {origin} may be in several columns: "
                 f"{listing(follow)}.",
-                remedy="Name the column, as in window(..., time=...).",
-                operator=node.name,
+                remedy="Name the column, as in window(..., time=...), or give all of them one "
+                "name.",
+                operator=operator,
             )
-        column = next(iter(follow))
+        column = follow[0]
     if column not in schema.names:
-        sources = listing(source.name for source in sources_of(node))
+        sources = listing([source.name for source in sources_of(stream)])
         told = f"It follows from what was said of the event time of {sources}. "
         raise InvalidFlowError(
-            f"{where} has windows of column {column!r}, which {origin} does not have.",
-            remedy=f"{did_you_mean(column, schema.names)}{told if node.time is None else ''}"
+            f"{where} {does} of column {column!r}, which {origin} does not have.",
+            remedy=f"{did_you_mean(column, schema.names)}{told if time is None else ''}"
             + (
                 "Leave the column in the maps"
                 if any(isinstance(feed, SourceNode) for feed in feeds)
                 else "Name a column, as in window(..., time=...)"
             )
             + f"; its columns are {listing(schema.names)}.",
-            operator=node.name,
+            operator=operator,
             column=column,
         )
-    insist_on_moments(schema.field(column), f"{where} has windows of column", origin, node.name)
+    insist_on_moments(schema.field(column), f"{where} {does} of column", origin, operator)
     return RowTime(column=column, is_end=after_windows and column == WINDOW_END)
 
 
-def _time_columns(feed: SourceNode | OperatorNode) -> list[str]:
-    """Columns that hold the event time of a feed's rows, unless the user names another."""
-    if isinstance(feed, WindowedNode) and feed.function is None:
-        return [WINDOW_END]
-    return [source.time.column for source in sources_of(feed) if source.time is not None]
+def _time_columns(stream: StreamNode) -> list[str]:
+    """Columns that may hold the event time of a stream's rows, unless the user names another."""
+    found: dict[str, None] = {}
+    for branch in branches_of(stream):
+        feed = branch.feed
+        if isinstance(feed, WindowedNode) and feed.function is None:
+            found[WINDOW_END] = None
+        elif isinstance(feed, DropDuplicatesNode | JoinNode):
+            found.update(dict.fromkeys(_time_columns(feed.upstream)))
+        else:
+            times = [source.time for source in sources_of(feed)]
+            found.update(dict.fromkeys(time.column for time in times if time is not None))
+    return list(found)
 
 
 def insist_on_moments(field: pa.Field, subject: str, origin: str, operator: str) -> None:

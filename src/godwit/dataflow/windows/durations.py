@@ -10,7 +10,7 @@ from godwit.dataflow.naming import type_name
 from godwit.model.durations import UNITS_US, read_duration
 from godwit.model.errors import InvalidFlowError
 
-__all__ = ["Duration", "microseconds", "spelled"]
+__all__ = ["Duration", "microseconds", "signed_microseconds", "spelled"]
 
 Duration: TypeAlias = str | dt.timedelta
 """Text such as ``"10 minutes"``, or a timedelta."""
@@ -57,6 +57,26 @@ def microseconds(value: Duration, what: str, *, least: int) -> int:
             remedy='Give a positive length, such as "10 minutes".',
         )
     return found
+
+
+def signed_microseconds(value: Duration, what: str) -> int:
+    """Give a distance in time, which may be negative, in microseconds.
+
+    Raises
+    ------
+    InvalidFlowError
+        As of `microseconds`, but for the sign.
+
+    Examples
+    --------
+    >>> signed_microseconds("-90 seconds", "A bound")
+    -90000000
+    """
+    if isinstance(value, str) and value.strip().startswith("-"):
+        return -microseconds(value.strip()[1:], what, least=0)
+    if isinstance(value, dt.timedelta) and value < dt.timedelta():
+        return -microseconds(-value, what, least=0)
+    return microseconds(value, what, least=0)
 
 
 def _read(text: str, what: str) -> int:

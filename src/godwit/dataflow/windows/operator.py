@@ -240,6 +240,15 @@ class WindowedOperator(KeyedOperator):
         """End of the last window that holds a row of this moment."""
         return self.grid.end_of(moment)
 
+    def last_emitted(self, newest: int) -> int:
+        """Greatest event time of what it emits, where that of its rows is `newest`."""
+        return self.end_of(newest) - 1  # just before the window's end
+
+    @property
+    def output_delay_us(self) -> int:
+        """How far behind the watermark what it emits may be, in microseconds."""
+        return 0
+
     def gone_before(self, closed: int) -> int:
         """Panes before this one are of no window that ends after `closed`."""
         return self.grid.first_open(closed) if closed > BEGINNING else BEGINNING

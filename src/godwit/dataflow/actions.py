@@ -1,0 +1,48 @@
+"""What operators do, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from godwit.dataflow.naming import function_name
+from godwit.dataflow.nodes import DropDuplicatesNode, JoinNode, ProcessNode, WindowedNode
+from godwit.dataflow.windows.durations import spelled
+
+if TYPE_CHECKING:
+    from godwit.dataflow.nodes import OperatorNode
+
+__all__ = ["action_of"]
+
+
+def action_of(node: OperatorNode) -> str:
+    """Say what an operator does."""
+    if isinstance(node, ProcessNode):
+        return (
+            f"process with {function_name(node.function)}, state {function_name(node.state_type)}"
+        )
+    if isinstance(node, WindowedNode) and node.function is not None:
+        return f"process with {function_name(node.function)}"
+    if isinstance(node, DropDuplicatesNode):
+        within = "" if node.within_us is None else f" within {spelled(node.within_us)}"
+        return f"drop duplicates by {', '.join(node.keys)}{within}"
+    if isinstance(node, JoinNode):
+        return _join_in_words(node)
+    results = (
+        f"{result} = {getattr(aggregate, 'name', type(aggregate).__name__)}"
+        f"({', '.join(aggregate.columns)})"
+        for result, aggregate in node.aggregates.items()
+    )
+    return f"compute {', '.join(results)}"
+
+
+def _join_in_words(node: JoinNode) -> str:
+    """Say what a join does."""
+    if node.between_us is None:
+        old = "" if node.within_us is None else f", at most {spelled(node.within_us)} old"
+        return f"join ({node.how}) with the newest row of the right{old}"
+    earliest, latest = (_signed(moment) for moment in node.between_us)
+    return f"join ({node.how}) with rows of the right from {earliest} to {latest} later"
+
+
+def _signed(length_us: int) -> str:
+    return f"-{spelled(-length_us)}" if length_us < 0 else spelled(length_us)

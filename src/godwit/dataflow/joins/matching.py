@@ -1,0 +1,81 @@
+"""Which rows of the same key lie within a reach of one another, without a loop over rows.
+
+Rows are sorted by key and moment once; a reach is then a slice, found by binary search.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Slices", "within"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slices:
+    """For each of n rows, a slice of others.
+
+    Attributes
+    ----------
+    order
+        Shape ``(m,)``: the others by key, moment, and as they were given.
+    begins, ends
+        Shape ``(n,)``: those of row i are ``order[begins[i]:ends[i]]``.
+    """
+
+    order: IntArray
+    begins: IntArray
+    ends: IntArray
+
+    @property
+    def any(self) -> npt.NDArray[np.bool_]:
+        """Shape ``(n,)``: whether there are any."""
+        return self.ends > self.begins
+
+    @property
+    def last(self) -> IntArray:
+        """Shape ``(n,)``: the last of each, -1 where there is none."""
+        found = np.full(len(self.ends), -1, np.int64)
+        found[self.any] = self.order[self.ends[self.any] - 1]
+        return found
+
+    def pairs(self) -> tuple[IntArray, IntArray]:
+        """All pairs: position of the row, and of the other, ordered by row, key and moment."""
+        counts = self.ends - self.begins
+        row = np.repeat(np.arange(len(counts)), counts)
+        before = np.repeat(np.cumsum(counts) - counts, counts)
+        at = np.repeat(self.begins, counts) + np.arange(len(row)) - before
+        return row, self.order[at]
+
+
+def within(
+    key: IntArray, first: IntArray, last: IntArray, other_key: IntArray, moment: IntArray
+) -> Slices:
+    """Find, for rows of `key`, the others of the same key with ``first <= moment <= last``.
+
+    Parameters
+    ----------
+    key, first, last
+        Shape ``(n,)``.
+    other_key, moment
+        Shape ``(m,)``.
+
+    Examples
+    --------
+    >>> one = np.array
+    >>> found = within(one([7, 7]), one([0, 5]), one([9, 6]), one([7, 8, 7]), one([4, 4, 9]))
+    >>> [part.tolist() for part in found.pairs()]
+    [[0, 0], [0, 2]]
+    """
+    order = np.lexsort((moment, other_key))
+    # Moments become ranks, so that key and rank fit in one integer that can be searched for.
+    ranks = np.unique(moment)
+    width = len(ranks) + 1
+    place = other_key[order] * width + np.searchsorted(ranks, moment[order])
+    begins = np.searchsorted(place, key * width + np.searchsorted(ranks, first, side="left"))
+    ends = np.searchsorted(place, key * width + np.searchsorted(ranks, last, side="right"))
+    return Slices(order=order, begins=begins, ends=np.maximum(begins, ends))

@@ -1,0 +1,194 @@
+"""The contract between an operator whose rows meet others by time, and the lane that runs it.
+
+Other operators are handed the state of the keys whose rows came.  Which entries rows meet here
+follows from their moments, so such an operator asks for them itself: by what tells entries apart,
+or by a range of one column.
+
+Invariant: it asks for no pane that is gone (`WindowedOperator.gone_before`), since the local store
+may have dropped it or not; and what it answers depends on nothing but rows, state and the epoch's
+moments.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.dataflow.arrays import values_of
+from godwit.dataflow.windows.operator import Entries, WindowedOperator
+from godwit.model.errors import CheckpointMismatchError
+from godwit.state.entries import StateRows
+from godwit.state.evolution import StateDescription, columns_of, differences
+
+if TYPE_CHECKING:
+    from godwit.dataflow.groups import Groups
+    from godwit.dataflow.operator import Advance, Step
+    from godwit.dataflow.windows.moments import OperatorTime
+    from godwit.state.changes import Contents, EntryRange
+    from godwit.state.evolution import StateUpgrade
+
+__all__ = ["HeldEntries", "Settled", "SettlingOperator"]
+
+
+class HeldEntries(Protocol):
+    """State of a lane's key groups, as of the last epoch."""
+
+    @property
+    def num_key_groups(self) -> int:
+        """Key groups of the operator."""
+
+    def find(
+        self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Find entries by what tells them apart: which are there, and their state columns."""
+
+    def scan(self, part: EntryRange) -> Contents:
+        """Copy out the entries of a range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Settled:
+    """What an epoch makes of some keys.
+
+    Attributes
+    ----------
+    groups
+        The keys that were looked at, by rows that came.
+    changed, key_groups
+        Entries to write, ordered by key group, and the key group of each.
+    output
+        Rows of the operator's ``output`` schema.
+    """
+
+    groups: Groups
+    changed: StateRows
+    key_groups: npt.NDArray[np.int32]
+    output: pa.RecordBatch
+
+    @classmethod
+    def of(
+        cls,
+        groups: Groups,
+        *,
+        key: npt.NDArray[np.int64],
+        keys: pa.RecordBatch,
+        values: pa.RecordBatch,
+        output: pa.RecordBatch,
+        removed: npt.NDArray[np.bool_] | None = None,
+    ) -> Settled:
+        """Put entries in order.
+
+        Parameters
+        ----------
+        key
+            Shape ``(n,)``: which of `groups` each entry is of.
+        keys, values
+            n entries.
+        removed
+            Shape ``(n,)``: which of them are gone.
+        """
+        order = np.argsort(key, kind="stable")
+        taken, key = pa.array(order), key[order]
+        some = removed is not None and removed.any()
+        return cls(
+            groups=groups,
+            changed=StateRows(
+                hashes=groups.hashes[key],
+                keys=keys.take(taken),
+                values=values.take(taken),
+                removed=removed[order] if removed is not None and some else None,
+            ),
+            key_groups=groups.key_groups[key],
+            output=output,
+        )
+
+
+class SettlingOperator(WindowedOperator):
+    """An operator over event time that asks for the entries that its rows meet."""
+
+    def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
+        """Whether rows are older than the watermark that earlier epochs acted on."""
+        late: npt.NDArray[np.bool_] = times < closed
+        return late
+
+    @abstractmethod
+    def settle(self, arrived: Entries, held: HeldEntries, told: OperatorTime) -> Settled | None:
+        """Let rows meet what is held, and settle what is due.
+
+        Parameters
+        ----------
+        arrived
+            N rows in order of arrival: what tells their entries, and the operator's ``inputs``.
+        held
+            The lane's state.
+        told
+            The epoch's moments.
+
+        Returns
+        -------
+        Settled or None
+            ``None`` if there was nothing to do.
+        """
+
+    def advance(self, step: Step) -> Advance:
+        """Nothing is done apart from `settle`."""
+        raise NotImplementedError
+
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> pa.RecordBatch:
+        """Nothing closes apart from `settle`."""
+        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def means(self) -> list[dict[str, Any]]:
+        """What state means, as plain values: another meaning needs another operator."""
+
+    def describe_state(self) -> StateDescription:
+        """Say what the entries are, and what they mean."""
+        return StateDescription(
+            columns=columns_of(self.schema.values),
+            codec="arrow",
+            entries=self._entries(),
+            windows=self.means,
+        )
+
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """Rows that are kept, and what they mean, must be the same.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            Says every difference.
+        """
+        found = [
+            *differences("", _by_name(stored.windows), _by_name(self.means)),
+            *differences("entries", stored.entries, self._entries()),
+            *differences("column ", dict(stored.columns), dict(columns_of(self.schema.values))),
+        ]
+        if found:
+            raise CheckpointMismatchError(
+                f"The state of operator {self.name!r} in the checkpoint does not fit: "
+                f"{'; '.join(found)}.",
+                remedy="Give the operator a name of its own, under which it starts empty, or undo "
+                "the change.",
+                operator=self.name,
+                differences=found,
+            )
+        return None
+
+    def _entries(self) -> Any:
+        return columns_of(list(self.schema.keys)[len(self.keys) :])
+
+    def moments_of(self, rows: Entries, column: str) -> npt.NDArray[np.int64]:
+        """Values of a column of moments, wherever it stands."""
+        batch = rows.keys if column in rows.keys.schema.names else rows.values
+        return values_of(batch.column(batch.schema.get_field_index(column)))
+
+
+def _by_name(means: Any) -> dict[str, Any]:
+    return {name: value for part in means or () for name, value in part.items()}

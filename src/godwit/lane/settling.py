@@ -1,0 +1,74 @@
+"""Operators that ask for the entries that their rows meet, in one lane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from godwit.dataflow.windows.operator import Entries
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from godwit.dataflow.groups import Groups
+    from godwit.dataflow.settling import SettlingOperator
+    from godwit.dataflow.windows.moments import OperatorTime
+    from godwit.lane.rows import LaneRows
+    from godwit.state.changes import Contents, EntryRange
+    from godwit.state.entries import StateRows
+    from godwit.state.local_state import LocalState
+
+__all__ = ["settle"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A `godwit.dataflow.settling.HeldEntries`: what the lane holds of its own key groups."""
+
+    local: LocalState
+    here: npt.NDArray[np.int64]
+
+    @property
+    def num_key_groups(self) -> int:
+        return self.local.num_key_groups
+
+    def find(
+        self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        return self.local.prior(keys, key_groups)
+
+    def scan(self, part: EntryRange) -> Contents:
+        return self.local.scan(self.here, part)
+
+
+def settle(
+    operator: SettlingOperator,
+    rows: LaneRows,
+    told: OperatorTime,
+    local: LocalState,
+    here: npt.NDArray[np.int64],
+) -> tuple[Groups, StateRows, npt.NDArray[np.int32], pa.RecordBatch] | None:
+    """Let the rows of an epoch meet what is held.
+
+    Parameters
+    ----------
+    operator, rows
+        The operator, and rows that have arrived for it.
+    told
+        The epoch's moments.
+    local, here
+        What the lane holds as of the last epoch, and its key groups.
+
+    Returns
+    -------
+    tuple or None
+        The keys that were looked at; entries to write, and the key group of each; output. ``None``
+        if there is nothing to do.
+    """
+    arrived = Entries(hashes=rows.hashes, keys=rows.keys, values=rows.columns)
+    done = operator.settle(arrived, _Held(local, here), told)
+    if done is None:
+        return None
+    return done.groups, done.changed, done.key_groups, done.output

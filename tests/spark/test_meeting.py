@@ -1,0 +1,128 @@
+"""Streams that meet, on Spark: what Spark's own batch queries give over the same rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812  the name everybody gives it
+from tests.spark.streams import Inbox, counted, drain, rows_of
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+S = 1_000_000
+BASE = 1_700_000_000 * S
+NAMES = ("united", "once", "newest", "pairs")
+
+
+def random_rows(rng: np.random.Generator, first: int, number: int) -> list[tuple[Any, ...]]:
+    """Rows of a few keys, some without one, no two of a stream at one moment."""
+    moments = BASE + (first * 100 + rng.permutation(400)[:number]) * S + first
+    keys = [None if k == 0 else f"k{k}" for k in rng.integers(0, 6, number)]
+    values = [int(v) for v in rng.integers(0, 9, number)]
+    return [(k, int(m), v) for k, m, v in zip(keys, moments, values, strict=True)]
+
+
+def build(left: Inbox, right: Inbox) -> tuple[gw.Flow, dict[str, Any]]:
+    """Let two streams meet in every way there is."""
+    flow = gw.Flow("meeting", num_key_groups=8)
+    one = flow.source("left", left.stream(), event_time="ts", slack="1 hour")
+    other = flow.source("right", right.stream(), event_time="at", slack="1 hour")
+    same = other.map(
+        lambda df: df.select("k", F.col("at").alias("ts"), F.col("w").alias("v"), "at")
+    )
+    wide = one.map(lambda df: df.withColumn("at", F.col("ts")))
+    united = wide.union(same).key_by("k").window(gw.tumbling("1 minute"), time="ts", name="united")
+    streams = {
+        "united": united.compute(n=gw.count(), total=gw.sum("v")),
+        "once": one.drop_duplicates("k", "v", within="1 day"),
+        "newest": one.key_by("k").join_newest(other.key_by("k"), within="1 minute"),
+        "pairs": one.key_by("k").join(
+            other.key_by("k"), between=("-20 seconds", "30 seconds"), how="full"
+        ),
+    }
+    sinks = {name: gw.sinks.memory() for name in NAMES}
+    for name in NAMES:
+        flow.sink(f"{name}_out", streams[name], sinks[name])
+    return flow, sinks
+
+
+def expected(spark: SparkSession, left: Inbox, right: Inbox) -> dict[str, Counter[Any]]:
+    """Give the same of batch queries."""
+    one, other = (
+        spark.read.schema(inbox.columns).parquet(str(inbox.directory)) for inbox in (left, right)
+    )
+    both = one.unionAll(other.select("k", F.col("at").alias("ts"), F.col("w").alias("v")))
+    united = both.groupBy("k", F.window("ts", "1 minute").alias("x")).agg(F.count("*"), F.sum("v"))
+    newest = Window.partitionBy("k", "ts", "v").orderBy(F.col("at").desc_nulls_last())
+    later = F.unix_micros(other.at) - F.unix_micros(one.ts)
+    as_of = one.join(
+        other.withColumnRenamed("k", "r"),
+        (one.k == F.col("r")) & later.between(-60 * S, 0),
+        "left",
+    )
+    pairs = one.join(
+        other.withColumnRenamed("k", "r"),
+        (one.k == F.col("r")) & later.between(-20 * S, 30 * S),
+        "full",
+    )
+    found = {
+        "united": united.select("k", "x.start", "x.end", "count(1)", "sum(v)"),
+        "once": one.select("k", "v").distinct(),
+        "newest": as_of.withColumn("n", F.row_number().over(newest))
+        .where("n = 1")
+        .select("k", "ts", "v", "at", "w"),
+        "pairs": pairs.select(F.coalesce("k", "r"), "ts", "v", "at", "w"),
+    }
+    return {name: counted(rows_of(micros(frame))) for name, frame in found.items()}
+
+
+def micros(frame: DataFrame) -> DataFrame:
+    """Moments as microseconds."""
+    moments = [name for name, dtype in frame.dtypes if dtype == "timestamp"]
+    return frame.select(
+        *(F.unix_micros(n).alias(n) if n in moments else F.col(f"`{n}`") for n in frame.columns)
+    )
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """Moments as microseconds."""
+    fields = [f.with_type(pa.int64()) if pa.types.is_timestamp(f.type) else f for f in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def test_streams_meet_as_in_batch_queries_across_a_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(11)
+    left = Inbox(spark=spark, directory=tmp_path / "l", columns="k string, ts timestamp, v long")
+    right = Inbox(spark=spark, directory=tmp_path / "r", columns="k string, at timestamp, w long")
+    # A start delivers the last epoch again.
+    epochs: dict[str, dict[int, list[Any]]] = {name: {} for name in NAMES}
+    for run in range(2):
+        for epoch in (2 * run, 2 * run + 1):
+            left.put(random_rows(rng, epoch, 40))
+            right.put(random_rows(rng, epoch, 40))
+        flow, sinks = build(left, right)
+        drain(flow, tmp_path / "ck", close_at_end=run == 1)
+        for name, sink in sinks.items():
+            epochs[name] |= {e: rows_of(plain(table)) for e, table in sink.epochs.items()}
+    found = {name: [row for rows in of.values() for row in rows] for name, of in epochs.items()}
+    batch = expected(spark, left, right)
+    once = [(row[0], row[2]) for row in found["once"]]
+    assert counted(once) == batch["once"]
+    for name in ("united", "newest", "pairs"):
+        assert counted(found[name]) == batch[name], name
+    kept = gw.read_state(spark, tmp_path / "ck", "left_join_right_by_k").columns
+    assert {"k", "pane", "side", "number", "met", "rows", "ts", "at"} <= set(kept)
