@@ -198,6 +198,8 @@ class OneProcess:
         Name → number of lanes.
     levels
         Level of each operator in the flow's order; by default one more than what feeds it.
+    log
+        The checkpoint in that directory, where it is open already.
     """
 
     def __init__(
@@ -208,6 +210,7 @@ class OneProcess:
         *,
         levels: Sequence[int] | None = None,
         snapshot_budget_bytes: int = 64 * 2**20,
+        log: CommitLog | None = None,
     ) -> None:
         self.flow, self.root = flow, root
         self.levels = _levels_of(flow) if levels is None else list(levels)
@@ -227,7 +230,7 @@ class OneProcess:
         self.event_times: EventTimes | None = None
         self.clock_us = 0
         self._told: dict[str, OperatorTime] = {}
-        self.log = CommitLog.create_or_open(
+        self.log = log or CommitLog.create_or_open(
             CheckpointStorage.open(str(root / "checkpoint")),
             FlowIdentity(name="flow", num_key_groups=flow.num_key_groups),
             "run",
