@@ -346,6 +346,14 @@ class InSimulator:
         request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
         self._runs.conductor.change_lanes(request)
 
+    def component_of(self, operator: str) -> str:
+        """See `Realization.component_of`: there are only components."""
+        return operator
+
+    def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
+        """See `Realization.regroup`."""
+        raise NotImplementedError
+
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""
         self._runs.conductor.drain(executor)

@@ -52,7 +52,7 @@ class OnSpark:
         For input, checkpoint and local stores.
     patch
         Undone when the scenario is over.
-    deep, policy
+    deep, policy, again
         As in the scenario.
     """
 
@@ -64,11 +64,19 @@ class OnSpark:
         *,
         deep: bool,
         policy: Policy,
+        again: bool = False,
     ) -> None:
         self._directory, self._deep, self._policy = directory, deep, policy
+        self._again = again
         self._inbox = Inbox(spark=spark, directory=directory / "in", columns=COLUMNS)
         self._sinks = {
-            name: gw.sinks.memory() for name in ("order", "totals", *(["shards"] if deep else []))
+            name: gw.sinks.memory()
+            for name in (
+                "order",
+                "totals",
+                *(["shards"] if deep else []),
+                *(["again"] if again else []),
+            )
         }
         self._before: list[Event] = []
         self._query: gw.Query
@@ -96,7 +104,13 @@ class OnSpark:
         """See `Realization.start`."""
         self._cores = len(executors)
         flow = gw.Flow("contract", num_key_groups=NUM_KEY_GROUPS)
-        build(flow, self._inbox.stream(), deep=self._deep, sink=self._sinks.__getitem__)
+        build(
+            flow,
+            self._inbox.stream(),
+            deep=self._deep,
+            again=self._again,
+            sink=self._sinks.__getitem__,
+        )
         self._query = flow.start(
             checkpoint=self._directory / "ck",
             local_dir=self._directory / "local",
@@ -193,6 +207,15 @@ class OnSpark:
         request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
         with self._query._run.conducting.turn() as conductor:
             conductor.change_lanes(request)
+
+    def component_of(self, operator: str) -> str:
+        """See `Realization.component_of`."""
+        components = self._query.status["components"]
+        return next(name for name, operators in components.items() if operator in operators)
+
+    def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
+        """See `Realization.regroup`."""
+        self._query.regroup(components)
 
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""

@@ -22,7 +22,8 @@ from godwit.dataflow.staging import StagedSink
 from godwit.epoch.event_time import EventTimes
 from godwit.epoch.executor import Executor
 from godwit.epoch.instructor import Instructor
-from godwit.epoch.outcomes import outcome_of, record_of
+from godwit.epoch.outcomes import outcome_of, record_of, state_bytes
+from godwit.epoch.regrouping import plan_regrouping
 from godwit.epoch.settings import LaneSettings
 from godwit.epoch.takeover import run_started, take_up
 from godwit.epoch.warming import warm_states
@@ -30,10 +31,12 @@ from godwit.lane.copies import drop_copies, warm_copies
 from godwit.lane.executor import local_store_root
 from godwit.lane.lane import lane_flow, local_store
 from godwit.migration import (
+    Bounds,
     Conductor,
     DropCopies,
     LanesRequested,
     MigrationRequested,
+    Regrouping,
     StartWarming,
     Strategy,
 )
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.lane.messages import LaneReport, StateInstruction
-    from godwit.migration import Bounds, EndMigration, EpochOutcome, EpochPlan, ProtocolView
+    from godwit.migration import EndMigration, EpochOutcome, EpochPlan, ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
     from godwit.state.physical_plan import PhysicalPlan
@@ -146,6 +149,7 @@ class OneProcess:
             states={c.name: c.states for c in self.flow.components},
             policy=self._policy,
             ports=self,
+            plan=self.flow.physical_plan,
         )
         self._instructor = Instructor(
             self.flow,
@@ -236,7 +240,7 @@ class OneProcess:
             self.conductor.warmed(order, made)
 
     def _drop(self, order: DropCopies) -> None:
-        for state in self._instructor.states_of(order.component):
+        for state in order.states:
             drop_copies(
                 self._store(order.executor),
                 order.key_groups,
@@ -339,6 +343,7 @@ class OneProcess:
         loses: str | None,
     ) -> tuple[CommitRecord, list[LaneReport]] | None:
         plans = self._begin(epoch)
+        self._go_under(self.conductor.plan)
         instruction = self._instructor.epoch(
             epoch,
             plans,
@@ -383,6 +388,13 @@ class OneProcess:
         self._plan = None
         self._times.take(times, told, reports, 0)
         return record, reports
+
+    def _go_under(self, plan: PhysicalPlan) -> None:
+        if plan != self.flow.physical_plan:
+            self.log.use_plan(plan)
+            self.flow = self.flow.under(plan)
+            self._instructor.regrouped(self.flow)
+            self._times.regrouped(self.flow)
 
     def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
         for _ in range(_PATIENCE):
@@ -440,6 +452,30 @@ class OneProcess:
         """See `Realization.change_lanes`."""
         request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
         self.conductor.change_lanes(request)
+
+    def component_of(self, operator: str) -> str:
+        """See `Realization.component_of`."""
+        return next(c.name for c in self.conductor.plan.components if operator in c.operators)
+
+    def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
+        """See `Realization.regroup`."""
+        plan = plan_regrouping(
+            self.flow.under(self.conductor.plan),
+            components,
+            assignments={name: c.assignment for name, c in self.view.components.items()},
+            state_bytes=lambda states: dict(
+                enumerate(state_bytes(states, self.log.chains).tolist())
+            ),
+        )
+        self._migrations += 1
+        asked = Regrouping(
+            id=f"r{self._migrations}",
+            stages=plan.stages,
+            components=plan.components,
+            bounds=Bounds(max_moves=3),
+        )
+        with suppress(MigrationError):  # one is under way
+            self.conductor.regroup(asked)
 
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""

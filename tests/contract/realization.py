@@ -76,6 +76,12 @@ class Realization(Protocol):
     ) -> None:
         """Have key groups change lane within their executors."""
 
+    def component_of(self, operator: str) -> str:
+        """Name the component that an operator is of."""
+
+    def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
+        """Have components made anew."""
+
     def drain(self, executor: str) -> None:
         """Let nothing move onto an executor any more."""
 

@@ -25,6 +25,7 @@ __all__ = [
     "Misfortune",
     "Policy",
     "Quiet",
+    "Regroup",
     "Restart",
     "Rows",
     "Scenario",
@@ -158,6 +159,13 @@ class Warming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """Components are to be made anew: name → operators; refused while that is being done."""
+
+    components: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
     """The query ends, as it stands or dead already, and starts again from its checkpoint."""
 
@@ -176,6 +184,7 @@ Step = (
     | Executors
     | ForgetStore
     | Warming
+    | Regroup
     | Restart
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.contract.scenario import (
     THREE,
@@ -17,6 +17,7 @@ from tests.contract.scenario import (
     Lanes,
     Migrate,
     Quiet,
+    Regroup,
     Restart,
     Rows,
     Scenario,
@@ -29,7 +30,7 @@ from godwit.migration import Bounds, LossPolicy, Policy, Strategy
 if TYPE_CHECKING:
     from tests.contract.scenario import Misfortune, Step
 
-__all__ = ["SCENARIOS", "drawn", "scenario"]
+__all__ = ["REGROUPED", "SCENARIOS", "drawn", "scenario"]
 
 LOAD = Policy(on_loss=LossPolicy.LOAD)
 ONE = {"local-0": 1}
@@ -451,18 +452,106 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 
+ROW = Regroup(components={"row": ("order", "again")})
+GROUPINGS = (
+    ROW,
+    Regroup(components={"all": ("order", "totals", "again")}),
+    Regroup(components={"side": ("totals", "again")}),
+    Regroup(components={"pair": ("order", "totals")}),
+    Regroup(components={"order": ("order",), "totals": ("totals",), "again": ("again",)}),
+)
+
+_APART = Migrate(component="again", to="local-0")
+"""Key groups of `again` are elsewhere than those of `order`."""
+
+_FUSED = ("RegroupingStarted", "MigrationStarted", "ComponentsRegrouped")
+
+
+def _regrouped(name: str, *steps: Step, **judged: Any) -> Scenario:
+    return Scenario(name=name, steps=steps, deep=True, again=True, **judged)
+
+
+REGROUPED: tuple[Scenario, ...] = (
+    _regrouped(
+        "operators in a row are fused while the stream runs",
+        *(*_rows(3), _APART, Settle(), *_rows(1), ROW, *_rows(6)),
+        same_epochs=True,
+        told=_FUSED,
+        never=("KeyGroupsSuspended", "RegroupingCancelled", "EpochAborted", "KeyGroupsLoaded"),
+    ),
+    _regrouped(
+        "operators are fused while no row arrives",
+        *(*_rows(3), _APART, Settle(), ROW, Settle(), *_rows(2)),
+        same_epochs=True,
+        told=_FUSED,
+    ),
+    _regrouped(
+        "operators that were fused part, and move by themselves",
+        *(*_rows(1), ROW, *_rows(2), GROUPINGS[-1], *_rows(1), *_exchange(), *_rows(4)),
+        same_epochs=True,
+        told=("ComponentsRegrouped", "MigrationFinished"),
+    ),
+    _regrouped(
+        "an operator goes from one component to another",
+        *(*_rows(2), _APART, Settle(), GROUPINGS[2], *_rows(4), Settle(), ROW, *_rows(4)),
+        same_epochs=True,
+        told=_FUSED,
+    ),
+    _regrouped(
+        "components are regrouped while key groups move",
+        *(*_rows(3), *_exchange(), ROW, *_rows(8)),
+        same_epochs=True,
+        told=(*_FUSED, "MigrationFinished"),
+    ),
+    _regrouped(
+        "an executor is lost while operators come together",
+        *(*_rows(3), _APART, Settle(), Warming(goes="held"), ROW, *_rows(2)),
+        *(Executors(there={"local-0": 1, "local-1": 1}), *_rows(1), Warming(goes="works")),
+        *_rows(4),
+        executors=THREE,
+        told=("ExecutorLost", "ComponentsRegrouped"),
+    ),
+    _regrouped(
+        "an executor is lost after operators were fused",
+        *(*_rows(3), ROW, *_rows(2), Executors(there={"local-0": 1, "local-1": 1}), *_rows(4)),
+        executors=THREE,
+        told=("ComponentsRegrouped", "KeyGroupsSuspended", "KeyGroupsResumed"),
+    ),
+    _regrouped(
+        "warming always fails and the components stay as they are",
+        *(*_rows(3), _APART, Settle(), Warming(goes="fails"), ROW, *_rows(40)),
+        policy=Policy(patience=1, max_attempts=2),
+        same_epochs=True,
+        told=("RegroupingCancelled",),
+        never=("ComponentsRegrouped",),
+    ),
+    *(
+        _regrouped(
+            f"the driver dies when the first epoch of fused operators is {step}",
+            *(*_rows(2), ROW, Rows(misfortune=step), Restart(there=TWO), *_rows(3)),
+            told=("ComponentsRegrouped",),
+        )
+        for step in ("planned", "staged", "committed")
+    ),
+)
+
+
 def scenario(name: str) -> Scenario:
     """Return the scenario of that name."""
-    return next(s for s in SCENARIOS if s.name == name)
+    return next(s for s in (*SCENARIOS, *REGROUPED) if s.name == name)
 
 
-def drawn(seed: int) -> Scenario:
+def drawn(seed: int, *, regrouped: bool = False) -> Scenario:
     """Draw a scenario: anything may happen at any time, but not everybody dies at once."""
     rng = random.Random(seed)
     names = ["local-0", "local-1", "local-2"]
     steps: list[Step] = []
     there, newest, deep = dict.fromkeys(names, 1), 2, rng.random() < 0.5
-    components = ["order", "totals", *(["shards"] if deep else [])]
+    components = [
+        *("order", "totals"),
+        *(["shards"] if deep else []),
+        *(["again"] if regrouped else []),
+    ]
     for _ in range(rng.randint(15, 40)):
         match rng.choice(
             (
@@ -481,6 +570,7 @@ def drawn(seed: int) -> Scenario:
                 "die",
                 "deal",
                 "cancel",
+                *(("regroup", "regroup") if regrouped else ()),
             )
         ):
             case "rows":
@@ -517,6 +607,8 @@ def drawn(seed: int) -> Scenario:
             case "die":
                 step: Misfortune = rng.choice(("planned", "staged", "committed"))
                 steps.extend((Rows(misfortune=step), Restart(there=dict(there))))
+            case "regroup":
+                steps.append(rng.choice(GROUPINGS))
             case "cancel" if any(isinstance(step, Migrate) for step in steps):
                 steps.append(Cancel())
             case _:
@@ -527,6 +619,7 @@ def drawn(seed: int) -> Scenario:
         steps=(*steps, Warming(goes="works"), *_rows(2)),
         executors=THREE,
         deep=deep,
+        again=regrouped,
         policy=policy,
         seed=seed,
     )

@@ -30,10 +30,19 @@ pytestmark = pytest.mark.spark
         "local stores vanish again and again on two levels",
         "the driver dies when an epoch is staged",
         "the driver dies when an epoch is committed",
+        "operators in a row are fused while the stream runs",
     ],
 )
 def test_whatever_happens_each_row_is_processed_once_and_in_order(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     played = scenario(name)
-    play(played, OnSpark(spark, tmp_path, monkeypatch, deep=played.deep, policy=played.policy))
+    realization = OnSpark(
+        spark,
+        tmp_path,
+        monkeypatch,
+        deep=played.deep,
+        again=played.again,
+        policy=played.policy,
+    )
+    play(played, realization)

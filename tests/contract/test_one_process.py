@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.contract.one_process import OneProcess
-from tests.contract.scenarios import SCENARIOS, drawn
+from tests.contract.scenarios import REGROUPED, SCENARIOS, drawn
 from tests.contract.verdict import play
 
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
@@ -56,3 +56,15 @@ def test_whatever_happens_to_operators_that_share_a_component_the_rows_are_the_s
     run = OneProcess(tmp_path, deep=True, again=True, policy=scenario.policy, plan=SHARED)
     play(replace(scenario, again=True), run)
     assert run.flow.physical_plan == run.log.physical_plan == SHARED
+
+
+@pytest.mark.parametrize(
+    "scenario", [*REGROUPED, *(drawn(seed, regrouped=True) for seed in range(200, 206))], ids=str
+)
+def test_whatever_components_are_made_of_while_the_stream_runs_the_rows_are_the_same(
+    tmp_path: Path, scenario: Scenario
+) -> None:
+    run = OneProcess(tmp_path, deep=scenario.deep, again=True, policy=scenario.policy)
+    play(scenario, run)
+    run.start(scenario.executors)
+    assert run.log.physical_plan == run.flow.physical_plan == run.conductor.plan

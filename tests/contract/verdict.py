@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tests.contract.flow import NUM_KEY_GROUPS, Source, Undisturbed, key_group_of
@@ -15,6 +16,7 @@ from tests.contract.scenario import (
     Lanes,
     Migrate,
     Quiet,
+    Regroup,
     Restart,
     Rows,
     Settle,
@@ -23,10 +25,11 @@ from tests.contract.scenario import (
 
 from godwit.migration import Bounds, Strategy
 from godwit.model.assignment import even_assignment
+from godwit.model.errors import MigrationError
 from godwit.model.events import EpochCommitted, KeyGroupsSuspended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tests.contract.realization import Realization
     from tests.contract.scenario import Scenario, Step
@@ -57,8 +60,8 @@ class _Play:
         self.migrations: list[str] = []
 
     def component(self, operator: str) -> str:
-        """Name the component of an operator; where it has none of its own, it is `order`'s."""
-        return operator if operator in self.realization.view.components else "order"
+        """Name the component of an operator."""
+        return self.realization.component_of(operator)
 
     def carry_out(self, step: Step) -> None:
         realization = self.realization
@@ -82,8 +85,9 @@ class _Play:
                 self._migrate(self.component(step.component), target, Strategy.LIVE, Bounds())
             case Lanes():
                 component = self.component(step.component)
-                realization.change_lanes(component, step.lanes, step.lane_of)
-            case Cancel():
+                with _unless_regrouped():
+                    realization.change_lanes(component, step.lanes, step.lane_of)
+            case Cancel() if self.migrations:
                 realization.cancel(self.migrations[-1])
             case Drain():
                 executor = realization.executor(step.executor)
@@ -96,6 +100,8 @@ class _Play:
                 realization.forget_store(step.executor)
             case Warming():
                 realization.warming(step)
+            case Regroup():
+                realization.regroup(step.components)
             case Restart():
                 realization.stop()
                 realization.start(step.there)
@@ -110,7 +116,20 @@ class _Play:
         self, component: str, target: Assignment, strategy: Strategy, bounds: Bounds
     ) -> None:
         if self.realization.view.components[component].migration is None:
-            self.migrations.append(self.realization.migrate(component, target, strategy, bounds))
+            with _unless_regrouped():
+                self.migrations.append(
+                    self.realization.migrate(component, target, strategy, bounds)
+                )
+
+
+@contextmanager
+def _unless_regrouped() -> Iterator[None]:
+    """Let it be refused to move key groups of a component that is about to be another."""
+    try:
+        yield
+    except MigrationError as error:
+        if "is being regrouped" not in str(error):
+            raise
 
 
 def _with_newcomers(realization: Realization, component: str) -> Assignment:
@@ -160,7 +179,11 @@ def _judge(
         if not _some_waited_untold(scenario, realization.events):
             for sink in ("order", "totals"):
                 _judge_key_groups_that_never_waited(
-                    sink, realization.rows_out[sink], undisturbed, realization.events
+                    sink,
+                    realization.rows_out[sink],
+                    undisturbed,
+                    realization.events,
+                    anywhere=scenario.again,
                 )
 
 
@@ -199,12 +222,18 @@ def _judge_key_groups_that_never_waited(
     found: Mapping[int, Sequence[tuple[int, ...]]],
     undisturbed: Undisturbed,
     events: Sequence[Event],
+    *,
+    anywhere: bool,
 ) -> None:
-    """Their rows came out in the very epochs in which they came in."""
+    """Their rows came out in the very epochs in which they came in.
+
+    `anywhere`: those that waited for any component are left out, whatever operators it had.
+    """
     waited = {
         g
         for event in events
-        if isinstance(event, KeyGroupsSuspended) and event.component in (component, "order")
+        if isinstance(event, KeyGroupsSuspended)
+        and (anywhere or event.component in (component, "order"))
         for g in event.key_groups
     }
     keys = [key for key in undisturbed.order if key_group_of(key) not in waited]

@@ -100,7 +100,7 @@ class Controller:
         state_bytes: Mapping[str, Mapping[int, int]] | None = None,
         past: Iterable[events.Event] = (),
     ) -> None:
-        self._settings, self._topology = settings, topology
+        self._settings, self._topology, self._run_planner = settings, topology, run_planner
         self._migrations, self._clock = migrations, clock
         now_s = clock.now_s()
         self._statistics = Statistics(topology, now_s, state_bytes or {})
@@ -140,8 +140,9 @@ class Controller:
         if not view.executors:
             self._resizing.begin_anew(now_s)
             return
-        if self._settings.policy == "static":
-            return
+        regrouped = view.components.keys() != set(self._topology.components)
+        if self._settings.policy == "static" or regrouped:
+            return  # of other components it is told with the next epoch
         if self._due(view, now_s):
             self._period = self._statistics.close(now_s)
             self._found = self._speeds.update(self._period)
@@ -150,6 +151,15 @@ class Controller:
             self._adapt(self._period, view, now_s, scale=False)
         else:
             self._balance_lanes(view, now_s)
+
+    def regroup(self, topology: Topology) -> None:
+        """Go on with other components: statistics begin anew, what was decided stands."""
+        self._topology, self._period = topology, None
+        self._statistics = Statistics(topology, self._clock.now_s(), {})
+        self._planning = Planning(
+            self._settings, topology, self._run_planner, self._clock, self._tell
+        )
+        self._epochs_of_lanes.clear()
 
     def scaled_by_hand(self) -> None:
         """Take note that somebody set the number of executors."""

@@ -145,6 +145,10 @@ class EventTimes:
         """Names of the components that it has to be told of."""
         return tuple(component.name for component in self._flow.components)
 
+    def regrouped(self, flow: CompiledFlow) -> None:
+        """Go on with the flow under another physical plan."""
+        self._flow = flow
+
     def end_input(self) -> None:
         """Take note that no source will have rows any more."""
         self._ended = self._close_at_end
@@ -161,12 +165,13 @@ class EventTimes:
         silence_us
             A clock that never jumps, to measure how long sources have been silent.
         components
-            Component → how it runs, or stands; says which key groups are suspended.
+            Component → how it runs, or stands; says which key groups are suspended. Where
+            components have been regrouped since, none of theirs is.
         """
         suspended = {
             operator.name
             for component in self._flow.components
-            if components[component.name].suspended
+            if component.name in components and components[component.name].suspended
             for operator in component.operators
         }
         drained = self._drained(silence_us)

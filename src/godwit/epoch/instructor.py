@@ -79,9 +79,9 @@ class Instructor:
         """Where local stores lie, if the user said so."""
         return self._settings.local_dir
 
-    def states_of(self, component: str) -> tuple[StateId, ...]:
-        """States of a component's operators."""
-        return next(c.states for c in self._flow.components if c.name == component)
+    def regrouped(self, flow: CompiledFlow) -> None:
+        """Go on with the flow under another physical plan."""
+        self._flow = flow
 
     def layout_of(self, state: StateId) -> EntryLayout:
         """How a state is read from the checkpoint."""

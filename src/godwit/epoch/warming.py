@@ -42,7 +42,7 @@ def warm_states(
         table that is there then.
     """
     tables, reached = {}, []
-    for state in instructor.states_of(order.component):
+    for state in order.states:
         told, committed = instructor.catching_up(state, held(state), order.key_groups)
         versions = tables[state] = bring(told, committed)
         # A key group that has no state at all is as warm as can be: its copy misses nothing.

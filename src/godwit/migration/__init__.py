@@ -40,6 +40,7 @@ from godwit.migration.conductor import Conductor, Warmed
 from godwit.migration.copies import Copies
 from godwit.migration.inputs import (
     CancellationRequested,
+    ComponentsRegrouped,
     DrainRequested,
     EpochFailed,
     EpochHeld,
@@ -61,6 +62,8 @@ from godwit.migration.outcome import ComponentLoad, ComponentTraffic, EpochOutco
 from godwit.migration.ports import Ports
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.recent_load import LoadSummary
+from godwit.migration.regrouping import EndRegrouping, Regrouping
+from godwit.migration.regrouping_stages import RegroupingStage
 from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, ProtocolView, Transfer
 from godwit.planning.transfer_phases import transfer_phases
@@ -72,11 +75,13 @@ __all__ = [
     "ComponentLoad",
     "ComponentTraffic",
     "ComponentView",
+    "ComponentsRegrouped",
     "Conductor",
     "Copies",
     "DrainRequested",
     "DropCopies",
     "EndMigration",
+    "EndRegrouping",
     "EpochFailed",
     "EpochHeld",
     "EpochOutcome",
@@ -97,6 +102,8 @@ __all__ = [
     "Policy",
     "Ports",
     "ProtocolView",
+    "Regrouping",
+    "RegroupingStage",
     "ReleaseEpochs",
     "ResumeKeyGroups",
     "RunStarted",

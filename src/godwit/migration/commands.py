@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
@@ -39,12 +39,15 @@ class StartWarming:
     attempt
         To be repeated in the report. A newer attempt for the same key groups replaces an older
         one, which may go on or stop as the runtime likes.
+    states
+        The component's states, as it is when this is ordered.
     """
 
     component: str
     executor: str
     key_groups: tuple[int, ...]
     attempt: str
+    states: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +84,20 @@ class LoadKeyGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCopies:
-    """Delete copies that nobody will run from. They may not be there, or only in part."""
+    """Delete copies that nobody will run from. They may not be there, or only in part.
+
+    Attributes
+    ----------
+    component, executor, key_groups
+        What, and where. Key groups ascend.
+    states
+        The component's states, as it is when this is ordered.
+    """
 
     component: str
     executor: str
     key_groups: tuple[int, ...]
+    states: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

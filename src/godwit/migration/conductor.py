@@ -11,7 +11,7 @@ is refused changes nothing and announces nothing; a view is a value that nobody 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from godwit.migration import inputs
@@ -20,6 +20,7 @@ from godwit.migration.copies import Copies
 from godwit.migration.narration import narrate
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.recent_load import RecentLoad
+from godwit.migration.regroupings import Regroupings
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.ports import Ports
     from godwit.migration.recent_load import LoadSummary
+    from godwit.migration.regrouping import EndRegrouping, Regrouping
     from godwit.migration.strategy import Policy
     from godwit.migration.views import EpochPlan, ProtocolView
     from godwit.model.assignment import Move
@@ -69,6 +71,8 @@ class Conductor:
         The world; it may be asked for something at once.
     remembered
         Loads of an earlier run, which stand until this one has seen rows.
+    plan
+        The physical plan that the run begins under, as whoever regroups knows it.
 
     Attributes
     ----------
@@ -84,8 +88,10 @@ class Conductor:
         policy: Policy,
         ports: Ports,
         remembered: LoadSummary | None = None,
+        plan: Any = None,
     ) -> None:
-        self._states, self._ports = dict(states), ports
+        self._ports = ports
+        self._regroupings = Regroupings(self, plan)
         self._copies = Copies(states)
         self._protocol = MigrationProtocol(started, policy, self._copies)
         self._ended: dict[str, EndMigration] = {}
@@ -106,9 +112,14 @@ class Conductor:
         """Who holds what; to be read under the caller's lock, and changed by nobody else."""
         return self._copies
 
-    def ended(self, migration: str) -> EndMigration | None:
-        """How a migration ended, once it has."""
-        return self._ended.get(migration)
+    @property
+    def plan(self) -> Any:
+        """The physical plan of the epoch that runs, or of the next one."""
+        return self._regroupings.plan
+
+    def ended(self, asked: str) -> EndMigration | EndRegrouping | None:
+        """How a migration, or a regrouping, ended, once it has."""
+        return self._ended.get(asked) or self._regroupings.ended.get(asked)
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -173,8 +184,9 @@ class Conductor:
         InvalidPlanError
             If the target cannot be reached.
         MigrationError
-            If the component is being migrated already.
+            If the component is being migrated already, or is about to be another one.
         """
+        self._regroupings.insist_on_staying(request)
         component = self._view.components.get(request.component)
         moving: tuple[Move, ...] = ()
         if component and component.assignment.num_key_groups == request.target.num_key_groups:
@@ -199,7 +211,10 @@ class Conductor:
         ------
         InvalidPlanError
             If a lane, key group or executor does not exist.
+        MigrationError
+            If the component is about to be another one.
         """
+        self._regroupings.insist_on_staying(request)
         self._handle(request)
 
     def drain(self, executor: str) -> None:
@@ -221,13 +236,36 @@ class Conductor:
         self._handle(inputs.StayRequested(executor=executor), told)
 
     def cancel(self, migration: str, reason: str) -> None:
-        """End a migration: what has switched stays, the rest does not move."""
+        """End a migration, or a regrouping: what has switched stays, the rest does not move."""
+        if self._regroupings.cancel(migration, reason):
+            return
         self._handle(inputs.CancellationRequested(id=migration, reason=reason))
+
+    # -- components -------------------------------------------------------------------------------
+
+    def regroup(self, request: Regrouping) -> None:
+        """Begin to go over to another physical plan, which begins between two epochs.
+
+        Raises
+        ------
+        MigrationError
+            If that is being done already.
+        """
+        self._regroupings.begin(request)
+
+    def regrouped(self, fact: inputs.ComponentsRegrouped) -> None:
+        """Go on with other components, of which nobody knows yet what they cost."""
+        self._handle(fact)
+        self.recent_load = RecentLoad()
+
+    # -- copies -----------------------------------------------------------------------------------
 
     def warmed(self, order: StartWarming, made: Warmed) -> None:
         """Take note that copies were warmed."""
         if order.executor not in self._view.executors:
             return
+        if order.component not in self._view.components:
+            return  # regrouped since: what was under way then was dropped, by an order after this
         for state, versions in made.tables.items():
             self._copies.saw(order.executor, state, versions)
         component = self._view.components[order.component]
@@ -251,6 +289,8 @@ class Conductor:
 
     def warming_failed(self, order: StartWarming, reason: str) -> None:
         """Take note that copies were not warmed; it is tried again, or done without."""
+        if order.component not in self._view.components:
+            return
         self._handle(
             inputs.WarmingFailed(
                 component=order.component,
@@ -277,6 +317,7 @@ class Conductor:
         assignments = {name: c.assignment for name, c in before.components.items()}
         for order in orders:
             self._carry_out(order, assignments)
+        self._regroupings.go_on()
 
     def _carry_out(self, order: Command, before: Mapping[str, Any]) -> None:
         component = getattr(order, "component", None)
@@ -290,9 +331,9 @@ class Conductor:
             self._ports.announce(event)
         match order:
             case StartWarming():
-                self._ports.warm(order)
+                self._ports.warm(replace(order, states=self._copies.states(order.component)))
             case DropCopies():
-                self._ports.drop(order)
+                self._ports.drop(replace(order, states=self._copies.states(order.component)))
             case EndMigration():
                 self._ended[order.id] = order
             case _:

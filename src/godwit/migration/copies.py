@@ -44,6 +44,16 @@ class _Column:
                 self.numbers = np.append(self.numbers, np.full(missing, _ABSENT, np.int64))
             self.numbers[given.key_groups] = given.numbers
 
+    @classmethod
+    def common(cls, parts: Sequence[_Column | None]) -> _Column:
+        """Give what all parts have: the lowest number, where each has one."""
+        size = min(0 if part is None else len(part.numbers) for part in parts)
+        made = cls()
+        if size:
+            numbers = [part.numbers[:size] for part in parts if part is not None]
+            made.numbers = np.minimum.reduce(numbers)
+        return made
+
     def get(self, key_group: int) -> int:
         return int(self.numbers[key_group]) if key_group < len(self.numbers) else _ABSENT
 
@@ -65,6 +75,34 @@ class Copies:
         self._states = dict(states or {})
         self._reach: dict[tuple[str, str], _Column] = {}
         self._tables: dict[tuple[str, Hashable], _Column] = {}
+
+    def states(self, component: str) -> tuple[Hashable, ...]:
+        """States of a component, by whatever names them."""
+        return tuple(self._states.get(component, ()))
+
+    def regroup(
+        self,
+        parts: Mapping[str, Sequence[str]],
+        states: Mapping[str, Sequence[Hashable]],
+    ) -> None:
+        """Note that components are made anew of others: a copy of one is a copy of all its parts.
+
+        Parameters
+        ----------
+        parts
+            Component → components until now.
+        states
+            Component → its states.
+        """
+        executors = {executor for _, executor in self._reach}
+        columns = {
+            (name, executor): _Column.common([self._reach.get((part, executor)) for part in of])
+            for name, of in parts.items()
+            for executor in executors
+        }
+        gone = {name for of in parts.values() for name in of}
+        self._reach = {key: of for key, of in self._reach.items() if key[0] not in gone} | columns
+        self._states = {n: of for n, of in self._states.items() if n not in gone} | dict(states)
 
     # How fresh.
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from godwit.migration.strategy import Bounds, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Hashable, Mapping
 
     from godwit.model.assignment import Assignment
 
 __all__ = [
     "CancellationRequested",
+    "ComponentsRegrouped",
     "DrainRequested",
     "EpochFailed",
     "EpochHeld",
@@ -122,6 +123,26 @@ class LanesRequested:
     component: str
     lanes: Mapping[str, int] = field(default_factory=dict)
     lane_of: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentsRegrouped:
+    """The next epoch runs under another physical plan; components that it leaves are not named.
+
+    Attributes
+    ----------
+    parts
+        Component → components until now that it is made of, of all or some of their operators. They
+        rest, and are in the same places.
+    states
+        Component → its states.
+    state_bytes
+        Component → key group → bytes of state, as far as known.
+    """
+
+    parts: Mapping[str, tuple[str, ...]]
+    states: Mapping[str, tuple[Hashable, ...]]
+    state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +252,7 @@ Fact = (
     MigrationRequested
     | CancellationRequested
     | LanesRequested
+    | ComponentsRegrouped
     | WarmingFinished
     | WarmingFailed
     | EpochStarted

@@ -23,6 +23,7 @@ from godwit.migration.losses import cool, relocate
 from godwit.migration.ongoing import OngoingMigration
 from godwit.migration.order import order_moves
 from godwit.migration.placement import change_lanes, check_target
+from godwit.migration.regrouping import merged
 from godwit.migration.situation import RunningEpoch, Situation
 from godwit.migration.strategy import Policy
 from godwit.migration.views import EpochPlan, ProtocolView
@@ -157,6 +158,8 @@ class MigrationProtocol:
                 self._cancellation_requested(fact)
             case inputs.LanesRequested():
                 self._lanes_requested(fact)
+            case inputs.ComponentsRegrouped():
+                self._regrouped(fact)
             case inputs.WarmingFinished():
                 self._warming_finished(fact)
             case inputs.WarmingFailed():
@@ -290,6 +293,19 @@ class MigrationProtocol:
         changed = change_lanes(c.name, c.assignment, lanes=fact.lanes, lane_of=fact.lane_of)
         c.lanes.update(fact.lanes)
         c.switch_to(self._run, changed)
+
+    def _regrouped(self, fact: inputs.ComponentsRegrouped) -> None:
+        if self._run.running is not None:
+            raise MigrationError(
+                f"Components cannot change while epoch {self._run.running.epoch} runs.",
+                remedy="Report its end first.",
+                epoch=self._run.running.epoch,
+            )
+        made = merged(fact, self._components)
+        gone = {name for parts in fact.parts.values() for name in parts}
+        stay = {name: c for name, c in self._components.items() if name not in gone}
+        self._components = dict(sorted((stay | made).items()))
+        self._run.copies.regroup(fact.parts, fact.states)
 
     def _drain_requested(self, executor: str) -> None:
         if executor in self._run.executors:

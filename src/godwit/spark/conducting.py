@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from godwit.migration import Conductor, EndMigration, ProtocolView
     from godwit.migration.commands import DropCopies, StartWarming
+    from godwit.migration.regrouping import EndRegrouping
     from godwit.model.events import Event
 
 __all__ = ["Conducting", "SparkPorts"]
@@ -84,13 +85,13 @@ class Conducting:
         """Whether the run is over."""
         return self._closed
 
-    def ended(self, migration: str, timeout_s: float | None) -> EndMigration | None:
-        """How a migration ended, once it has; ``None`` if it has not by then."""
+    def ended(self, asked: str, timeout_s: float | None) -> EndMigration | EndRegrouping | None:
+        """How a migration, or a regrouping, ended, once it has; ``None`` if it has not by then."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._conductor.ended(migration) is not None or self._closed, timeout_s
+                lambda: self._conductor.ended(asked) is not None or self._closed, timeout_s
             )
-            return self._conductor.ended(migration)
+            return self._conductor.ended(asked)
 
     def close(self) -> None:
         """Let nobody wait any longer."""

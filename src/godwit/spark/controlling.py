@@ -184,6 +184,11 @@ class Controlling:
             lambda: self._controller.observe(replace(epoch, backlog_rows=self.backlog_rows()))
         )
 
+    def regrouped(self, flow: CompiledFlow) -> None:
+        """Let the controller know that the components are others."""
+        topology = topology_of(flow)
+        self._told.put(lambda: self._controller.regroup(topology))
+
     def scaled_by_hand(self) -> None:
         """Let the controller know that somebody set the number of executors."""
         self._told.put(self._controller.scaled_by_hand)

@@ -128,7 +128,7 @@ class Errands:
     def _drop(self, order: DropCopies) -> None:
         if order.executor not in self._watch.executors:
             return
-        for state in self._instructor.states_of(order.component):
+        for state in order.states:
             with suppress(Exception):  # a copy too many costs room, nothing else
                 drop_copies(
                     self._errand(state, order.executor), order.key_groups, self._spark.sparkContext

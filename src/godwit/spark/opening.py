@@ -122,6 +122,7 @@ def open_run(
             policy=options.policy,
             ports=ports,
             remembered=remembered_load(read_tail(storage, _REMEMBERED), flow, taken_up),
+            plan=flow.physical_plan,
         )
         conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
         if resumed and (told := taken_up.told()) is not None:

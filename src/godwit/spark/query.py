@@ -21,7 +21,7 @@ from godwit.spark.migrations import Migration
 from godwit.spark.plans import checked_bounds, checked_strategy, target_of
 from godwit.spark.progress_sources import rows_held_back, sources_of, with_sources
 from godwit.spark.quiet_epochs import QuietEpochs
-from godwit.spark.scalable import Scalable
+from godwit.spark.regrouping import Regroupable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ def end_terminated() -> None:
 _JOURNAL_S = 2.0
 
 
-class Query(Scalable):
+class Query(Regroupable):
     """A running flow.
 
     The names and habits are those of ``pyspark.sql.streaming.StreamingQuery``; beside them it
@@ -126,6 +126,7 @@ class Query(Scalable):
         status["committedEpoch"] = self._run.log.latest_epoch
         status["executors"] = sorted(view.executors)
         status["held"] = list(view.holds)
+        status["components"] = self._components_told()
         status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
         status["keyGroupsWaiting"] = sum(len(c.waiting) for c in view.components.values())
         if self._run.controlling is not None:
@@ -367,7 +368,8 @@ class Query(Scalable):
             return conductor.recent_load.mean_pairs()
 
     def _sizes(self, component: str) -> npt.NDArray[np.int64]:
-        states = next(c.states for c in self._run.flow.components if c.name == component)
+        with self._run.conducting.turn() as conductor:
+            states = conductor.copies.states(component)
         with self._run.log.lock:
             return state_bytes(states, self._run.log.chains)
 

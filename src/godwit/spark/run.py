@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from godwit.spark.shipping import ShippedProgram
     from godwit.state.commit_log import CommitLog
     from godwit.state.lease import CheckpointLease
+    from godwit.state.physical_plan import PhysicalPlan
     from godwit.state.records import BatchRef, CommitRecord
 
 __all__ = ["Run"]
@@ -270,8 +271,9 @@ class Run:
         self, epoch: int, batch: BatchRef | None, rows: DataFrame | None, watch: Stopwatch
     ) -> tuple[list[LaneReport], CommitRecord, Mapping[str, EpochPlan]] | None:
         """Carry out an epoch up to its commit; ``None`` if an executor was lost in the middle."""
-        plans = self._begin(epoch)
+        plans, plan = self._begin(epoch)
         try:
+            self._go_under(plan)
             forced = self._beside.submit(self._force, batch)
             told = self._times.told(
                 clock_us=time.time_ns() // 1000,
@@ -314,14 +316,25 @@ class Run:
             raise
         return reports, record, plans
 
-    def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
+    def _begin(self, epoch: int) -> tuple[Mapping[str, EpochPlan], PhysicalPlan]:
         """Ask how the epoch runs, waiting for as long as epochs are held."""
         while True:
             with self.conducting.turn() as conductor:
-                plans = conductor.begin(epoch)
+                plans, plan = conductor.begin(epoch), conductor.plan
             if plans is not None:
-                return plans
+                return plans, plan
             self._gate.pause(_HELD_PAUSE_S)
+
+    def _go_under(self, plan: PhysicalPlan) -> None:
+        """Go on under a physical plan, from the epoch at hand on."""
+        if plan == self.flow.physical_plan:
+            return
+        self.log.use_plan(plan)
+        self.flow = self.flow.under(plan)
+        self._instructor.regrouped(self.flow)
+        self._times.regrouped(self.flow)
+        if self.controlling is not None:
+            self.controlling.regrouped(self.flow)
 
     def _stages(
         self, batch: BatchRef | None, rows: DataFrame | None, instruction: EpochInstruction

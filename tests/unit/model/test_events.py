@@ -110,6 +110,18 @@ ONE_OF_EACH: tuple[Event, ...] = (
     ),
     events.PlannerFailed(epoch=4, at_s=1.0, planner="mine", reason="it raised KeyError: 1"),
     events.PlanAbandoned(epoch=4, at_s=1.0, component="sum", reason="executor d is gone"),
+    events.RegroupingStarted(
+        epoch=4,
+        at_s=1.0,
+        regrouping="r1",
+        components={"row": "first, second"},
+        moves=3,
+        state_bytes=2048,
+    ),
+    events.ComponentsRegrouped(epoch=4, at_s=1.0, regrouping="r1", components={"a": "a", "b": "b"}),
+    events.RegroupingCancelled(
+        epoch=4, at_s=1.0, regrouping="r1", components={"a": "a"}, reason="second thoughts"
+    ),
     events.HandRespected(epoch=4, at_s=1.0, what="migration of sum", until_s=61.0),
 )
 
@@ -156,6 +168,12 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
             events.ScaledOut,
             "scaling out, 2 more executors for 4: too slow (latency_s 9.5)",
         ),
+        (
+            events.RegroupingStarted,
+            "regrouping r1 started (row of first, second): 3 key groups to move, 2.0 KiB",
+        ),
+        (events.ComponentsRegrouped, "components regrouped (r1): a of a; b of b"),
+        (events.RegroupingCancelled, "regrouping r1 cancelled: second thoughts"),
         (events.HandRespected, "migration of sum by hand is left alone for 60 s"),
     ],
 )

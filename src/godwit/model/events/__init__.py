@@ -47,6 +47,11 @@ from godwit.model.events.pooling import (
     ScalingFinished,
     ScalingStarted,
 )
+from godwit.model.events.regrouping import (
+    ComponentsRegrouped,
+    RegroupingCancelled,
+    RegroupingStarted,
+)
 from godwit.model.events.running import (
     EpochAborted,
     EpochCommitted,
@@ -68,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AssignmentSwitched",
+    "ComponentsRegrouped",
     "DecisionSkipped",
     "EpochAborted",
     "EpochCommitted",
@@ -101,6 +107,8 @@ __all__ = [
     "QueryStarted",
     "QueryStopped",
     "RebalancingStarted",
+    "RegroupingCancelled",
+    "RegroupingStarted",
     "ScaledIn",
     "ScaledOut",
     "ScalingFailed",
@@ -115,6 +123,7 @@ _KINDS: Mapping[Any, type[Event]] = {
     kind.__name__: kind
     for kind in (
         AssignmentSwitched,
+        ComponentsRegrouped,
         DecisionSkipped,
         EpochAborted,
         EpochCommitted,
@@ -147,6 +156,8 @@ _KINDS: Mapping[Any, type[Event]] = {
         QueryStarted,
         QueryStopped,
         RebalancingStarted,
+        RegroupingCancelled,
+        RegroupingStarted,
         ScaledIn,
         ScaledOut,
         ScalingFailed,

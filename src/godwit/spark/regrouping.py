@@ -1,0 +1,173 @@
+"""``query.regroup``: what shares a component, changed while the stream runs."""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.dataflow.frames import user_call
+from godwit.dataflow.regrouping import checked_components
+from godwit.epoch.outcomes import state_bytes
+from godwit.epoch.regrouping import RegroupingPlan, plan_regrouping
+from godwit.migration.regrouping import EndRegrouping, Regrouping
+from godwit.model.errors import MigrationError
+from godwit.spark.plans import checked_bounds
+from godwit.spark.scalable import Scalable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.migration import Bounds
+    from godwit.model.assignment import Assignment
+    from godwit.spark.conducting import Conducting
+    from godwit.spark.run import Run
+    from godwit.state.records import StateId
+
+__all__ = ["AskedRegrouping", "Regroupable"]
+
+
+class AskedRegrouping:
+    """A regrouping that was asked for."""
+
+    def __init__(self, regrouping: str, plan: RegroupingPlan, conducting: Conducting) -> None:
+        self.id, self.plan, self._conducting = regrouping, plan, conducting
+
+    def __repr__(self) -> str:
+        return f"<Regrouping {self.id}: {'done' if self.done else 'under way'}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._conducting.ended(self.id, 0) is not None
+
+    def wait(self, timeout: float | None = None) -> EndRegrouping:
+        """Wait for its end and return how it ended.
+
+        Parameters
+        ----------
+        timeout
+            Seconds.
+
+        Raises
+        ------
+        MigrationError
+            If it has not ended by then, or the query stopped first.
+        """
+        ended = self._conducting.ended(self.id, timeout)
+        if not isinstance(ended, EndRegrouping):
+            raise MigrationError(
+                f"Regrouping {self.id} has not ended"
+                + ("." if timeout is None else f" after {timeout} s."),
+                remedy="Look at query.status and query.events: copies may still be warming.",
+            )
+        return ended
+
+    def cancel(self, reason: str = "cancelled by the user") -> None:
+        """End it: the physical plan stays as it is, and so does what has moved for it."""
+        with self._conducting.turn() as conductor:
+            conductor.cancel(self.id, reason)
+
+
+class Regroupable(Scalable):
+    """What a query can do about its components; the query itself gives the means."""
+
+    _run: Run
+
+    @property
+    @abstractmethod
+    def assignment(self) -> Mapping[str, Assignment]:
+        """Component → assignment of the next epoch."""
+
+    @user_call
+    def plan_regrouping(self, components: Mapping[str, Sequence[str]]) -> RegroupingPlan:
+        """Say what it would take to regroup components; nothing happens.
+
+        Parameters
+        ----------
+        components
+            As for `regroup`.
+
+        Returns
+        -------
+        RegroupingPlan
+            Levels and exchanges before and after, and what would have to move; ``to_text()`` tells
+            it.
+
+        Raises
+        ------
+        InvalidPlanError
+            If an operator does not exist, or operators of one component could not run together.
+        """
+        return self._planned(checked_components(components))
+
+    @user_call
+    def regroup(
+        self, components: Mapping[str, Sequence[str]], *, bounds: Bounds | None = None
+    ) -> AskedRegrouping:
+        """Let other operators share a component from some epoch on, while the stream flows.
+
+        Operators that are to share one are brought to the same places first, by live migrations;
+        those that are to part stay where they are. Then the plan changes between two epochs.
+        Results do not.
+
+        Parameters
+        ----------
+        components
+            Component → names of its operators. Operators that are not named stay together as they
+            are. Operators in a row, keyed by the same columns, need no exchange between them once
+            they share a component.
+        bounds
+            Limits of the migrations, as for `migrate`.
+
+        Returns
+        -------
+        AskedRegrouping
+            Returns at once; ``wait()`` on it if need be.
+
+        Raises
+        ------
+        InvalidPlanError
+            If an operator does not exist, or operators of one component could not run together.
+        MigrationError
+            If another regrouping is under way, or the query has stopped.
+
+        Examples
+        --------
+        ``query.regroup({"planes": ["by_plane", "late_planes"]}).wait()``, and back:
+        ``query.regroup({"by_plane": ["by_plane"]})``.
+        """
+        if not self.isActive:
+            raise MigrationError(
+                "The query has stopped, so its components stay as they are.",
+                remedy="Start the flow again from its checkpoint, with components= if need be.",
+            )
+        limits = checked_bounds(bounds)
+        plan = self._planned(checked_components(components))
+        asked = Regrouping(
+            id=f"regroup-{uuid.uuid4().hex[:8]}",
+            stages=plan.stages,
+            components=plan.components,
+            bounds=limits,
+        )
+        with self._run.conducting.turn() as conductor:
+            conductor.regroup(asked)
+        return AskedRegrouping(asked.id, plan, self._run.conducting)
+
+    def _planned(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:
+        with self._run.conducting.turn() as conductor:
+            flow = self._run.flow.under(conductor.plan)
+            assignments = {n: c.assignment for n, c in conductor.view.components.items()}
+
+        def sizes(states: tuple[StateId, ...]) -> dict[int, int]:
+            with self._run.log.lock:
+                known = state_bytes(states, self._run.log.chains)
+            return {g: int(known[g]) for g in np.flatnonzero(known).tolist()}
+
+        return plan_regrouping(flow, components, assignments=assignments, state_bytes=sizes)
+
+    def _components_told(self) -> dict[str, Any]:
+        with self._run.conducting.turn() as conductor:
+            return {c.name: list(c.operators) for c in conductor.plan.components}

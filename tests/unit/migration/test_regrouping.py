@@ -1,0 +1,298 @@
+"""Components are made anew between two epochs: the stages, and the conductor's steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.oracles.noting_ports import NotingPorts
+
+from godwit.epoch.regrouping_stages import regrouping_stages
+from godwit.migration import (
+    ComponentLoad,
+    ComponentsRegrouped,
+    Conductor,
+    EndRegrouping,
+    EpochOutcome,
+    LanesRequested,
+    MigrationRequested,
+    Policy,
+    Regrouping,
+    Warmed,
+    inputs,
+)
+from godwit.model.assignment import Assignment, even_assignment
+from godwit.model.errors import MigrationError
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.migration import RegroupingStage
+
+
+def plan(**components: str) -> PhysicalPlan:
+    return PhysicalPlan(
+        components=tuple(
+            ComponentPlan(name=n, operators=tuple(o.split())) for n, o in components.items()
+        )
+    )
+
+
+APART = plan(a="a", b="b", c="c")
+SIZES = {"a": 1, "b": 5, "c": 3}
+
+
+def stages(before: PhysicalPlan, after: PhysicalPlan) -> tuple[RegroupingStage, ...]:
+    return regrouping_stages(
+        before,
+        after,
+        states={name: ((name, "state"),) for name in SIZES},
+        state_bytes={name: {0: size} for name, size in SIZES.items()},
+    )
+
+
+def test_components_come_to_the_one_with_most_state() -> None:
+    (only,) = stages(APART, plan(row="a b c"))
+    assert only.parts == {"row": ("b", "c", "a")}
+    assert only.states == {"row": (("a", "state"), ("b", "state"), ("c", "state"))}
+    assert only.state_bytes["row"] == {0: 9}
+
+
+def test_operators_that_part_are_made_of_the_component_they_were_in() -> None:
+    (only,) = stages(plan(row="a b", c="c"), APART)
+    assert only.plan == APART
+    assert only.parts == {"a": ("row",), "b": ("row",)}
+
+
+def test_an_operator_leaves_one_component_before_it_joins_another() -> None:
+    first, second = stages(plan(row="a b", c="c"), plan(a="a", late="b c"))
+    assert first.plan == plan(a="a", b="b", c="c")
+    assert second.parts == {"late": ("b", "c")}
+
+
+def test_names_that_would_mean_two_things_on_the_way_are_not_used() -> None:
+    first, second = stages(plan(x="a b", y="c"), plan(y="a", x="b c"))
+    assert first.plan == plan(a="a", b="b", y="c")
+    assert second.parts == {"y": ("a",), "x": ("b", "y")}
+
+
+def test_a_plan_that_changes_nothing_has_no_stages() -> None:
+    assert stages(APART, APART) == ()
+    assert stages(plan(x="a b", c="c"), plan(c="c", x="b a")) == ()
+
+
+class Story:
+    """Components a, b and c of four key groups each on two executors; each has one state."""
+
+    def __init__(self, **assignments: Assignment) -> None:
+        self.ports = NotingPorts()
+        self.first = even_assignment(4, ["x", "y"], [1, 1])
+        self.conductor = Conductor(
+            inputs.RunStarted(
+                run_id="r",
+                executors={"x": 1, "y": 1},
+                assignments=dict.fromkeys(SIZES, self.first) | assignments,
+            ),
+            states={name: [(name, "state")] for name in SIZES},
+            policy=Policy(max_attempts=1, patience=1),
+            ports=self.ports,
+            plan=APART,
+        )
+        self.epoch = -1
+
+    def run(self) -> None:
+        """Carry out an epoch that touches every key group, and all that was ordered."""
+        self.epoch += 1
+        plans = self.conductor.begin(self.epoch)
+        assert plans is not None
+        held: dict[str, dict[str, dict[int, int]]] = {name: {} for name in plans}
+        for name, how in plans.items():
+            for g in range(4):
+                executor = how.assignment.executor(g)
+                held[name].setdefault(executor, {})[g] = self.epoch
+        self.conductor.commit(
+            EpochOutcome(
+                epoch=self.epoch,
+                batch=self.epoch,
+                reach=held,
+                loads={
+                    name: ComponentLoad(
+                        key_groups=np.arange(4),
+                        rows=np.ones(4, np.int64),
+                        keys=np.ones(4, np.int64),
+                        cpu_ms=np.ones(4),
+                        state_bytes=np.full(4, 10),
+                    )
+                    for name in plans
+                },
+            )
+        )
+
+    def warm(self) -> None:
+        """Answer every order to warm."""
+        orders, self.ports.warmings = self.ports.warmings, []
+        for order in orders:
+            reach = dict.fromkeys(order.key_groups, self.epoch)
+            self.conductor.warmed(order, Warmed(tables={}, reach=reach))
+
+    def regroup(self, after: PhysicalPlan, before: PhysicalPlan = APART) -> None:
+        self.conductor.regroup(Regrouping(id="r1", stages=stages(before, after)))
+
+    @property
+    def components(self) -> Mapping[str, Assignment]:
+        return {n: c.assignment for n, c in self.conductor.view.components.items()}
+
+
+ELSEWHERE = even_assignment(4, ["x", "y"], [1, 1]).moved({0: "y", 1: "x"})
+
+
+def test_components_in_the_same_places_are_fused_at_once() -> None:
+    story = Story()
+    story.run()
+    story.regroup(plan(row="a b", c="c"))
+    assert story.conductor.plan == plan(row="a b", c="c")
+    assert set(story.components) == {"c", "row"}
+    assert story.components["row"] == story.first
+    assert story.ports.told()[-2:] == ["RegroupingStarted", "ComponentsRegrouped"]
+    assert story.conductor.ended("r1") == EndRegrouping(id="r1", done=True)
+    assert story.ports.warmings == []
+
+
+def test_components_come_together_before_they_are_fused_and_no_epoch_waits() -> None:
+    story = Story(a=ELSEWHERE)
+    for _ in range(3):
+        story.run()
+    story.regroup(plan(row="a b", c="c"))
+    assert story.conductor.plan == APART
+    orders = story.ports.warmings
+    assert [(o.component, o.executor, o.key_groups) for o in orders] == [
+        ("a", "x", (0,)),
+        ("a", "y", (1,)),
+    ]
+    assert orders[0].states == (("a", "state"),)
+    story.run()
+    assert set(story.components) == set(SIZES)
+    story.warm()
+    story.run()
+    assert story.components == {"row": story.first, "c": story.first}
+    assert story.conductor.ended("r1-a-1") is not None
+    story.run()
+
+
+def test_the_plan_does_not_change_while_an_epoch_runs() -> None:
+    story = Story()
+    story.conductor.begin(0)
+    story.regroup(plan(row="a b", c="c"))
+    assert story.conductor.plan == APART
+    story.conductor.abort(0, "no luck")
+    assert story.conductor.plan == plan(row="a b", c="c")
+
+
+def test_a_migration_that_is_under_way_ends_first() -> None:
+    story = Story()
+    for _ in range(3):
+        story.run()
+    story.conductor.migrate(MigrationRequested(id="m", component="b", target=ELSEWHERE))
+    story.regroup(plan(row="a b", c="c"))
+    assert not any(event.startswith("Components") for event in story.ports.told())
+    for _ in range(4):
+        story.warm()
+        story.run()
+    assert story.components["row"] == ELSEWHERE
+
+
+def test_what_others_ask_of_components_that_are_regrouped_is_refused() -> None:
+    story = Story(a=ELSEWHERE)
+    for _ in range(3):
+        story.run()
+    story.regroup(plan(row="a b", c="c"))
+    asked = MigrationRequested(id="m", component="b", target=ELSEWHERE)
+    with pytest.raises(MigrationError, match="'b' is being regrouped"):
+        story.conductor.migrate(asked)
+    with pytest.raises(MigrationError, match="'b' is being regrouped"):
+        story.conductor.change_lanes(LanesRequested(component="b"))
+    with pytest.raises(MigrationError, match="'r1' is under way"):
+        story.regroup(APART)
+    story.conductor.migrate(MigrationRequested(id="m", component="c", target=ELSEWHERE))
+
+
+def test_a_regrouping_that_is_cancelled_ends_its_migrations_and_leaves_the_plan() -> None:
+    story = Story(a=ELSEWHERE)
+    for _ in range(3):
+        story.run()
+    story.regroup(plan(row="a b", c="c"))
+    story.conductor.cancel("r1", "second thoughts")
+    assert story.conductor.ended("r1") == EndRegrouping(
+        id="r1", done=False, reason="second thoughts"
+    )
+    assert all(c.migration is None for c in story.conductor.view.components.values())
+    assert story.conductor.plan == APART
+    assert "RegroupingCancelled" in story.ports.told()
+
+
+def test_a_draining_executor_that_key_groups_would_go_to_ends_it() -> None:
+    story = Story(a=ELSEWHERE)
+    story.run()
+    story.conductor.drain("y")
+    story.regroup(plan(row="a b", c="c"))
+    ended = story.conductor.ended("r1")
+    assert isinstance(ended, EndRegrouping)
+    assert "draining" in ended.reason
+
+
+def test_what_never_comes_together_is_given_up() -> None:
+    story = Story(a=ELSEWHERE)
+    for _ in range(3):
+        story.run()
+    story.regroup(plan(row="a b", c="c"))
+    for _ in range(12):
+        orders, story.ports.warmings = story.ports.warmings, []
+        for order in orders:
+            story.conductor.warming_failed(order, "no room")
+        story.run()
+    ended = story.conductor.ended("r1")
+    assert isinstance(ended, EndRegrouping)
+    assert "do not come to those of 'b'" in ended.reason
+
+
+def test_reports_about_components_that_are_gone_are_passed_over() -> None:
+    story = Story(a=ELSEWHERE)
+    for _ in range(3):
+        story.run()
+    story.regroup(plan(row="a b", c="c"))
+    order = story.ports.warmings[0]
+    story.warm()
+    story.run()
+    assert "row" in story.components
+    before = story.conductor.view
+    story.conductor.warmed(order, Warmed(tables={}, reach={0: 1}))
+    story.conductor.warming_failed(order, "late")
+    assert story.conductor.view == before
+
+
+def test_operators_that_part_keep_their_places_and_their_copies() -> None:
+    story = Story(a=ELSEWHERE, b=ELSEWHERE)
+    story.run()
+    fused = plan(row="a b", c="c")
+    story.regroup(fused)
+    story.run()
+    story.conductor.regroup(Regrouping(id="r2", stages=stages(fused, APART)))
+    assert story.components == {"a": ELSEWHERE, "b": ELSEWHERE, "c": story.first}
+    assert story.conductor.copies.reach("a", "y", 0) == 1
+    story.run()
+    story.conductor.see({"x": 1})
+    assert story.ports.told().count("KeyGroupsSuspended") <= 3
+
+
+def test_a_fact_that_comes_at_the_wrong_time_is_refused_and_changes_nothing() -> None:
+    story = Story(a=ELSEWHERE)
+    before = story.conductor.view
+    fact = ComponentsRegrouped(parts={"row": ("a", "b")}, states={"row": ()})
+    with pytest.raises(MigrationError, match="cannot be made of a, b now"):
+        story.conductor.regrouped(fact)
+    story.conductor.begin(0)
+    with pytest.raises(MigrationError, match="while epoch 0 runs"):
+        story.conductor.regrouped(fact)
+    assert story.conductor.view.components == before.components
