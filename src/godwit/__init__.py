@@ -46,6 +46,7 @@ from godwit.dataflow.timers import FiredTimer, TimedRows, Timers
 from godwit.dataflow.windowed_stream import WindowedStream
 from godwit.dataflow.windows.calls import Window
 from godwit.dataflow.windows.spec import hopping, session, tumbling
+from godwit.epoch.fusing import Fusion
 from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
 from godwit.model import errors, events
 from godwit.model.assignment import Assignment, Move, even_assignment
@@ -68,6 +69,7 @@ __all__ = [
     "Control",
     "FiredTimer",
     "Flow",
+    "Fusion",
     "GodwitError",
     "KeyRows",
     "KeyedStream",

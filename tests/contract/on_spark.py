@@ -211,7 +211,7 @@ class OnSpark:
     def component_of(self, operator: str) -> str:
         """See `Realization.component_of`."""
         components = self._query.status["components"]
-        return next(name for name, operators in components.items() if operator in operators)
+        return next(str(name) for name, operators in components.items() if operator in operators)
 
     def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
         """See `Realization.regroup`."""

@@ -455,7 +455,8 @@ class OneProcess:
 
     def component_of(self, operator: str) -> str:
         """See `Realization.component_of`."""
-        return next(c.name for c in self.conductor.plan.components if operator in c.operators)
+        plan: PhysicalPlan = self.conductor.plan
+        return next(c.name for c in plan.components if operator in c.operators)
 
     def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
         """See `Realization.regroup`."""

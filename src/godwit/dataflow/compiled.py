@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from godwit.dataflow.naming import did_you_mean, listing
+from godwit.dataflow.operator import MergeableOperator
 from godwit.model.errors import InvalidFlowError
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
@@ -164,6 +165,17 @@ class Component:
     name: str
     operators: tuple[KeyedOperator, ...]
     level: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Partition attributes: the key columns that all its operators have in common."""
+        first, *others = (operator.keys.names for operator in self.operators)
+        return tuple(name for name in first if all(name in names for names in others))
+
+    @property
+    def is_flexible(self) -> bool:
+        """Whether the state of every operator can be made of parts; else it is rigid (paper 3)."""
+        return all(isinstance(operator, MergeableOperator) for operator in self.operators)
 
     @property
     def states(self) -> tuple[StateId, ...]:

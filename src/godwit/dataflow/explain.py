@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.dataflow.compiled import CompiledFlow, Input, Output
+    from godwit.dataflow.compiled import CompiledFlow, Component, Input, Output
     from godwit.dataflow.maps import ArrowMap
     from godwit.dataflow.operator import KeyedOperator
 
@@ -77,7 +77,7 @@ def _fed_by(flow: CompiledFlow, level: int) -> str:
 def _physical(flow: CompiledFlow) -> str:
     """Say what operators share a component."""
     shared = [
-        f"{', '.join(names)} share component {component.name!r}"
+        f"{', '.join(names)} share component {component.name!r} ({_shared(component)})"
         for component in flow.components
         for names in [[operator.name for operator in component.operators]]
         if len(names) > 1
@@ -85,6 +85,11 @@ def _physical(flow: CompiledFlow) -> str:
     if not shared:
         return "Every operator is a component of its own: its key groups move by themselves."
     return f"Key groups of one component move together: {'; '.join(shared)}."
+
+
+def _shared(component: Component) -> str:
+    by = f"by {', '.join(component.keys)}, " if component.keys else ""
+    return by + ("flexible" if component.is_flexible else "rigid")
 
 
 def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str]:
@@ -95,6 +100,7 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
     exchanges = [_exchange(flow, given, operator) for given in inputs]
     yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
     yield from _labelled("state", [_columns(operator.schema.values)])
+    yield from _labelled("kind", [_kind(operator)])
     yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
     consumers = [_sink(output) for output in flow.outputs_of(operator.name)]
     consumers += [
@@ -119,6 +125,12 @@ def _exchange(flow: CompiledFlow, given: Input, operator: KeyedOperator) -> str:
     if isinstance(operator, MergeableOperator):
         return f"one partial state per key: the {side} may combine rows before they are sent"
     return f"every row, uncombined and in arrival order: {', '.join(given.columns)}"
+
+
+def _kind(operator: KeyedOperator) -> str:
+    if isinstance(operator, MergeableOperator):
+        return "stateful and flexible: its state can be made of partial states"
+    return "stateful and rigid: rows have to come to their state"
 
 
 def _emits(operator: KeyedOperator) -> str:

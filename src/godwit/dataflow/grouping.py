@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.operator import KeyedOperator
     from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
-__all__ = ["grouped", "keeps_keys"]
+__all__ = ["grouped", "keeps_keys", "rows_stay"]
 
 
 def keeps_keys(sender: KeyedOperator, given: UpstreamInput) -> bool:
@@ -41,6 +41,20 @@ def keeps_keys(sender: KeyedOperator, given: UpstreamInput) -> bool:
     A function of the user's may give rows other keys; then only looking at them tells.
     """
     return isinstance(sender, MergeableOperator) and not given.maps
+
+
+def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
+    """Return the inputs whose rows surely stay in their lane, if both operators share a component.
+
+    Both are keyed by the same columns, and no function of the user's stands between.
+    """
+    found = []
+    for operator in flow.operators:
+        for given in flow.fed_by(operator.name):
+            receiver = flow.operator(given.operator)
+            if keeps_keys(operator, given) and operator.keys.equals(receiver.keys):
+                found.append(given)
+    return tuple(found)
 
 
 def grouped(flow: CompiledFlow, plan: PhysicalPlan) -> CompiledFlow:

@@ -141,6 +141,7 @@ def outcome_of(
         sink_rows=sink_rows,
         loads={c.name: _load(c, done_for.get(c.name, ()), chains) for c in flow.components},
         traffic=traffic_to(flow, reports),
+        streams=streams_of(reports),
         executor_cpu_ms=executor_cpu_ms,
         executor_busy_ms=executor_busy_ms,
         waited={name: tuple(sorted(set(key_groups))) for name, key_groups in waited.items()},
@@ -152,6 +153,17 @@ def outcome_of(
         snapshot_bytes=sum(s.block.length for s in record.snapshots),
         lane_ms=lane_ms,
     )
+
+
+def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(Operator, operator that it feeds) → rows that it made for it, and their bytes."""
+    streams: dict[tuple[str, str], tuple[int, int]] = {}
+    for report in reports:
+        for passed in report.passed_on:
+            edge = (passed.sender, passed.operator)
+            rows, size = streams.get(edge, (0, 0))
+            streams[edge] = (rows + passed.rows, size + passed.size_bytes)
+    return streams
 
 
 def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:

@@ -24,7 +24,7 @@ from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.lane.executor import claim_local_store, current_executor, local_store_root
 from godwit.lane.files import LaneFiles
 from godwit.lane.handing import hand_over, insist_on_staying
-from godwit.lane.messages import LaneReport, SentLoad
+from godwit.lane.messages import LaneReport, PassedOn, SentLoad
 from godwit.lane.operator_lane import run_operator
 from godwit.lane.outputs import stage_output
 from godwit.lane.pairs import pairs_sent
@@ -268,6 +268,14 @@ class _Lane:
             columns = table.cast(given.schema).to_batches()[0]
             origin = (self.level, member.index, self.place)
             shipment = self.shipments[index]
+            self.report.passed_on.append(
+                PassedOn(
+                    sender=member.operator.name,
+                    operator=shipment.operator.name,
+                    rows=columns.num_rows,
+                    size_bytes=columns.nbytes,
+                )
+            )
             if shipment.level == self.level:
                 if not keeps_keys(member.operator, given):
                     insist_on_staying(member.operator, given, columns, shipment, self.place)

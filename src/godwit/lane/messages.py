@@ -31,6 +31,7 @@ __all__ = [
     "LaneReport",
     "OperatorInstruction",
     "OperatorReport",
+    "PassedOn",
     "Place",
     "SentLoad",
     "StateInstruction",
@@ -246,6 +247,24 @@ class SentLoad:
     pairs: KeyGroupPairs
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassedOn:
+    """Rows that one operator made for another one, however they get there.
+
+    Attributes
+    ----------
+    sender, operator
+        The operator that made them, and the one that they are for.
+    rows, size_bytes
+        Rows before any were combined, and their size in memory.
+    """
+
+    sender: str
+    operator: str
+    rows: int
+    size_bytes: int
+
+
 @dataclass(slots=True, kw_only=True)
 class LaneReport:
     """What one lane task did.
@@ -261,7 +280,9 @@ class LaneReport:
     rows_out
         Rows emitted.
     sent
-        What went to operators downstream, one entry per operator and epoch.
+        What went to operators downstream by an exchange, one entry per operator and epoch.
+    passed_on
+        What was made for operators downstream, one entry each.
     took_ms
         Phase → milliseconds.
     error
@@ -277,6 +298,7 @@ class LaneReport:
     outputs: list[OutputRef] = field(default_factory=list)
     rows_out: int = 0
     sent: list[SentLoad] = field(default_factory=list)
+    passed_on: list[PassedOn] = field(default_factory=list)
     took_ms: dict[str, float] = field(default_factory=dict)
     error: GodwitError | None = None
 

@@ -117,9 +117,13 @@ class Conductor:
         """The physical plan of the epoch that runs, or of the next one."""
         return self._regroupings.plan
 
-    def ended(self, asked: str) -> EndMigration | EndRegrouping | None:
-        """How a migration, or a regrouping, ended, once it has."""
-        return self._ended.get(asked) or self._regroupings.ended.get(asked)
+    def ended(self, migration: str) -> EndMigration | None:
+        """How a migration ended, once it has."""
+        return self._ended.get(migration)
+
+    def ended_regrouping(self, regrouping: str) -> EndRegrouping | None:
+        """How a regrouping ended, once it has."""
+        return self._regroupings.ended.get(regrouping)
 
     # -- epochs -----------------------------------------------------------------------------------
 

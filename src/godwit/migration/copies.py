@@ -8,7 +8,7 @@ so neither can remember a copy that the other has forgotten.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +76,7 @@ class Copies:
         self._reach: dict[tuple[str, str], _Column] = {}
         self._tables: dict[tuple[str, Hashable], _Column] = {}
 
-    def states(self, component: str) -> tuple[Hashable, ...]:
+    def states(self, component: str) -> tuple[Any, ...]:
         """States of a component, by whatever names them."""
         return tuple(self._states.get(component, ()))
 

@@ -102,6 +102,9 @@ class EpochOutcome:
         Component → what its key groups cost.
     traffic
         Component → what operators upstream sent to it; sources are not counted.
+    streams
+        (Operator, operator that it feeds) → rows that it made for it, and their bytes in memory,
+        whether or not there is an exchange between the two.
     executor_cpu_ms, executor_busy_ms
         Executor → milliseconds of CPU that its lanes spent on key groups, and milliseconds that
         they were busy with them, all components together.
@@ -129,6 +132,7 @@ class EpochOutcome:
     sink_rows: Mapping[str, int] = field(default_factory=dict)
     loads: Mapping[str, ComponentLoad] = field(default_factory=dict)
     traffic: Mapping[str, ComponentTraffic] = field(default_factory=dict)
+    streams: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     executor_cpu_ms: Mapping[str, float] = field(default_factory=dict)
     executor_busy_ms: Mapping[str, float] = field(default_factory=dict)
     waited: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -180,6 +184,10 @@ class EpochOutcome:
                 }
                 for name, sent in self.traffic.items()
             },
+            "streams": [
+                {"from": sender, "to": receiver, "rows": rows, "size_bytes": size}
+                for (sender, receiver), (rows, size) in self.streams.items()
+            ],
             "watermarks": dict(self.watermarks),
             "left_out": {name: dict(counts) for name, counts in self.left_out.items()},
             "changelog_bytes": self.changelog_bytes,

@@ -57,6 +57,8 @@ class Regrouping:
         if every component is as it is to be.
     components
         Component that is made anew → its operators, for people.
+    reason
+        Why, where nobody asked for it.
     bounds
         Limits of the migrations that bring components together.
     """
@@ -64,6 +66,7 @@ class Regrouping:
     id: str
     stages: tuple[RegroupingStage, ...]
     components: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
     bounds: Bounds = field(default_factory=Bounds)
 
 
@@ -221,5 +224,5 @@ def rests(component: ComponentView) -> bool:
 
 def same_places(one: Assignment, other: Assignment) -> bool:
     """Whether every key group is in the same lane of the same executor, in whatever order."""
-    owners = [np.array(a.executors)[a.executor_of] for a in (one, other)]
-    return np.array_equal(*owners) and np.array_equal(one.lane_of, other.lane_of)
+    owners, others = (np.array(a.executors)[a.executor_of] for a in (one, other))
+    return np.array_equal(owners, others) and np.array_equal(one.lane_of, other.lane_of)

@@ -72,6 +72,7 @@ class Regroupings:
             events.RegroupingStarted,
             regrouping=request.id,
             components=request.components,
+            reason=request.reason,
             moves=sum(map(len, moves.values())),
             state_bytes=sum(
                 sizes.get(name, {}).get(move.key_group, 0) for name in moves for move in moves[name]

@@ -6,17 +6,18 @@ import threading
 import time
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.migration import Conductor, EndMigration, ProtocolView
+    from godwit.migration import Conductor, EndMigration, EndRegrouping, ProtocolView
     from godwit.migration.commands import DropCopies, StartWarming
-    from godwit.migration.regrouping import EndRegrouping
     from godwit.model.events import Event
 
 __all__ = ["Conducting", "SparkPorts"]
+
+_T = TypeVar("_T")
 
 
 class SparkPorts:
@@ -85,13 +86,20 @@ class Conducting:
         """Whether the run is over."""
         return self._closed
 
-    def ended(self, asked: str, timeout_s: float | None) -> EndMigration | EndRegrouping | None:
-        """How a migration, or a regrouping, ended, once it has; ``None`` if it has not by then."""
+    def ended(self, migration: str, timeout_s: float | None) -> EndMigration | None:
+        """How a migration ended, once it has; ``None`` if it has not by then."""
+        return self._once(lambda conductor: conductor.ended(migration), timeout_s)
+
+    def ended_regrouping(self, regrouping: str, timeout_s: float | None) -> EndRegrouping | None:
+        """How a regrouping ended, once it has; ``None`` if it has not by then."""
+        return self._once(lambda conductor: conductor.ended_regrouping(regrouping), timeout_s)
+
+    def _once(self, ended: Callable[[Conductor], _T | None], timeout_s: float | None) -> _T | None:
         with self._changed:
             self._changed.wait_for(
-                lambda: self._conductor.ended(asked) is not None or self._closed, timeout_s
+                lambda: ended(self._conductor) is not None or self._closed, timeout_s
             )
-            return self._conductor.ended(asked)
+            return ended(self._conductor)
 
     def close(self) -> None:
         """Let nobody wait any longer."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.control.settings import Control
+    from godwit.epoch.fusing import Fusion
     from godwit.model.assignment import Assignment
     from godwit.spark.query import Query
 
@@ -120,6 +121,7 @@ class Flow(LogicalFlow):
         control: Control | None = None,
         close_at_end: bool = True,
         components: Mapping[str, Sequence[str]] | None = None,
+        fusion: Fusion | None = None,
     ) -> Query:
         """Start the flow.
 
@@ -179,6 +181,10 @@ class Flow(LogicalFlow):
             Component → names of the operators that are to share it, and with it one assignment and
             one exchange; operators that are not named are as the checkpoint has them, or each by
             itself. ``query.regroup`` changes it while the query runs.
+        fusion
+            Lets operators in a row that send each other many rows come to share a component while
+            the stream runs, and part again, as in ``gw.Fusion()``; operators that are named in
+            `components`, or by ``query.regroup``, are left alone. By default nobody but you does.
 
         Returns
         -------
@@ -213,6 +219,7 @@ class Flow(LogicalFlow):
             single_driver=single_driver,
             close_at_end=close_at_end,
             components=checked_components({} if components is None else components),
+            fusion=fusion,
             name=name,
             metrics_port=metrics_port,
             metrics_host=metrics_host,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from godwit.migration import EndMigration
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
+    from godwit.migration import EndMigration
     from godwit.spark.conducting import Conducting
 
 __all__ = ["Migration"]
@@ -43,7 +43,7 @@ class Migration:
             If it has not ended by then, or the query stopped first.
         """
         ended = self._conducting.ended(self.id, timeout)
-        if not isinstance(ended, EndMigration):
+        if ended is None:
             raise MigrationError(
                 f"Migration {self.id} of {self.component!r} has not ended"
                 + ("." if timeout is None else f" after {timeout} s."),

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from godwit.epoch.event_time import EventTimes
+from godwit.epoch.fusing import Fusing, by_attributes
 from godwit.epoch.instructor import Instructor
 from godwit.epoch.takeover import remembered_load, run_started, take_up
 from godwit.lane.lane import lane_flow
@@ -20,6 +21,7 @@ from godwit.spark.executor_watch import ExecutorWatch
 from godwit.spark.executors import insist_on_placement, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
 from godwit.spark.few_rows import FewRows
+from godwit.spark.fusing import MeasuredFusion
 from godwit.spark.lost_executors import LostExecutors
 from godwit.spark.micro_batches import MicroBatches
 from godwit.spark.outputs import (
@@ -88,7 +90,7 @@ def open_run(
             storage,
             run,
             retain_epochs=options.retain_epochs,
-            components=options.components,
+            components=_components(flow, options),
         )
         flow = taken_up.flow
         run_id = f"{log.identity.query_id[:12]}-{run}"
@@ -157,6 +159,12 @@ def open_run(
                 state_bytes=started.state_bytes,
                 past=past,
             )
+        fusion = None
+        if options.fusion is not None and options.fusion.by == "traffic":
+            named = [name for of in options.components.values() for name in of]
+            fusion = MeasuredFusion(
+                Fusing(flow, options.fusion, named), options.fusion, conducting=conducting, log=log
+            )
         undo.pop_all()  # from here on nothing can fail, and the run closes it all
         return Run(
             flow,
@@ -177,6 +185,7 @@ def open_run(
             batches=MicroBatches(storage),
             note=dispatcher.note,
             controlling=controlling,
+            fusion=fusion,
             program=program,
             counting=frozenset(
                 (flow.operators[given.operator].name, given.number)
@@ -187,3 +196,11 @@ def open_run(
             gate=gate,
             spark=spark,
         )
+
+
+def _components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:
+    """Components to start with: those that the user names, and operators fused by attributes."""
+    named = dict(options.components)
+    if options.fusion is None or options.fusion.by != "attributes":
+        return named
+    return by_attributes(flow, {name for of in named.values() for name in of}) | named

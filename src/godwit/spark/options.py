@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from godwit.control.settings import Control
+from godwit.epoch.fusing import Fusion
 from godwit.epoch.settings import LaneSettings
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import Assignment
@@ -36,8 +37,8 @@ class Options:
         How lanes read and write state.
     close_at_end
         Whether windows that are open come out once a bounded input has ended.
-    components
-        Which operators share one.
+    components, fusion
+        Which operators share one, and how more of them come to.
     metrics_port, metrics_host
         Where metrics are served, if anywhere.
     control
@@ -60,6 +61,7 @@ class Options:
     control: Control | None = None
     close_at_end: bool = True
     components: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fusion: Fusion | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("executors", 1), ("executors_timeout_s", 0), ("retain_epochs", 1)):
@@ -74,6 +76,11 @@ class Options:
             raise InvalidFlowError(
                 f"The option control of start is {self.control!r}.",
                 remedy="Give a gw.Control, as in control=gw.Control(period=10).",
+            )
+        if self.fusion is not None and not isinstance(self.fusion, Fusion):
+            raise InvalidFlowError(
+                f"The option fusion of start is {self.fusion!r}.",
+                remedy='Give a gw.Fusion, as in fusion=gw.Fusion(by="traffic").',
             )
         port = self.metrics_port
         if port is not None and not (type(port) is int and 0 <= port < 2**16):

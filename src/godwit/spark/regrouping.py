@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import uuid
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.regrouping import checked_components
-from godwit.epoch.outcomes import state_bytes
-from godwit.epoch.regrouping import RegroupingPlan, plan_regrouping
-from godwit.migration.regrouping import EndRegrouping, Regrouping
 from godwit.model.errors import MigrationError
+from godwit.spark.fusing import planned_regrouping, regrouping_of
 from godwit.spark.plans import checked_bounds
 from godwit.spark.scalable import Scalable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.migration import Bounds
+    from godwit.epoch.regrouping import RegroupingPlan
+    from godwit.migration import Bounds, EndRegrouping
     from godwit.model.assignment import Assignment
     from godwit.spark.conducting import Conducting
     from godwit.spark.run import Run
-    from godwit.state.records import StateId
 
 __all__ = ["AskedRegrouping", "Regroupable"]
 
@@ -41,7 +36,7 @@ class AskedRegrouping:
     @property
     def done(self) -> bool:
         """Whether it has ended."""
-        return self._conducting.ended(self.id, 0) is not None
+        return self._conducting.ended_regrouping(self.id, 0) is not None
 
     def wait(self, timeout: float | None = None) -> EndRegrouping:
         """Wait for its end and return how it ended.
@@ -56,8 +51,8 @@ class AskedRegrouping:
         MigrationError
             If it has not ended by then, or the query stopped first.
         """
-        ended = self._conducting.ended(self.id, timeout)
-        if not isinstance(ended, EndRegrouping):
+        ended = self._conducting.ended_regrouping(self.id, timeout)
+        if ended is None:
             raise MigrationError(
                 f"Regrouping {self.id} has not ended"
                 + ("." if timeout is None else f" after {timeout} s."),
@@ -144,29 +139,18 @@ class Regroupable(Scalable):
                 "The query has stopped, so its components stay as they are.",
                 remedy="Start the flow again from its checkpoint, with components= if need be.",
             )
-        limits = checked_bounds(bounds)
-        plan = self._planned(checked_components(components))
-        asked = Regrouping(
-            id=f"regroup-{uuid.uuid4().hex[:8]}",
-            stages=plan.stages,
-            components=plan.components,
-            bounds=limits,
-        )
+        limits, named = checked_bounds(bounds), checked_components(components)
+        plan = self._planned(named)
+        asked = regrouping_of(plan, limits)
+        if self._run.fusion is not None:
+            self._run.fusion.leave_alone(name for of in named.values() for name in of)
         with self._run.conducting.turn() as conductor:
             conductor.regroup(asked)
         return AskedRegrouping(asked.id, plan, self._run.conducting)
 
     def _planned(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:
-        with self._run.conducting.turn() as conductor:
-            flow = self._run.flow.under(conductor.plan)
-            assignments = {n: c.assignment for n, c in conductor.view.components.items()}
-
-        def sizes(states: tuple[StateId, ...]) -> dict[int, int]:
-            with self._run.log.lock:
-                known = state_bytes(states, self._run.log.chains)
-            return {g: int(known[g]) for g in np.flatnonzero(known).tolist()}
-
-        return plan_regrouping(flow, components, assignments=assignments, state_bytes=sizes)
+        run = self._run
+        return planned_regrouping(run.flow, components, conducting=run.conducting, log=run.log)
 
     def _components_told(self) -> dict[str, Any]:
         with self._run.conducting.turn() as conductor:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from godwit.spark.executor_pool import SparkExecutorPool
     from godwit.spark.executor_watch import ExecutorWatch
     from godwit.spark.few_rows import FewRows
+    from godwit.spark.fusing import MeasuredFusion
     from godwit.spark.gate import EpochGate
     from godwit.spark.lost_executors import LostExecutors
     from godwit.spark.micro_batches import MicroBatches
@@ -86,6 +87,8 @@ class Run:
         Takes kind and values of entries for the journal.
     controlling
         The controller, if there is one.
+    fusion
+        Fuses operators by what they send each other, if that is wanted.
     program
         What executors need of the flow.
     counting
@@ -124,6 +127,7 @@ class Run:
         batches: MicroBatches,
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
         controlling: Controlling | None,
+        fusion: MeasuredFusion | None,
         program: ShippedProgram,
         counting: frozenset[tuple[str, int]],
         few: FewRows,
@@ -137,7 +141,7 @@ class Run:
         self._watch, self._lost, self._batches = watch, lost, batches
         self._note, self._times, self.controlling = note, times, controlling
         self._program, self._counting, self._gate = program, counting, gate
-        self._few = few
+        self._few, self.fusion = few, fusion
         self._spark = spark
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="godwit-beside-epochs")
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
@@ -245,6 +249,8 @@ class Run:
                     committed_s=self.controlling.now_s(),
                 )
             )
+        if self.fusion is not None:
+            self.fusion.observe(outcome, self.flow)
         self._note("outcome", outcome.to_dict)
         if loads is not None:
             self._note("load", loads.to_dict)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.oracles.controlled import Part, World
 
-from godwit.control import Budget, Control
+from godwit.control import Budget, Control, Topology
 from godwit.control.scaling import fixed, latency, scripted, utilisation
-from godwit.migration import MigrationRequested
+from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
 from godwit.model import events
 from godwit.model.assignment import even_assignment
 
@@ -109,6 +109,24 @@ def test_stages_wait_for_each_other_so_each_is_balanced_by_itself() -> None:
     world.run(3 * PERIOD_S)
     assert world.distance("a") < 0.1
     assert world.distance("b") < 0.1
+
+
+def test_components_made_anew_are_balanced_once_the_controller_is_told_of_them() -> None:
+    parts = {"a": Part(rows=skewed()), "b": Part(rows=np.full(64, 30.0))}
+    world = World(parts, FOUR, settings=control())
+    world.run(1.0)
+    stage = RegroupingStage(
+        plan="one", parts={"row": ("a", "b")}, states={"row": (("a", "state"), ("b", "state"))}
+    )
+    world.conductor.regroup(Regrouping(id="r", stages=(stage,)))
+    assert world.control is not None
+    world.now += 2 * PERIOD_S
+    world.control.turn()
+    assert not world.told(events.RebalancingStarted, events.PlannerFailed)
+    world.parts, world.stages = {"row": Part(rows=skewed())}, [["row"]]
+    world.control.regroup(Topology(stages=(("row",),)))
+    world.run(3 * PERIOD_S)
+    assert world.distance("row") < 0.1
 
 
 def test_a_planner_that_collocates_is_asked_about_all_components_and_brings_pairs_together() -> (

@@ -84,6 +84,7 @@ def test_an_aggregate_is_combined_before_its_exchange(delays: Flow, resolve: Res
             f"{field.name} {field.type}"
             for field in delays.compile(resolve).operator("plane").schema.values
         ),
+        "kind": "stateful and flexible: its state can be made of partial states",
         "emits": "keys that changed in the epoch: tailnum string, year int32, total double, "
         "flights int64",
         "feeds": "sink 'planes' (FakeSink) operator 'worst', after 1 map in the lane (late)",
@@ -95,6 +96,7 @@ def test_a_process_gets_every_row_in_order(delays: Flow, resolve: Resolve) -> No
     assert trades["does"] == "process with clear_market, state dict"
     assert trades["reads"] == "source 'orders'"
     assert trades["exchange"] == ("every row, uncombined and in arrival order: symbol, price, size")
+    assert trades["kind"] == "stateful and rigid: rows have to come to their state"
     assert trades["emits"].startswith("what the function returns: ")
     assert trades["emits"].endswith("price double")
 

@@ -66,6 +66,7 @@ def test_operators_in_a_row_run_on_one_level_where_rows_stay_in_their_lane(
     ]
     told = shared.explain()
     assert "exchange  none: rows stay in the lane of 'plane'" in told
+    assert "plane, again share component 'row' (by tailnum, flexible)" in " ".join(told.split())
 
 
 def test_operators_and_inputs_are_in_one_order_under_every_plan(chain: CompiledFlow) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.lane.window_flows import WindowedRun
 
 import godwit as gw
+from godwit.epoch.outcomes import streams_of
 from godwit.model.errors import EpochFailedError
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def test_operators_in_a_row_give_the_same_rows_together_as_apart(
     assert seen
     assert {report.level for report in row.reports} == {1}
     assert not any(report.sent for report in row.reports)
+    assert streams_of(row.reports) == streams_of(apart.reports)
     for index in range(len(row.lanes.operators)):
         assert row.run.held(index) == apart.run.held(index)
 

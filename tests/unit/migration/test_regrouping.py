@@ -156,7 +156,7 @@ def test_components_in_the_same_places_are_fused_at_once() -> None:
     assert set(story.components) == {"c", "row"}
     assert story.components["row"] == story.first
     assert story.ports.told()[-2:] == ["RegroupingStarted", "ComponentsRegrouped"]
-    assert story.conductor.ended("r1") == EndRegrouping(id="r1", done=True)
+    assert story.conductor.ended_regrouping("r1") == EndRegrouping(id="r1", done=True)
     assert story.ports.warmings == []
 
 
@@ -224,7 +224,7 @@ def test_a_regrouping_that_is_cancelled_ends_its_migrations_and_leaves_the_plan(
         story.run()
     story.regroup(plan(row="a b", c="c"))
     story.conductor.cancel("r1", "second thoughts")
-    assert story.conductor.ended("r1") == EndRegrouping(
+    assert story.conductor.ended_regrouping("r1") == EndRegrouping(
         id="r1", done=False, reason="second thoughts"
     )
     assert all(c.migration is None for c in story.conductor.view.components.values())
@@ -237,7 +237,7 @@ def test_a_draining_executor_that_key_groups_would_go_to_ends_it() -> None:
     story.run()
     story.conductor.drain("y")
     story.regroup(plan(row="a b", c="c"))
-    ended = story.conductor.ended("r1")
+    ended = story.conductor.ended_regrouping("r1")
     assert isinstance(ended, EndRegrouping)
     assert "draining" in ended.reason
 
@@ -252,7 +252,7 @@ def test_what_never_comes_together_is_given_up() -> None:
         for order in orders:
             story.conductor.warming_failed(order, "no room")
         story.run()
-    ended = story.conductor.ended("r1")
+    ended = story.conductor.ended_regrouping("r1")
     assert isinstance(ended, EndRegrouping)
     assert "do not come to those of 'b'" in ended.reason
 

@@ -117,6 +117,7 @@ ONE_OF_EACH: tuple[Event, ...] = (
         components={"row": "first, second"},
         moves=3,
         state_bytes=2048,
+        reason="first → second is 40 % of all rows",
     ),
     events.ComponentsRegrouped(epoch=4, at_s=1.0, regrouping="r1", components={"a": "a", "b": "b"}),
     events.RegroupingCancelled(
@@ -170,7 +171,10 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
         ),
         (
             events.RegroupingStarted,
-            "regrouping r1 started (row of first, second): 3 key groups to move, 2.0 KiB",
+            (
+                "regrouping r1 started (row of first, second): 3 key groups to move, 2.0 KiB, "
+                "since first → second is 40 % of all rows"
+            ),
         ),
         (events.ComponentsRegrouped, "components regrouped (r1): a of a; b of b"),
         (events.RegroupingCancelled, "regrouping r1 cancelled: second thoughts"),

@@ -42,15 +42,19 @@ class RegroupingStarted(_RegroupingEvent):
     ----------
     moves, state_bytes
         Key groups that have to move for it, and the state that is warmed for them.
+    reason
+        Why, with the numbers; empty if somebody asked for it.
     """
 
     moves: int
     state_bytes: int
+    reason: str = ""
 
     def _line(self) -> str:
+        why = f", since {self.reason}" if self.reason else ""
         return (
             f"regrouping {self.regrouping} started ({self._made}): "
-            f"{counted(self.moves, 'key group')} to move, {human_bytes(self.state_bytes)}"
+            f"{counted(self.moves, 'key group')} to move, {human_bytes(self.state_bytes)}{why}"
         )
 
 

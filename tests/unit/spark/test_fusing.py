@@ -1,0 +1,91 @@
+"""Fusion by traffic asks the conductor for what is worth it, and for nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from tests.oracles.noting_ports import NotingPorts
+from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+
+import godwit as gw
+from godwit.dataflow.flow import LogicalFlow
+from godwit.epoch.executor import Executor
+from godwit.epoch.fusing import Fusing
+from godwit.epoch.takeover import run_started, take_up
+from godwit.migration import Conductor, EpochOutcome, Policy
+from godwit.spark.conducting import Conducting
+from godwit.spark.fusing import MeasuredFusion
+from godwit.state.chains import Chains
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+SETTINGS = gw.Fusion(epochs=1, confirm=1, payback_epochs=10)
+
+
+class Story:
+    """Two operators in a row, in the same places or not."""
+
+    def __init__(self, directory: Path, *, apart: bool = False) -> None:
+        made = LogicalFlow("flow", 4)
+        frame: Any = FakeDataFrame(pa.schema({"k": pa.string(), "v": pa.int64()}))
+        a = made.source("rows", frame).key_by("k").compute(name="a", v=gw.sum("v"))
+        made.sink("out", a.key_by("k").compute(name="b", v=gw.sum("v")), FakeSink())
+        storage = CheckpointStorage.open(str(directory))
+        self.log, taken_up = take_up(made.compile(resolver(made)), storage, "r", retain_epochs=3)
+        self.flow, self.ports = taken_up.flow, NotingPorts()
+        there = [Executor(name=name, location=None, lanes=1) for name in ("x", "y")]
+        first = gw.even_assignment(4, ["x", "y"], [1, 1])
+        given = {"b": first.moved({0: "y"})} if apart else {}
+        started = run_started(self.flow, self.log, taken_up, given, there, run_id="r")
+        self.conductor = Conductor(
+            started,
+            states={c.name: c.states for c in self.flow.components},
+            policy=Policy(),
+            ports=self.ports,
+            plan=self.flow.physical_plan,
+        )
+        self.fusion = MeasuredFusion(
+            Fusing(self.flow, SETTINGS),
+            SETTINGS,
+            conducting=Conducting(self.conductor),
+            log=self.log,
+        )
+
+    def observe(self, rows: int) -> None:
+        outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, streams={("a", "b"): (rows, rows)})
+        self.fusion.observe(outcome, self.flow)
+
+
+def test_operators_that_send_each_other_much_are_fused_and_the_event_says_why(
+    tmp_path: Path,
+) -> None:
+    story = Story(tmp_path)
+    story.observe(10)
+    assert [c.name for c in story.conductor.plan.components] == ["a+b"]
+    (started,) = (e for e in story.ports.events if type(e).__name__ == "RegroupingStarted")
+    assert "since a → b is 50.0% of all rows" in started.describe()
+
+
+def test_state_is_not_moved_for_less_than_it_is_worth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(tmp_path, apart=True)
+    moved = 1000
+    monkeypatch.setattr(Chains, "snapshot_bytes", lambda *_: pa.array([moved] * 4).to_numpy())
+    story.observe(10)
+    assert "RegroupingStarted" not in story.ports.told()
+    story.observe(moved)
+    assert "RegroupingStarted" in story.ports.told()
+
+
+def test_a_regrouping_by_hand_that_is_under_way_goes_on(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.conductor.begin(0)
+    story.observe(10)
+    story.observe(10)  # refused by the conductor, since the first waits for the epoch's end
+    assert story.ports.told().count("RegroupingStarted") == 1
