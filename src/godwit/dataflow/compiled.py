@@ -242,9 +242,10 @@ class CompiledFlow:
         InvalidFlowError
             If there is none; offers the names that come closest.
         """
-        for operator in self.operators:
-            if operator.name == name:
-                return operator
+        for component in self.components:
+            for operator in component.operators:
+                if operator.name == name:
+                    return operator
         names = [operator.name for operator in self.operators]
         raise InvalidFlowError(
             f"Flow {self.name!r} has no operator {name!r}.",
@@ -256,7 +257,7 @@ class CompiledFlow:
     def component_of(self, operator: str) -> Component:
         """Return the component that holds the operator of that name."""
         found = self.operator(operator)
-        return next(c for c in self.components if found in c.operators)
+        return next(c for c in self.components if any(found is o for o in c.operators))
 
     @property
     def physical_plan(self) -> PhysicalPlan:
