@@ -100,12 +100,12 @@ class Controller:
         state_bytes: Mapping[str, Mapping[int, int]] | None = None,
         past: Iterable[events.Event] = (),
     ) -> None:
-        self._settings, self._topology, self._run_planner = settings, topology, run_planner
+        self._settings, self._topology = settings, topology
         self._migrations, self._clock = migrations, clock
         now_s = clock.now_s()
         self._statistics = Statistics(topology, now_s, state_bytes or {})
         self._speeds = Speeds()
-        run = PlannerThread() if run_planner is None else run_planner
+        run = self._run_planner = PlannerThread() if run_planner is None else run_planner
         self._planning = Planning(settings, topology, run, now_s, self._tell)
         self._carrying = Carrying(settings, migrations, self._tell)
         self._resizing = Resizing(settings, migrations, pool, run, self._tell)
@@ -154,11 +154,10 @@ class Controller:
 
     def regroup(self, topology: Topology) -> None:
         """Go on with other components: statistics begin anew, what was decided stands."""
+        now_s = self._clock.now_s()
         self._topology, self._period = topology, None
-        self._statistics = Statistics(topology, self._clock.now_s(), {})
-        self._planning = Planning(
-            self._settings, topology, self._run_planner, self._clock, self._tell
-        )
+        self._statistics = Statistics(topology, now_s, {})
+        self._planning = Planning(self._settings, topology, self._run_planner, now_s, self._tell)
         self._epochs_of_lanes.clear()
 
     def scaled_by_hand(self) -> None:
