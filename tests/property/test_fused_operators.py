@@ -15,7 +15,8 @@ import godwit as gw
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.dataflow.stream import KeyedStream, Stream
+    from godwit.dataflow.keyed_stream import KeyedStream
+    from godwit.dataflow.stream import Stream
 
 SECOND = 1_000_000
 KINDS = ("compute", "process", "mapped", "window")
