@@ -47,7 +47,7 @@ from godwit.dataflow.windowed_stream import WindowedStream
 from godwit.dataflow.windows.calls import Window
 from godwit.dataflow.windows.spec import hopping, session, tumbling
 from godwit.epoch.fusing import Fusion
-from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
+from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 from godwit.model import errors, events
 from godwit.model.assignment import Assignment, Move, even_assignment
 from godwit.model.errors import GodwitError
@@ -67,6 +67,7 @@ __all__ = [
     "Bounds",
     "Budget",
     "Control",
+    "CopiesFrom",
     "FiredTimer",
     "Flow",
     "Fusion",

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.chaos
 
 SEED = 29
 CONTRACT = (
+    "a migration of copies that executors send one another",
     "the rows of a lost executor wait and the others go on",
     "the source of a migration is lost",
 )
@@ -68,3 +69,8 @@ def test_an_epoch_that_lost_an_executor_is_planned_anew_and_each_row_comes_once(
     found = [rows for _, rows in sorted(sink_epochs(directory / "out/order").items()) if rows]
     assert found[:3] == expected[:3]
     assert sum(found, Counter()) == sum(expected, Counter())
+
+
+def test_executors_sent_one_another_copies_through_the_shuffle(ran: Path) -> None:
+    asked = CONTRACT.index("a migration of copies that executors send one another")
+    assert sum(json.loads((ran / f"sent-{asked}.json").read_text()))

@@ -27,7 +27,7 @@ from godwit.epoch.regrouping import plan_regrouping
 from godwit.epoch.settings import LaneSettings
 from godwit.epoch.takeover import run_started, take_up
 from godwit.epoch.warming import warm_states
-from godwit.lane.copies import drop_copies, warm_copies
+from godwit.lane.copies import drop_copies, receive_copies, send_copies, warm_copies
 from godwit.lane.executor import local_store_root
 from godwit.lane.lane import lane_flow, local_store
 from godwit.migration import (
@@ -54,11 +54,17 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.lane.messages import LaneReport, StateInstruction
-    from godwit.migration import EndMigration, EpochOutcome, EpochPlan, ProtocolView
+    from godwit.migration import (
+        EndMigration,
+        EpochOutcome,
+        EpochPlan,
+        PeerCopies,
+        ProtocolView,
+    )
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
     from godwit.state.physical_plan import PhysicalPlan
-    from godwit.state.records import CommitRecord
+    from godwit.state.records import CommitRecord, StateId
 
 __all__ = ["OneProcess"]
 
@@ -216,7 +222,10 @@ class OneProcess:
             elif self._goes == "fails":
                 self.conductor.warming_failed(order, "no room")
             else:
-                self._warm(order)
+                try:
+                    self._warm(order)
+                except MigrationError as error:
+                    self.conductor.warming_failed(order, str(error))
 
     def _warm(self, order: StartWarming) -> None:
         def bring(told: StateInstruction, committed: int) -> dict[int, int]:
@@ -234,10 +243,29 @@ class OneProcess:
             order,
             self._instructor,
             held=lambda state: self.conductor.copies.held(order.executor, state, NUM_KEY_GROUPS),
+            transfers=order.peers,
+            fetch=lambda asked: self._fetch(order, asked),
             bring=bring,
+            now_s=self.now_s,
         )
         if self._goes != "lost":
             self.conductor.warmed(order, made)
+
+    def _fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
+        """Carry copies from one executor's directory to another's."""
+        came = {}
+        for state in order.states:
+            whose: dict[str, Any] = {
+                "state": state,
+                "schema": self._instructor.layout_of(state).schema,
+                "num_key_groups": NUM_KEY_GROUPS,
+                "run_id": self.run_id,
+            }
+            sent = send_copies(self._store(asked.executor), asked.key_groups, **whose)
+            came[state] = receive_copies(
+                self._store(order.executor), asked.key_groups, sent, lanes=2, **whose
+            )
+        return came
 
     def _drop(self, order: DropCopies) -> None:
         for state in order.states:

@@ -25,7 +25,7 @@ from tests.contract.scenario import (
     Warming,
 )
 
-from godwit.migration import Bounds, LossPolicy, Policy, Strategy
+from godwit.migration import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 
 if TYPE_CHECKING:
     from tests.contract.scenario import Misfortune, Step
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["REGROUPED", "SCENARIOS", "drawn", "scenario"]
 
 LOAD = Policy(on_loss=LossPolicy.LOAD)
+PEERS = Policy(copies_from=CopiesFrom.PEERS)
 ONE = {"local-0": 1}
 STRATEGIES = tuple(Strategy)
 
@@ -127,6 +128,50 @@ SCENARIOS: tuple[Scenario, ...] = (
         ),
         same_epochs=True,
         told=("MigrationCancelled",),
+    ),
+    Scenario(
+        name="a migration of copies that executors send one another",
+        steps=(
+            *_rows(3),
+            *_exchange(bounds=Bounds(max_moves=3)),
+            Migrate(component="shards", to="local-0"),
+            *_rows(5),
+            Settle(),
+            *_exchange(),
+            *_rows(2),
+        ),
+        deep=True,
+        policy=PEERS,
+        same_epochs=True,
+        told=("MigrationFinished",),
+        ends=(*_ENDED, ("finished", 0), *_ENDED),
+    ),
+    Scenario(
+        name="the checkpoint has what an executor was to send and does not hold any more",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            *_exchange(),
+            ForgetStore(executor="local-0"),
+            Warming(goes="works"),
+            *_rows(4),
+        ),
+        policy=PEERS,
+        told=("MigrationFinished",),
+    ),
+    Scenario(
+        name="an executor dies that was to send copies",
+        steps=(
+            *_rows(3),
+            Warming(goes="held"),
+            Migrate(component="order", to="local-2"),
+            Executors(there={"local-0": 1, "local-2": 1}),
+            Warming(goes="works"),
+            *_rows(4),
+        ),
+        executors=THREE,
+        policy=PEERS,
+        told=("ExecutorLost", "KeyGroupsSuspended", "KeyGroupsResumed"),
     ),
     Scenario(
         name="an executor joins and is given key groups",

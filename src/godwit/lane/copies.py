@@ -1,7 +1,8 @@
-"""Copies of key groups in an executor's local store: brought forward beside the epochs, dropped.
+"""Copies of key groups in an executor's local store, beside the epochs.
 
-A copy is a cache of what is committed, so bringing it forward may be late, repeated or lost without
-any harm.
+They are brought forward from the checkpoint, sent to another executor, received from one, and
+dropped.  A copy is a cache of what is committed, so all of this may be late, repeated or lost
+without any harm.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.state.hydration import Hydration, recover_chains
+from godwit.state.packed_copies import pack_copies, unpack_copies
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
 
     from godwit.lane.messages import StateInstruction
     from godwit.state.entries import EntryLayout
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from godwit.state.schema import StateSchema
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["drop_copies", "warm_copies"]
+__all__ = ["drop_copies", "receive_copies", "send_copies", "warm_copies"]
 
 
 def warm_copies(
@@ -63,8 +67,7 @@ def warm_copies(
     hydration = Hydration(
         local=local,
         layout=layout,
-        # Any lane of the executor may have them later: they are dealt out evenly.
-        homes=np.arange(num_key_groups, dtype=np.int32) % lanes,
+        homes=_homes(num_key_groups, lanes),
         storage=storage,
         segments=told.segments,
         snapshots=told.snapshots,
@@ -79,6 +82,56 @@ def warm_copies(
     return dict(zip(warmed.tolist(), local.versions[warmed].tolist(), strict=True))
 
 
+def send_copies(
+    store: LocalStore,
+    key_groups: Sequence[int],
+    *,
+    state: StateId,
+    schema: StateSchema,
+    num_key_groups: int,
+    run_id: str,
+) -> Iterator[bytes]:
+    """Write down copies of one state that lie here, for `receive_copies`."""
+    local = store.state(str(state), schema, num_key_groups)
+    return pack_copies(
+        local, np.array(sorted(key_groups), np.int64), run_id=run_id, state=str(state)
+    )
+
+
+def receive_copies(
+    store: LocalStore,
+    key_groups: Sequence[int],
+    sent: Iterable[bytes],
+    *,
+    state: StateId,
+    schema: StateSchema,
+    num_key_groups: int,
+    run_id: str,
+    lanes: int,
+) -> dict[int, int]:
+    """Take copies of one state that another executor sent.
+
+    Returns
+    -------
+    dict of int to int
+        Key group → version, of those that came.
+
+    Raises
+    ------
+    MigrationError
+        If what came is not what was asked for, or not all that was sent.
+    """
+    local = store.state(str(state), schema, num_key_groups)
+    asked = np.array(sorted(key_groups), np.int64)
+    local.take_up(asked)
+    came: dict[int, int] = {}
+    unpacked = unpack_copies(sent, asked, run_id=run_id, state=str(state), schema=schema)
+    for copies in unpacked:
+        local.replace(copies, _homes(num_key_groups, lanes))
+        came.update(zip(copies.key_groups.tolist(), copies.epochs.tolist(), strict=True))
+    return came
+
+
 def drop_copies(
     store: LocalStore,
     key_groups: Sequence[int],
@@ -90,3 +143,8 @@ def drop_copies(
     """Delete copies of one state."""
     local = store.state(str(state), schema, num_key_groups)
     local.drop(np.array(sorted(key_groups), np.int64))
+
+
+def _homes(num_key_groups: int, lanes: int) -> npt.NDArray[np.int32]:
+    """Deal key groups out over the tables of lanes, any of which may have them later."""
+    return np.arange(num_key_groups, dtype=np.int32) % lanes

@@ -30,6 +30,7 @@ from godwit.migration.commands import (
     HoldEpochs,
     LoadKeyGroups,
     MigrationOutcome,
+    PeerCopies,
     ReleaseEpochs,
     ResumeKeyGroups,
     StartWarming,
@@ -56,6 +57,7 @@ from godwit.migration.inputs import (
     WarmingFailed,
     WarmingFinished,
 )
+from godwit.migration.links import PeerLinks
 from godwit.migration.narration import narrate
 from godwit.migration.order import order_moves
 from godwit.migration.outcome import ComponentLoad, ComponentTraffic, EpochOutcome
@@ -64,9 +66,10 @@ from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.recent_load import LoadSummary
 from godwit.migration.regrouping import EndRegrouping, Regrouping
 from godwit.migration.regrouping_stages import RegroupingStage
-from godwit.migration.strategy import Bounds, LossPolicy, Policy, Strategy
+from godwit.migration.sources import Delivery
+from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, ProtocolView, Transfer
-from godwit.planning.transfer_phases import transfer_phases
+from godwit.planning.transfer_phases import TransferPhase, transfer_phases
 
 __all__ = [
     "Bounds",
@@ -78,6 +81,8 @@ __all__ = [
     "ComponentsRegrouped",
     "Conductor",
     "Copies",
+    "CopiesFrom",
+    "Delivery",
     "DrainRequested",
     "DropCopies",
     "EndMigration",
@@ -99,6 +104,8 @@ __all__ = [
     "MigrationOutcome",
     "MigrationProtocol",
     "MigrationRequested",
+    "PeerCopies",
+    "PeerLinks",
     "Policy",
     "Ports",
     "ProtocolView",
@@ -113,6 +120,7 @@ __all__ = [
     "SuspendKeyGroups",
     "SwitchAssignment",
     "Transfer",
+    "TransferPhase",
     "Warmed",
     "WarmingFailed",
     "WarmingFinished",

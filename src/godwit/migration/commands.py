@@ -20,12 +20,21 @@ __all__ = [
     "HoldEpochs",
     "LoadKeyGroups",
     "MigrationOutcome",
+    "PeerCopies",
     "ReleaseEpochs",
     "ResumeKeyGroups",
     "StartWarming",
     "SuspendKeyGroups",
     "SwitchAssignment",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerCopies:
+    """Key groups of which an executor is to send its copies."""
+
+    executor: str
+    key_groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,11 @@ class StartWarming:
         one, which may go on or stop as the runtime likes.
     states
         The component's states, as it is when this is ordered.
+    peers
+        Who else holds copies that are to be taken first, and of which key groups; what they do not
+        send, and what their copies miss, is read from the checkpoint.
+    why
+        Why from there; empty where there was nothing to choose.
     """
 
     component: str
@@ -48,6 +62,8 @@ class StartWarming:
     key_groups: tuple[int, ...]
     attempt: str
     states: tuple[Any, ...] = ()
+    peers: tuple[PeerCopies, ...] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from godwit.migration.narration import narrate
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.recent_load import RecentLoad
 from godwit.migration.regroupings import Regroupings
+from godwit.migration.sources import Delivery, Sources
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -49,11 +50,14 @@ class Warmed:
         Key group → epoch up to which the copy misses nothing.
     duration_ms
         What it took.
+    deliveries
+        What came from where.
     """
 
     tables: Mapping[Any, Mapping[int, int]]
     reach: Mapping[int, int]
     duration_ms: float = 0.0
+    deliveries: tuple[Delivery, ...] = ()
 
 
 class Conductor:
@@ -94,6 +98,7 @@ class Conductor:
         self._regroupings = Regroupings(self, plan)
         self._copies = Copies(states)
         self._protocol = MigrationProtocol(started, policy, self._copies)
+        self._sources = Sources(policy.copies_from)
         self._ended: dict[str, EndMigration] = {}
         self.recent_load = RecentLoad(remembered)
         self._view = self._protocol.view()
@@ -272,14 +277,28 @@ class Conductor:
             return  # regrouped since: what was under way then was dropped, by an order after this
         for state, versions in made.tables.items():
             self._copies.saw(order.executor, state, versions)
-        component = self._view.components[order.component]
-        sizes = {t.key_group: t.state_bytes for t in component.transfers}
+        sizes = self._sizes(order)
+        self._sources.take(made.deliveries, sizes)
+        sent: list[int] = []
+        for delivery in made.deliveries:
+            if delivery.failure:
+                self.announce(
+                    events.PeerTransferFailed,
+                    component=order.component,
+                    executor=order.executor,
+                    source=delivery.source,
+                    key_groups=delivery.key_groups,
+                    reason=delivery.failure,
+                )
+            elif delivery.source is not None:
+                sent += delivery.key_groups
         self.announce(
             events.KeyGroupsWarmed,
             component=order.component,
             executor=order.executor,
             key_groups=order.key_groups,
             state_bytes=sum(sizes.get(g, 0) for g in order.key_groups),
+            peer_bytes=sum(sizes.get(g, 0) for g in sent),
             duration_ms=made.duration_ms,
         )
         self._handle(
@@ -323,8 +342,20 @@ class Conductor:
             self._carry_out(order, assignments)
         self._regroupings.go_on()
 
+    def _sizes(self, order: StartWarming) -> dict[int, int]:
+        """Key group → bytes of state, of those that are in flight."""
+        transfers = self._view.components[order.component].transfers
+        return {transfer.key_group: transfer.state_bytes for transfer in transfers}
+
     def _carry_out(self, order: Command, before: Mapping[str, Any]) -> None:
         component = getattr(order, "component", None)
+        if isinstance(order, StartWarming):
+            order = self._sources.choose(
+                order,
+                copies=self._copies,
+                assignment=self._view.components[order.component].assignment,
+                state_bytes=self._sizes(order),
+            )
         event = narrate(
             order,
             epoch=self._view.committed,

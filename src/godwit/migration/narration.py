@@ -49,6 +49,8 @@ def narrate(
                 component=component,
                 executor=executor,
                 key_groups=key_groups,
+                peers=tuple(peer.executor for peer in command.peers),
+                why=command.why,
             )
         case SwitchAssignment(component=component, assignment=assignment):
             moved = before.moves_to(assignment) if before is not None else ()

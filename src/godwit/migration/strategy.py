@@ -12,7 +12,7 @@ from enum import StrEnum
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidPlanError
 
-__all__ = ["Bounds", "LossPolicy", "Policy", "Strategy"]
+__all__ = ["Bounds", "CopiesFrom", "LossPolicy", "Policy", "Strategy"]
 
 
 class Strategy(StrEnum):
@@ -47,6 +47,17 @@ class LossPolicy(StrEnum):
     """Their rows wait until a copy is warm; the rest of the stream goes on."""
     LOAD = "load"
     """The next epoch loads them before it processes them."""
+
+
+class CopiesFrom(StrEnum):
+    """Where copies come from that are warmed at another executor."""
+
+    QUICKER = "quicker"
+    """From whichever delivered more bytes a second of late."""
+    CHECKPOINT = "checkpoint"
+    """Always from the checkpoint: executors that hold copies spend nothing."""
+    PEERS = "peers"
+    """From executors that hold them, as far as there are any; else from the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +119,8 @@ class Policy:
     max_attempts
         Attempts (failed or silent) after which a planned move is withdrawn and a suspended key
         group is loaded by its lane, where the true error shows.
+    copies_from
+        Where copies come from.
 
     Raises
     ------
@@ -120,6 +133,7 @@ class Policy:
     recovery: Bounds = field(default_factory=Bounds)
     patience: int = 8
     max_attempts: int = 4
+    copies_from: CopiesFrom = CopiesFrom.QUICKER
 
     def __post_init__(self) -> None:
         for name in ("patience", "max_attempts"):
@@ -129,15 +143,19 @@ class Policy:
                 least=1,
                 error=InvalidPlanError,
             )
-        for name in ("on_loss", "on_start"):
+        for name, kind in (
+            ("on_loss", LossPolicy),
+            ("on_start", LossPolicy),
+            ("copies_from", CopiesFrom),
+        ):
             given = getattr(self, name)
-            if given not in tuple(LossPolicy):
+            if given not in tuple(kind):
                 raise InvalidPlanError(
                     f"The migration policy's {name} is {given!r}.",
-                    remedy=f"Give one of {', '.join(policy.value for policy in LossPolicy)}.",
+                    remedy=f"Give one of {', '.join(kind)}.",
                     value=given,
                 )
-            object.__setattr__(self, name, LossPolicy(given))
+            object.__setattr__(self, name, kind(given))
         if not isinstance(self.recovery, Bounds):
             raise InvalidPlanError(
                 f"The migration policy's recovery is {self.recovery!r}.",

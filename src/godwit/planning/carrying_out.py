@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
     from godwit.planning.move_order import PlannedMove
     from godwit.planning.solution import Solution
+    from godwit.planning.transfer_phases import TransferPhase
 
 __all__ = ["CarryingOut", "carry_out", "carry_out_each"]
 
@@ -57,8 +58,8 @@ class CarryingOut:
         return sum(move.state_bytes for move in self.moves)
 
     @property
-    def phases(self) -> tuple[tuple[PlannedMove, ...], ...]:
-        """Peer transfers in the least number of phases, see `transfer_phases`."""
+    def phases(self) -> tuple[TransferPhase[PlannedMove], ...]:
+        """Peer transfers in phases as long as the busiest link needs, see `transfer_phases`."""
         return transfer_phases(self.moves)
 
     @property

@@ -1,26 +1,26 @@
-"""How long peer transfers take: in phases, and without a schedule.
+"""How long peer transfers take: in phases, as the runtime sends them, and without a schedule.
 
 Problem: executors that send one transfer after the other, each in the order that its plan happens
 to have, meet at the same receivers: one downlink is shared by all while the others idle (paper 1
 §3.2: "asymmetric network traffic").
 
-Two ways over the same links.  *Unscheduled*: every sender sends its transfers one after the other
+Three ways over the same links.  *Unscheduled*: every sender sends its transfers one after the other
 in the given order, and senders that meet at a receiver share its downlink.  *Phases*: the schedule
-of `godwit.planning.transfer_phases`, in which nobody sends two or receives two at once; every
-executor goes on to its next phase as soon as both ends are free.
+of `godwit.planning.transfer_phases`, in which nobody sends two or receives two at once, and
+transfers are cut where a phase ends.  *Whole*: `godwit.migration.PeerLinks`, which is what a
+running query does: the phases' order, but key groups are not cut, and nobody waits for a phase to
+end.
 
-No schedule is shorter than the busiest link alone (`shortest_s`), and phases of equal transfers are
-as short as that.  Where sizes differ, a phase waits for its largest; cut into pieces of one size
-they are as short again, up to a piece (preemptive open shop: Gonzalez and Sahni, JACM 1976).
+No schedule is shorter than the busiest link alone (`shortest_s`), and phases are as short as that.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from godwit.planning.transfer_phases import transfer_phases
+from godwit.migration import PeerCopies, PeerLinks, StartWarming
+from godwit.planning.transfer_phases import busiest_link_bytes, transfer_phases
 from godwit.sim.links import Links
 
 if TYPE_CHECKING:
@@ -33,19 +33,14 @@ __all__ = ["shortest_s", "transfer_s"]
 
 def shortest_s(moves: Sequence[Move], bytes_per_s: float) -> float:
     """Return what the busiest link needs at full rate, in seconds."""
-    sent: dict[tuple[str, str], int] = {}
-    for move in moves:
-        for end in (("up", move.source), ("down", move.destination)):
-            sent[end] = sent.get(end, 0) + move.state_bytes
-    return max(sent.values(), default=0) / bytes_per_s
+    return busiest_link_bytes(moves) / bytes_per_s
 
 
 def transfer_s(
     moves: Sequence[Move],
     bytes_per_s: float,
     *,
-    schedule: Literal["phases", "unscheduled"],
-    piece_bytes: int | None = None,
+    schedule: Literal["phases", "whole", "unscheduled"],
 ) -> float:
     """Seconds until the last transfer has ended.
 
@@ -57,40 +52,73 @@ def transfer_s(
         Bandwidth of every uplink and of every downlink.
     schedule
         How they are sent.
-    piece_bytes
-        Into pieces of which size transfers are cut; by default each is sent whole.
     """
-    if piece_bytes is not None:
-        moves = [piece for move in moves for piece in _pieces(move, piece_bytes)]
-    places = sorted({end for move in moves for end in (move.source, move.destination)})
-    links: Links[Move] = Links()
-    for place in places:
+    links: Links[str] = Links()
+    for place in sorted({end for move in moves for end in (move.source, move.destination)}):
         links.connect(place, up_bytes_per_s=bytes_per_s, down_bytes_per_s=bytes_per_s)
-    if schedule == "phases":
-        ordered = [move for phase in transfer_phases(moves) for move in phase]
-    else:
-        ordered = list(moves)
-    waiting: dict[str, deque[Move]] = {place: deque() for place in places}
-    for move in ordered:
-        waiting[move.source].append(move)
-    due = {place: deque(m for m in ordered if m.destination == place) for place in places}
+    play = {"phases": _in_phases, "whole": _whole, "unscheduled": _unscheduled}[schedule]
+    play(moves, links)
+    return links.now_s
+
+
+def _in_phases(moves: Sequence[Move], links: Links[str]) -> None:
+    for phase in transfer_phases(moves):
+        streams: dict[tuple[str, str], int] = {}
+        for piece in phase.pieces:
+            pair = piece.move.source, piece.move.destination
+            streams[pair] = streams.get(pair, 0) + piece.size_bytes
+        for (source, destination), size in streams.items():
+            links.start(source, source, destination, size)
+        while links.busy:
+            links.advance(float("inf"))
+
+
+def _whole(moves: Sequence[Move], links: Links[str]) -> None:
+    sizes = {move.key_group: move.state_bytes for move in moves}
+    orders: dict[str, StartWarming] = {}
+    peers = PeerLinks()
+    for place in sorted({move.destination for move in moves}):
+        sent: dict[str, list[int]] = {}
+        for move in moves:
+            if move.destination == place:
+                sent.setdefault(move.source, []).append(move.key_group)
+        orders[place] = StartWarming(
+            component="",
+            executor=place,
+            key_groups=tuple(g for held in sent.values() for g in held),
+            attempt=place,
+            peers=tuple(
+                PeerCopies(executor=source, key_groups=tuple(held)) for source, held in sent.items()
+            ),
+        )
+        peers.add(orders[place], sizes)
+    receiving: set[str] = set()
+    while True:
+        for place, order in orders.items():
+            if place not in receiving:
+                begun = peers.begin(order)
+                if begun is not None and begun.key_groups:
+                    size = sum(sizes[g] for g in begun.key_groups)
+                    links.start(place, begun.executor, place, size)
+                    receiving.add(place)
+        if not links.busy:
+            return
+        for place in links.advance(float("inf")):
+            receiving.discard(place)
+            peers.ended(orders[place])
+
+
+def _unscheduled(moves: Sequence[Move], links: Links[str]) -> None:
+    waiting: dict[str, deque[Move]] = {}
+    for move in moves:
+        waiting.setdefault(move.source, deque()).append(move)
     sending: set[str] = set()
     while True:
-        for place in places:
-            while place not in sending and waiting[place]:
-                move = waiting[place][0]
-                if schedule == "phases" and due[move.destination][0] is not move:
-                    break  # its receiver is not that far yet
-                waiting[place].popleft()
-                sending.add(place)
-                links.start(move, move.source, move.destination, move.state_bytes)
+        for source, queue in waiting.items():
+            if source not in sending and queue:
+                move = queue.popleft()
+                links.start(source, source, move.destination, move.state_bytes)
+                sending.add(source)
         if not links.busy:
-            return links.now_s
-        for move in links.advance(float("inf")):
-            sending.discard(move.source)
-            due[move.destination].remove(move)
-
-
-def _pieces(move: Move, piece_bytes: int) -> list[Move]:
-    whole, rest = divmod(move.state_bytes, piece_bytes)
-    return [replace(move, state_bytes=size) for size in [piece_bytes] * whole + [rest] * (rest > 0)]
+            return
+        sending -= set(links.advance(float("inf")))

@@ -1,5 +1,7 @@
 """Carries out the conductor's orders on executors: warming copies, and dropping them.
 
+What executors are to send one another begins as their links become free (`PeerLinks`).
+
 Nothing here is needed for correctness: whatever is late, fails or is lost is told to the conductor,
 which orders it again or does without.
 """
@@ -16,11 +18,12 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 
 from godwit.epoch.warming import warm_states
-from godwit.migration import DropCopies, StartWarming
+from godwit.migration import DropCopies, PeerLinks, StartWarming
 from godwit.model.errors import MigrationError
-from godwit.spark.warming import Errand, drop_copies, warm_copies
+from godwit.spark.warming import Errand, drop_copies, fetch_copies, warm_copies
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from queue import SimpleQueue
 
     import numpy.typing as npt
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from godwit.epoch.instructor import Instructor
     from godwit.lane.messages import StateInstruction
-    from godwit.migration import Warmed
+    from godwit.migration import PeerCopies, Warmed
     from godwit.spark.conducting import Conducting
     from godwit.spark.executor_watch import ExecutorWatch
     from godwit.state.records import StateId
@@ -69,6 +72,7 @@ class Errands:
         self._instructor, self._watch, self._spark = instructor, watch, spark
         self._stopping = threading.Event()
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._links, self._link_is_free = PeerLinks(), threading.Condition()
         self._thread = threading.Thread(target=self._hand_out, name="godwit-errands", daemon=True)
         self._thread.start()
 
@@ -82,6 +86,10 @@ class Errands:
 
     def _hand_out(self) -> None:
         while (order := self._orders.get()) is not None:
+            if isinstance(order, StartWarming) and order.peers:
+                sizes = self._conducting.view.components[order.component].transfers
+                with self._link_is_free:
+                    self._links.add(order, {t.key_group: t.state_bytes for t in sizes})
             pool = self._pools.get(order.executor)
             if pool is None:
                 pool = self._pools[order.executor] = ThreadPoolExecutor(
@@ -99,6 +107,10 @@ class Errands:
                 with self._conducting.turn() as conductor:
                     conductor.warming_failed(order, str(error).split("\n", 1)[0])
             return
+        finally:
+            with self._link_is_free:
+                self._links.forget(order)
+                self._link_is_free.notify_all()
         spent_ms = (time.perf_counter() - started) * 1e3
         with self._conducting.turn() as conductor:
             conductor.warmed(order, replace(made, duration_ms=spent_ms))
@@ -123,7 +135,42 @@ class Errands:
                 spark=self._spark.sparkContext,
             )
 
-        return warm_states(order, self._instructor, held=held, bring=bring)
+        def fetch(asked: PeerCopies) -> dict[StateId, dict[int, int]]:
+            source = self._watch.executors.get(asked.executor)
+            if source is None:
+                raise MigrationError(f"Executor {asked.executor} is gone.")
+            return {
+                state: fetch_copies(
+                    self._errand(state, order.executor),
+                    source.name,
+                    source.location,
+                    asked.key_groups,
+                    self._spark.sparkContext,
+                )
+                for state in self._instructor.states_of(order.component)
+            }
+
+        return warm_states(
+            order,
+            self._instructor,
+            held=held,
+            transfers=self._transfers(order),
+            fetch=fetch,
+            bring=bring,
+            now_s=time.perf_counter,
+        )
+
+    def _transfers(self, order: StartWarming) -> Iterator[PeerCopies]:
+        """Give what peers are to send for an order, each as soon as the links are free."""
+        while True:
+            with self._link_is_free:
+                self._links.ended(order)
+                self._link_is_free.notify_all()
+                while (begun := self._links.begin(order)) is None:
+                    self._link_is_free.wait()
+            if not begun.key_groups:
+                return
+            yield begun
 
     def _drop(self, order: DropCopies) -> None:
         if order.executor not in self._watch.executors:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-__all__ = ["exchange", "on_executors", "placed"]
+__all__ = ["exchange", "on_executors", "placed", "streamed"]
 
 
 def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:
@@ -82,20 +82,52 @@ def placed(
     spark
         The context.
     """
-    jvm = jvm_classes(spark)
-    lanes = len(locations)
-    # Partition (i, j) of the product pairs location i with lane j; of the one element of the one
-    # and all payloads of the other only the diagonal is ever computed. Pairs of byte arrays go to
-    # Python framed, where anything else would be pickled.
-    product = located(tuple(locations), spark).toJavaRDD().cartesian(exchanged)
-    diagonal = jvm.pruned(product.rdd(), _diagonal(lanes, spark))
 
     def one_lane(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         acknowledge_quickly()
         payloads = list(islice(partition, 1, None, 2))  # each comes after its location's element
         yield from run(index, payloads)
 
-    return PythonStage(diagonal, one_lane)
+    return PythonStage(_paired(exchanged, locations, spark), one_lane)
+
+
+def streamed(
+    exchanged: Any,
+    location: str | None,
+    run: Callable[[Iterator[bytes]], bytes],
+    spark: SparkContext,
+) -> PythonStage:
+    """Give a single lane its payloads one by one, so that they need not fit into memory together.
+
+    Parameters
+    ----------
+    exchanged, location, spark
+        As for `placed`, of one lane.
+    run
+        Called with the payloads, in the order of each sender; what it returns is all that comes of
+        the stage.
+    """
+
+    def one(_index: int, partition: Iterator[bytes]) -> Iterator[Any]:
+        acknowledge_quickly()
+        payloads = islice(partition, 1, None, 2)
+        done = run(payloads)
+        for _ in payloads:  # Spark ends a Python process that leaves input unread
+            pass
+        yield done
+
+    return PythonStage(_paired(exchanged, [location], spark), one)
+
+
+def _paired(exchanged: Any, locations: Sequence[str | None], spark: SparkContext) -> Any:
+    """Pair each lane's payloads with an element that prefers its location."""
+    jvm = jvm_classes(spark)
+    lanes = len(locations)
+    # Partition (i, j) of the product pairs location i with lane j; of the one element of the one
+    # and all payloads of the other only the diagonal is ever computed. Pairs of byte arrays go to
+    # Python framed, where anything else would be pickled.
+    product = located(tuple(locations), spark).toJavaRDD().cartesian(exchanged)
+    return jvm.pruned(product.rdd(), _diagonal(lanes, spark))
 
 
 @lru_cache(maxsize=8)

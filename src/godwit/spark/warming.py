@@ -1,6 +1,8 @@
-"""Background work on executors: warming copies of key groups, and dropping copies.
+"""Background work on executors: copies of key groups, warmed, sent to one another and dropped.
 
-Warming jobs run beside the epochs, in a scheduler pool of their own.
+These jobs run beside the epochs, in a scheduler pool of their own.  What one executor sends another
+goes through Spark's shuffle, so it takes the ways, the secrets and the retries that the epochs' own
+rows take (``docs/decisions/0031-peer-transfers.md``).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from godwit.lane.executor import current_executor, local_store_root
 from godwit.lane.lane import local_store
 from godwit.model.errors import GodwitError, MigrationError
 from godwit.spark import by_value
-from godwit.spark.exchange import on_executors
+from godwit.spark.exchange import exchange, on_executors, streamed
 from godwit.spark.python_stage import fetch, python_rdd
 
 if TYPE_CHECKING:
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
 
     from godwit.epoch.executor import Executor
     from godwit.lane.messages import StateInstruction
+    from godwit.lane.wire import Blob
     from godwit.state.entries import EntryLayout
+    from godwit.state.local_store import LocalStore
     from godwit.state.records import StateId
     from godwit.state.schema import StateSchema
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["POOL", "Errand", "drop_copies", "start_python", "warm_copies"]
+__all__ = ["POOL", "Errand", "drop_copies", "fetch_copies", "start_python", "warm_copies"]
 
 POOL = "godwit-warming"
 """Spark scheduler pool of background jobs (effective with ``spark.scheduler.mode=FAIR``)."""
@@ -61,6 +65,10 @@ class Errand:
     run_id: str
     local_dir: str | None
 
+    def store(self, executor: str) -> LocalStore:
+        """Open the run's local store on an executor: the one that this runs on."""
+        return local_store(local_store_root(self.local_dir, self.run_id, executor))
+
 
 def warm_copies(
     errand: Errand,
@@ -85,7 +93,7 @@ def warm_copies(
         executor = current_executor(errand.executor)
         try:
             versions = copies.warm_copies(
-                local_store(local_store_root(errand.local_dir, errand.run_id, executor)),
+                errand.store(executor),
                 key_groups,
                 told,
                 layout=pickle.loads(shipped),  # noqa: S301 - our own driver's
@@ -98,18 +106,72 @@ def warm_copies(
         else:
             yield pickle.dumps((executor, versions))
 
-    executor, result = _run(errand, warm, spark)
-    if isinstance(result, GodwitError):
-        raise result
-    if executor != errand.executor:
-        raise MigrationError(
-            f"Copies of {str(errand.state)!r} were to be warmed on executor {errand.executor}, but "
-            f"Spark ran the job on {executor}.",
-            remedy="It is tried again; a larger spark.locality.wait makes Spark wait longer for a "
-            "free core.",
-        )
-    warmed: dict[int, int] = result
-    return warmed
+    return _result(errand, _run(errand, warm, spark))
+
+
+def fetch_copies(
+    errand: Errand,
+    source: str,
+    location: str | None,
+    key_groups: Sequence[int],
+    spark: SparkContext,
+) -> dict[int, int]:
+    """Have another executor send copies; return key group → version; blocks until they are there.
+
+    Parameters
+    ----------
+    errand
+        Whose copies, and where they are to be.
+    source, location
+        Name of the executor that holds them, and how a task is sent there.
+    key_groups
+        Which.
+    spark
+        The context.
+
+    Raises
+    ------
+    MigrationError
+        If not all came that was asked for, or Spark ran a part of the job on another executor.
+    """
+
+    def send(_index: int) -> Iterator[Blob]:
+        executor = current_executor(source)
+        if executor == source:
+            for pack in copies.send_copies(
+                errand.store(executor),
+                key_groups,
+                state=errand.state,
+                schema=errand.schema,
+                num_key_groups=errand.num_key_groups,
+                run_id=errand.run_id,
+            ):
+                yield 0, pack
+
+    def receive(sent: Iterator[bytes]) -> bytes:
+        executor = current_executor(errand.executor)
+        if executor != errand.executor:
+            return pickle.dumps((executor, None))
+        try:
+            came = copies.receive_copies(
+                errand.store(executor),
+                key_groups,
+                sent,
+                state=errand.state,
+                schema=errand.schema,
+                num_key_groups=errand.num_key_groups,
+                run_id=errand.run_id,
+                lanes=errand.lanes,
+            )
+        except GodwitError as error:
+            return pickle.dumps((executor, error))
+        return pickle.dumps((executor, came))
+
+    _describe(f"copies of {errand.state} from executor {source} to {errand.executor}", spark)
+    sent = exchange(on_executors([location], send, spark), 1, spark)
+    stage = streamed(sent, errand.location, receive, spark)
+    (reply,) = fetch(python_rdd(stage, spark), spark)
+    return _result(errand, reply)
 
 
 def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) -> None:
@@ -119,7 +181,7 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
         executor = current_executor(errand.executor)
         if executor == errand.executor:
             copies.drop_copies(
-                local_store(local_store_root(errand.local_dir, errand.run_id, executor)),
+                errand.store(executor),
                 key_groups,
                 state=errand.state,
                 schema=errand.schema,
@@ -137,14 +199,33 @@ def start_python(executor: Executor, spark: SparkContext) -> None:
         import_module("godwit.spark.stages")
         yield b""
 
-    spark.setLocalProperty("spark.scheduler.pool", POOL)
-    spark.setJobDescription(f"godwit: Python of executor {executor.name}")
+    _describe(f"Python of executor {executor.name}", spark)
     fetch(python_rdd(on_executors([executor.location], load, spark), spark), spark)
 
 
-def _run(errand: Errand, work: Any, spark: SparkContext) -> tuple[str, Any]:
-    spark.setLocalProperty("spark.scheduler.pool", POOL)
-    spark.setJobDescription(f"godwit: copies of {errand.state} on executor {errand.executor}")
+def _run(errand: Errand, work: Any, spark: SparkContext) -> bytes:
+    _describe(f"copies of {errand.state} on executor {errand.executor}", spark)
     (reply,) = fetch(python_rdd(on_executors([errand.location], work, spark), spark), spark)
-    result: tuple[str, Any] = pickle.loads(reply)  # noqa: S301  our own executor's
-    return result
+    answer: bytes = reply
+    return answer
+
+
+def _describe(what: str, spark: SparkContext) -> None:
+    spark.setLocalProperty("spark.scheduler.pool", POOL)
+    spark.setJobDescription(f"godwit: {what}")
+
+
+def _result(errand: Errand, reply: bytes) -> dict[int, int]:
+    """Versions of the copies, if they are where they were to be."""
+    executor, result = pickle.loads(reply)  # noqa: S301  our own executor's
+    if isinstance(result, GodwitError):
+        raise result
+    if executor != errand.executor:
+        raise MigrationError(
+            f"Copies of {str(errand.state)!r} were to be warmed on executor {errand.executor}, but "
+            f"Spark ran the job on {executor}.",
+            remedy="It is tried again; a larger spark.locality.wait makes Spark wait longer for a "
+            "free core.",
+        )
+    versions: dict[int, int] = result
+    return versions

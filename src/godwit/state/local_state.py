@@ -156,6 +156,19 @@ class LocalState:
             values=pa.concat_batches([part.values for part in parts]),
         )
 
+    def copy_out(self, key_groups: KeyGroups) -> Iterator[Changes]:
+        """Copy key groups out whole, each at its version, beside lanes that write them.
+
+        Parameters
+        ----------
+        key_groups
+            Which, ascending.  One that is not here any more is left out.
+        """
+        for table, which in self._by_table(self._table_of[key_groups]):
+            copied = table.copy_out(key_groups[which])
+            if copied.key_groups.size:
+                yield copied
+
     def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Bytes of keys and state of each key group; what index and garbage take is not counted."""
         sizes = np.zeros(len(key_groups), np.int64)

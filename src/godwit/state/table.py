@@ -163,6 +163,27 @@ class StateTable:
             values=pa.RecordBatch.from_arrays(values, schema=schema.values),
         )
 
+    def copy_out(self, key_groups: KeyGroups) -> Changes:
+        """Copy key groups that are held out whole, between two lanes' changes of them.
+
+        Raises
+        ------
+        EpochFailedError
+            If the file turns out to be damaged.
+        """
+        with self._lock():
+            self._settle()
+            held = key_groups[self.versions(key_groups) >= 0]
+            contents, versions = self.scan(held), self.versions(held)
+        return Changes(
+            key_groups=held,
+            ends=np.searchsorted(contents.key_groups, held, side="right"),
+            epochs=versions,
+            hashes=contents.hashes,
+            keys=contents.keys,
+            values=contents.values,
+        )
+
     def least(self, key_groups: KeyGroups, column: int, after: int) -> int:
         """Least value after `after` in a column of integers, key columns counted first.
 

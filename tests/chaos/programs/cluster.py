@@ -24,6 +24,7 @@ from tests.contract.scenarios import scenario as contract
 from tests.contract.verdict import play
 
 from godwit.dataflow.hashing import hash_keys
+from godwit.model.events import KeyGroupsWarmed
 from godwit.model.key_groups import key_groups_of
 from godwit.spark.executors import live_executors
 from godwit.spark.local_cluster import LocalCluster
@@ -165,6 +166,8 @@ def main(path: str) -> None:
                     policy=played.policy,
                 )
                 play(played, realization)
+            sent = [e.peer_bytes for e in realization.events if isinstance(e, KeyGroupsWarmed)]
+            (directory / f"sent-{number}.json").write_text(json.dumps(sent))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,9 @@ ONE_OF_EACH: tuple[Event, ...] = (
         epoch=4, at_s=1.0, migration="m1", component="sum", reason="d was lost", withdrawn=2
     ),
     events.WarmingStarted(epoch=4, at_s=1.0, component="sum", executor="3", key_groups=(1, 2)),
+    events.PeerTransferFailed(
+        epoch=4, at_s=1.0, component="sum", executor="3", source="1", key_groups=(2,), reason="gone"
+    ),
     events.KeyGroupsWarmed(epoch=4, at_s=1.0, component="sum", executor="3", key_groups=(1,)),
     events.AssignmentSwitched(epoch=4, at_s=1.0, component="sum", version=9, key_groups=(1,)),
     events.KeyGroupsSuspended(epoch=4, at_s=1.0, component="sum", key_groups=(1,)),

@@ -36,6 +36,7 @@ from godwit.model.events.moving import (
     MigrationCancelled,
     MigrationFinished,
     MigrationStarted,
+    PeerTransferFailed,
     WarmingStarted,
 )
 from godwit.model.events.pooling import (
@@ -101,6 +102,7 @@ __all__ = [
     "MigrationCancelled",
     "MigrationFinished",
     "MigrationStarted",
+    "PeerTransferFailed",
     "PlanAbandoned",
     "PlannerFailed",
     "QueryFailed",
@@ -150,6 +152,7 @@ _KINDS: Mapping[Any, type[Event]] = {
         MigrationCancelled,
         MigrationFinished,
         MigrationStarted,
+        PeerTransferFailed,
         PlanAbandoned,
         PlannerFailed,
         QueryFailed,

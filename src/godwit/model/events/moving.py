@@ -16,6 +16,7 @@ __all__ = [
     "MigrationCancelled",
     "MigrationFinished",
     "MigrationStarted",
+    "PeerTransferFailed",
     "WarmingStarted",
 ]
 
@@ -84,26 +85,67 @@ class _KeyGroupEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmingStarted(_KeyGroupEvent):
-    """An executor began to load copies in the background."""
+    """An executor began to load copies in the background.
+
+    Attributes
+    ----------
+    executor
+        Where.
+    peers
+        Executors that are to send copies; the rest is read from the checkpoint.
+    why
+        Why from there; empty where there was nothing to choose.
+    """
 
     executor: str
+    peers: tuple[str, ...] = ()
+    why: str = ""
 
     def _line(self) -> str:
-        return f"{self.component}: warming {key_groups_listed(self.key_groups)} at {self.executor}"
+        source = f" from {', '.join(self.peers)}" if self.peers else ""
+        why = f"{'' if source else ' from the checkpoint'} ({self.why})" if self.why else ""
+        return (
+            f"{self.component}: warming {key_groups_listed(self.key_groups)} "
+            f"at {self.executor}{source}{why}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTransferFailed(_KeyGroupEvent):
+    """An executor did not send its copies; they are read from the checkpoint."""
+
+    executor: str
+    source: str
+    reason: str
+
+    def _line(self) -> str:
+        return f"{self._which} did not come from {self.source} to {self.executor}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsWarmed(_KeyGroupEvent):
-    """An executor holds fresh copies of key groups that it may own soon."""
+    """An executor holds fresh copies of key groups that it may own soon.
+
+    Attributes
+    ----------
+    executor
+        Where.
+    state_bytes
+        Their state; of that, `peer_bytes` came from other executors.
+    duration_ms
+        What it took.
+    """
 
     executor: str
     state_bytes: int = 0
+    peer_bytes: int = 0
     duration_ms: float = 0.0
 
     def _line(self) -> str:
+        peers = f", {human_bytes(self.peer_bytes)} from peers" if self.peer_bytes else ""
         return (
             f"{self._which} warm at {self.executor} "
-            f"({human_bytes(self.state_bytes)} in {self.duration_ms:.0f} ms)"
+            f"({human_bytes(self.state_bytes)} in {self.duration_ms:.0f} ms{peers})"
         )
 
 

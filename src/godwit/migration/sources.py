@@ -1,0 +1,173 @@
+"""Where the copies of an order come from: from other executors, or from the checkpoint.
+
+Problem: the checkpoint has everything and costs the old executor nothing; but how fast it can be
+read depends on what it lies on, how many read it at once, and how long chains are, while an
+executor that holds a copy sends each row once.  Which is quicker is measured.
+
+The rule: a way is measured by what it delivered, bytes of state over seconds from the order to the
+copy in its place, of late.  An order takes the quicker way.  What has never been measured is tried,
+the checkpoint first; the slower way is tried again now and then, since both change.  Orders of
+little state always read the checkpoint: they would say what a Spark job costs, not a link.
+
+Only a key group of which the destination holds nothing comes from a peer; what a copy misses is in
+the changelog's last segments, which are read anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from godwit.migration.commands import PeerCopies, StartWarming
+from godwit.migration.strategy import CopiesFrom
+from godwit.model.wording import human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from godwit.migration.copies import Copies
+    from godwit.model.assignment import Assignment
+
+__all__ = ["Delivery", "Sources"]
+
+_LEAST_BYTES: Final = 2**20
+_MEMORY: Final = 0.7
+"""What a delivery still counts once another came the same way."""
+_TRIED_AGAIN_AFTER: Final = 16
+"""Orders that went the quicker way, before the slower one is measured again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What came from one place for an order to warm.
+
+    Attributes
+    ----------
+    source
+        Executor that sent it; ``None`` for the checkpoint.
+    key_groups
+        Whose copies.
+    duration_ms
+        From the asking to the copies in their place.
+    failure
+        Why nothing came; empty if it did.
+    """
+
+    source: str | None
+    key_groups: tuple[int, ...]
+    duration_ms: float
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class _Way:
+    """What was measured of one way of late; bytes per second once there is something."""
+
+    size_bytes: float = 0.0
+    seconds: float = 0.0
+    passed_over: int = 0
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        return self.size_bytes / self.seconds if self.seconds else None
+
+    def note(self, size_bytes: float, seconds: float) -> None:
+        self.size_bytes = _MEMORY * self.size_bytes + size_bytes
+        self.seconds = _MEMORY * self.seconds + seconds
+        self.passed_over = 0
+
+
+class Sources:
+    """Chooses where copies come from, by what was delivered before.
+
+    Parameters
+    ----------
+    setting
+        What somebody decided for the whole run.
+    """
+
+    def __init__(self, setting: CopiesFrom = CopiesFrom.QUICKER) -> None:
+        self._setting = setting
+        self._checkpoint, self._peers = _Way(), _Way()
+
+    def choose(
+        self,
+        order: StartWarming,
+        *,
+        copies: Copies,
+        assignment: Assignment,
+        state_bytes: Mapping[int, int],
+    ) -> StartWarming:
+        """Complete an order by who sends what, and why.
+
+        Parameters
+        ----------
+        order
+            As the protocol gave it.
+        copies
+            Who holds what.
+        assignment
+            Of the order's component: a key group is taken from its owner, if that has a copy.
+        state_bytes
+            Key group → bytes of state.
+        """
+        holders: dict[str, list[int]] = {}
+        for g in order.key_groups:
+            if copies.reach(order.component, order.executor, g) < 0:
+                holder = _holder(order, g, copies, assignment.executor(g))
+                if holder is not None:
+                    holders.setdefault(holder, []).append(g)
+        size = sum(state_bytes.get(g, 0) for held in holders.values() for g in held)
+        if not holders or self._setting is CopiesFrom.CHECKPOINT:
+            return order
+        if self._setting is CopiesFrom.PEERS:
+            peers, why = True, "as was decided"
+        elif size < _LEAST_BYTES:
+            return order
+        else:
+            peers, why = self._quicker()
+        sent = tuple(
+            PeerCopies(executor=name, key_groups=tuple(held))
+            for name, held in sorted(holders.items())
+        )
+        return replace(order, peers=sent if peers else (), why=why)
+
+    def take(self, deliveries: Iterable[Delivery], state_bytes: Mapping[int, int]) -> None:
+        """Take note of how quickly copies came; what failed took its time and brought nothing."""
+        for delivery in deliveries:
+            size = sum(state_bytes.get(g, 0) for g in delivery.key_groups)
+            if size >= _LEAST_BYTES:
+                way = self._checkpoint if delivery.source is None else self._peers
+                way.note(0 if delivery.failure else size, delivery.duration_ms / 1e3)
+
+    def _quicker(self) -> tuple[bool, str]:
+        """Whether peers are quicker, and what makes it so."""
+        checkpoint, peers = self._checkpoint.bytes_per_s, self._peers.bytes_per_s
+        if checkpoint is None:
+            return False, "measured first"
+        if peers is None:
+            return True, f"to be measured, the checkpoint gives {_rate(checkpoint)}"
+        why = f"peers give {_rate(peers)}, the checkpoint {_rate(checkpoint)}"
+        faster = peers > checkpoint
+        slower = self._checkpoint if faster else self._peers
+        slower.passed_over += 1
+        if slower.passed_over > _TRIED_AGAIN_AFTER:
+            return not faster, f"to be measured again, {why}"
+        return faster, why
+
+
+def _holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> str | None:
+    """Who has the best copy: the owner, else whose reaches furthest; ties by name."""
+    found = [
+        (copies.reach(order.component, name, key_group), name)
+        for name in copies.holders(order.component, key_group)
+        if name != order.executor
+    ]
+    found = [(reach, name) for reach, name in found if reach >= 0]
+    if any(name == owner for _, name in found):
+        return owner
+    return min(found, key=lambda held: (-held[0], held[1]))[1] if found else None
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{human_bytes(bytes_per_s)}/s"
