@@ -1,7 +1,7 @@
-"""A stream on a cluster of processes whose executors become more and fewer while it flows.
+"""Streams on a cluster of processes whose executors become more and fewer while they flow.
 
-Called with a directory, where it works; prints what happened as JSON. What should have come out is
-for the test to say.
+The first is scaled by hand, the second by its controller.  Called with a directory, where it works;
+prints what happened as JSON. What should have come out is for the test to say.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ import godwit as gw
 from godwit.spark.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -36,9 +37,10 @@ def rows_of(file: int) -> list[tuple[int, int]]:
 
 
 def in_order(
-    key: tuple[int], rows: Iterable[Any], seen: list[int]
+    row_s: float, key: tuple[int], rows: gw.KeyRows, seen: list[int]
 ) -> Iterator[tuple[int, int, int]]:
     """Keep the last number of a key and how many there were; a row out of order is an error."""
+    time.sleep(row_s * len(rows))
     for row in rows:
         if seen and row.number <= seen[0]:
             raise ValueError(f"{row.number} came after {seen[0]}")
@@ -47,11 +49,11 @@ def in_order(
 
 
 class Feed:
-    """Puts a file into a directory twice a second, until it is told to end."""
+    """Puts a file into a directory every so often, until it is told to end."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.files = 0
+        self.files, self.every_s = 0, 0.5
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -62,7 +64,7 @@ class Feed:
         self._thread.join()
 
     def _work(self) -> None:
-        while not self._ending.wait(0.5):
+        while not self._ending.wait(self.every_s):
             rows = rows_of(self.files)
             table = pa.table([[k for k, _ in rows], [n for _, n in rows]], schema=COLUMNS)
             hidden = self._directory / f"_{self.files}"
@@ -72,12 +74,16 @@ class Feed:
             self.files += 1
 
 
-def flow_of(spark: SparkSession, directory: Path, sink: gw.sinks.Sink) -> gw.Flow:
-    """Count the rows of every key, in order."""
+def flow_of(
+    spark: SparkSession, directory: Path, sink: gw.sinks.Sink, row_s: float = 0.0, files: int = 1
+) -> gw.Flow:
+    """Count the rows of every key, in order, each for some time; so many files an epoch at most."""
     flow = gw.Flow("scaled", num_key_groups=24)
-    reader = spark.readStream.schema("k int, number long").option("maxFilesPerTrigger", 1)
+    reader = spark.readStream.schema("k int, number long").option("maxFilesPerTrigger", files)
     keyed = flow.source("rows", reader.parquet(str(directory / "in"))).key_by("k")
-    counted = keyed.process(in_order, state=list, output="k int, n long, last long", name="counted")
+    counted = keyed.process(
+        partial(in_order, row_s), state=list, output="k int, n long, last long", name="counted"
+    )
     flow.sink("out", counted, sink)
     return flow
 
@@ -108,47 +114,89 @@ def owners(query: gw.Query) -> dict[str, int]:
     return {name: len(now.key_groups(name)) for name in now.executors}
 
 
-def play(directory: Path) -> dict[str, Any]:
+def by_hand(cluster: LocalCluster, spark: SparkSession, directory: Path) -> dict[str, Any]:
     """Two executors, then three, then two, then four of which only three can be had."""
     told: dict[str, Any] = {}
+    (directory / "in").mkdir(parents=True)
+    sink = gw.sinks.memory()
+    query = flow_of(spark, directory, sink).start(
+        checkpoint=directory / "ck", executors=2, executors_timeout_s=30
+    )
+    query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201
+    feed = Feed(directory / "in")
+    go_on(query)
+
+    out = query.scale(3)
+    cluster.add_worker()
+    told["out"] = out.wait(PATIENCE_S)
+    told["shared"] = owners(query)
+    go_on(query)
+
+    told["in"] = query.scale(2).wait(PATIENCE_S)
+    told["kept"] = owners(query)
+    go_on(query)
+    told["processes"] = list(cluster.executor_pids(spark.sparkContext.applicationId))
+
+    try:
+        query.scale(4).wait(PATIENCE_S)
+    except gw.errors.ScalingError as error:
+        told["short"] = error.message
+    told["executors"] = query.executors
+    told["used"] = owners(query)
+    return told | end(query, feed, sink)
+
+
+def by_itself(cluster: LocalCluster, spark: SparkSession, directory: Path) -> dict[str, Any]:
+    """Three executors with little to do, of which two stay, until there is too much for two."""
+    told: dict[str, Any] = {}
+    application = spark.sparkContext.applicationId
+    (directory / "in").mkdir(parents=True)
+    sink = gw.sinks.memory()
+    query = flow_of(spark, directory, sink, row_s=1e-3, files=4).start(
+        checkpoint=directory / "ck",
+        executors=3,
+        executors_timeout_s=30,
+        control=gw.Control(
+            scaling=gw.utilisation(0.6), least=2, most=3, period=1.0, least_epochs=2
+        ),
+    )
+    query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201
+    feed = Feed(directory / "in")  # 0.3 s of work twice a second
+
+    def owning(number: int) -> bool:
+        held = owners(query)
+        used = len(query.executors) == number == len(held) and all(held.values())
+        return used or query.exception() is not None
+
+    until(lambda: owning(2), "two executors")
+    told["in"] = owners(query)
+    told["processes"] = list(cluster.executor_pids(application))
+    feed.every_s = 0.1  # 3 s of work a second
+    until(lambda: owning(3), "three executors")
+    told["out"] = owners(query)
+    return told | end(query, feed, sink)
+
+
+def end(query: gw.Query, feed: Feed, sink: Any) -> dict[str, Any]:
+    """End a stream; say what came in, what came out, and what happened."""
+    feed.end()
+    query.processAllAvailable()
+    query.stop()
+    return {
+        "files": feed.files,
+        "rows": sorted(tuple(row.values()) for row in sink.table().to_pylist()),
+        "events": [type(event).__name__ for event in query.events],
+    }
+
+
+def play(directory: Path) -> dict[str, Any]:
+    """Play both on one cluster."""
     with LocalCluster(workers=2, memory="512m", work_dir=directory / "cluster") as cluster:
         spark = cluster.session("scaled", {"spark.driver.memory": "512m"})
-        application = spark.sparkContext.applicationId
-        (directory / "in").mkdir()
-        sink = gw.sinks.memory()
-        query = flow_of(spark, directory, sink).start(
-            checkpoint=directory / "ck", executors=2, executors_timeout_s=30
-        )
-        query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201
-        feed = Feed(directory / "in")
-        go_on(query)
-
-        out = query.scale(3)
-        cluster.add_worker()
-        told["out"] = out.wait(PATIENCE_S)
-        told["shared"] = owners(query)
-        go_on(query)
-
-        told["in"] = query.scale(2).wait(PATIENCE_S)
-        told["kept"] = owners(query)
-        go_on(query)
-        told["processes"] = list(cluster.executor_pids(application))
-
-        try:
-            query.scale(4).wait(PATIENCE_S)
-        except gw.errors.ScalingError as error:
-            told["short"] = error.message
-        told["executors"] = query.executors
-        told["used"] = owners(query)
-
-        feed.end()
-        query.processAllAvailable()
-        query.stop()
-        told["files"] = feed.files
-        told["rows"] = sorted(tuple(row.values()) for row in sink.table().to_pylist())
-        told["events"] = [type(event).__name__ for event in query.events]
-        told["epochs_ms"] = [p["durationMs"]["epoch"] for p in query.recentProgress]
-    return told
+        return {
+            "by_hand": by_hand(cluster, spark, directory / "by_hand"),
+            "by_itself": by_itself(cluster, spark, directory / "by_itself"),
+        }
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.scale_program import rows_of
@@ -26,16 +26,20 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.chaos
-@pytest.mark.skipif(
-    shutil.which("java") is None and "JAVA_HOME" not in os.environ,
-    reason="Spark needs Java 17 or newer",
-)
-def test_from_two_to_three_to_two_executors_no_row_is_lost_and_none_comes_twice(
-    tmp_path: Path,
-) -> None:
+def on_a_cluster(test: Any) -> Any:
+    """Mark a test that needs processes."""
+    missing = shutil.which("java") is None and "JAVA_HOME" not in os.environ
+    return pytest.mark.chaos(
+        pytest.mark.skipif(missing, reason="Spark needs Java 17 or newer")(test)
+    )
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What two streams on one cluster told."""
+    directory = tmp_path_factory.mktemp("scaled")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.scale_program", str(tmp_path)],
+        [sys.executable, "-m", "tests.spark.scale_program", str(directory)],
         capture_output=True,
         text=True,
         timeout=420,
@@ -43,8 +47,22 @@ def test_from_two_to_three_to_two_executors_no_row_is_lost_and_none_comes_twice(
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
 
+
+def expected(files: int) -> list[list[int]]:
+    """Return key, number of rows and last row, by key, of a batch over the same files."""
+    every = [row for file in range(files) for row in rows_of(file)]
+    counts, last = Counter(k for k, _ in every), dict(every)
+    return [[k, counts[k], last[k]] for k in sorted(counts)]
+
+
+@on_a_cluster
+def test_from_two_to_three_to_two_executors_no_row_is_lost_and_none_comes_twice(
+    played: dict[str, Any],
+) -> None:
+    told = played["by_hand"]
     assert len(told["out"]) == 3
     assert sorted(told["shared"]) == sorted(told["out"])
     assert all(told["shared"].values()), "the new one has its share"
@@ -61,10 +79,26 @@ def test_from_two_to_three_to_two_executors_no_row_is_lost_and_none_comes_twice(
     assert happened["ScalingFailed"] == happened["ExecutorsMissing"] == 1
     assert happened["ExecutorRemoved"] == 1
     assert happened["ExecutorLost"] == happened["EpochAborted"] == 0
+    assert told["rows"] == expected(told["files"])
 
-    every = [row for file in range(told["files"]) for row in rows_of(file)]
-    counts, last = Counter(k for k, _ in every), dict(every)
-    assert told["rows"] == [[k, counts[k], last[k]] for k in sorted(counts)]
+
+@on_a_cluster
+def test_a_controller_gives_an_executor_back_and_gets_one_when_there_is_too_much_to_do(
+    played: dict[str, Any],
+) -> None:
+    told = played["by_itself"]
+    assert sorted(told["processes"]) == sorted(told["in"]), "its process has ended"
+    assert len(told["in"]) == 2
+    assert len(told["out"]) == 3
+    assert all(told["out"].values()), "the new one has its share"
+    assert told["out"].keys() > told["in"].keys()
+
+    happened = Counter(told["events"])
+    assert happened["ScaledIn"] >= 1
+    assert happened["ScaledOut"] >= 1
+    assert happened["ExecutorRemoved"] == happened["ExecutorsReturned"]
+    assert happened["ExecutorLost"] == happened["EpochAborted"] == 0
+    assert told["rows"] == expected(told["files"])
 
 
 def test_what_cannot_be_scaled_says_so_and_the_stream_goes_on(
