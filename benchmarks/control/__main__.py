@@ -1,0 +1,67 @@
+"""The controller beside nobody controlling: ``python -m benchmarks.control ROW [--small]``.
+
+Rows: ``peers`` (no Spark, seconds), ``idle``, ``twice``, ``slow`` (two minutes each), ``shuffled``,
+``scale`` (up to five). Each prints a table of figures beside their targets, and appends it to a
+file of JSON lines. ``--small`` only shows that a row runs; its figures say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.control.peers import peers
+from benchmarks.control.rows import idle, shuffled, slow, twice
+from benchmarks.control.scaling import scale
+
+from godwit.planning.preview import table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.control.figure import Figure
+
+ROWS: dict[str, Callable[[], list[Figure]]] = {
+    "peers": peers,
+    "idle": idle,
+    "twice": twice,
+    "slow": slow,
+    "shuffled": shuffled,
+    "scale": scale,
+}
+SMALL: dict[str, Callable[[], list[Figure]]] = {
+    "peers": partial(peers, seeds=2),
+    "idle": partial(idle, seconds=8.0),
+    "twice": partial(twice, period_s=4.0),
+    "slow": partial(slow, period_s=4.0),
+    "shuffled": partial(shuffled, seconds=15.0),
+    "scale": partial(scale, keys=200_000, native=False),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("row", choices=sorted(ROWS))
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--json", type=Path, default=Path("artifacts/control.jsonl"))
+    given = parser.parse_args()
+    began_s = time.monotonic()
+    figures = (SMALL if given.small else ROWS)[given.row]()
+    print(table(("figure", "measured", "target", ""), [f.row() for f in figures]))
+    took_s = time.monotonic() - began_s
+    print(f"{given.row}: {took_s:.0f} s")
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    with given.json.open("a") as out:
+        row = {"row": given.row, "small": given.small, "took_s": round(took_s, 1)}
+        out.write(json.dumps({**row, "figures": [asdict(f) for f in figures]}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
