@@ -3,6 +3,7 @@
 As on Spark, an executor carries out orders to warm and to drop in the order in which they were
 given.  An order reads what the executor's copies miss, over its downlink and the checkpoint's
 uplink, which all share; the copies then are at the version that was committed when the order began.
+Executors send one another nothing here, so nothing is measured of it, and it is never chosen.
 """
 
 from __future__ import annotations
