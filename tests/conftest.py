@@ -35,7 +35,11 @@ _PROGRAMS = (
     "tests/chaos/",
     *("tests/spark/test_advise.py", "tests/spark/test_demo.py", "tests/spark/test_examples.py"),
     *("tests/spark/test_local_cluster.py", "tests/spark/test_main_script.py"),
-    *("tests/spark/test_scale.py::test_from_two_to_three", "tests/spark/test_scenarios.py"),
+    *(
+        "tests/spark/test_scale.py::test_from_two_to_three",
+        "tests/spark/test_scale.py::test_a_controller_gives",
+        "tests/spark/test_scenarios.py",
+    ),
 )
 
 

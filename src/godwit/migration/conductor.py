@@ -122,6 +122,11 @@ class Conductor:
         """The physical plan of the epoch that runs, or of the next one."""
         return self._regroupings.plan
 
+    @property
+    def copies_bytes_per_s(self) -> tuple[float | None, float | None]:
+        """How quickly copies came from the checkpoint and from peers of late, where measured."""
+        return self._sources.bytes_per_s
+
     def ended(self, migration: str) -> EndMigration | None:
         """How a migration ended, once it has."""
         return self._ended.get(migration)

@@ -90,6 +90,11 @@ class Sources:
         self._setting = setting
         self._checkpoint, self._peers = _Way(), _Way()
 
+    @property
+    def bytes_per_s(self) -> tuple[float | None, float | None]:
+        """What the checkpoint and what peers gave of late; ``None`` where nothing was measured."""
+        return self._checkpoint.bytes_per_s, self._peers.bytes_per_s
+
     def choose(
         self,
         order: StartWarming,
@@ -142,7 +147,7 @@ class Sources:
 
     def _quicker(self) -> tuple[bool, str]:
         """Whether peers are quicker, and what makes it so."""
-        checkpoint, peers = self._checkpoint.bytes_per_s, self._peers.bytes_per_s
+        checkpoint, peers = self.bytes_per_s
         if checkpoint is None:
             return False, "measured first"
         if peers is None:

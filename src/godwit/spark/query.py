@@ -132,6 +132,9 @@ class Query(Regroupable):
         if self._run.controlling is not None:
             status["control"] = dict(self._run.controlling.status)
         status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
+        with self._run.conducting.turn() as conductor:
+            checkpoint, peers = conductor.copies_bytes_per_s
+        status["copies"] = {"checkpointBytesPerS": checkpoint, "peersBytesPerS": peers}
         return status
 
     @property
