@@ -1,8 +1,8 @@
 """The controller beside nobody controlling: ``python -m benchmarks.control ROW [--small]``.
 
 Rows: ``peers`` (no Spark, seconds), ``idle``, ``twice``, ``slow`` (two minutes each), ``shuffled``,
-``scale`` (up to five). Each prints a table of figures beside their targets, and appends it to a
-file of JSON lines. ``--small`` only shows that a row runs; its figures say nothing.
+``scale``, ``copies`` (up to five). Each prints a table of figures beside their targets, and appends
+it to a file of JSON lines. ``--small`` only shows that a row runs; its figures say nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.control.peers import peers
 from benchmarks.control.rows import idle, shuffled, slow, twice
-from benchmarks.control.scaling import scale
+from benchmarks.control.scaling import copies, scale
 
 from godwit.planning.preview import table
 
@@ -33,6 +33,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "slow": slow,
     "shuffled": shuffled,
     "scale": scale,
+    "copies": copies,
 }
 SMALL: dict[str, Callable[[], list[Figure]]] = {
     "peers": partial(peers, seeds=2),
@@ -41,6 +42,7 @@ SMALL: dict[str, Callable[[], list[Figure]]] = {
     "slow": partial(slow, period_s=4.0),
     "shuffled": partial(shuffled, seconds=15.0),
     "scale": partial(scale, keys=200_000, native=False),
+    "copies": partial(copies, keys=200_000),
 }
 
 

@@ -1,4 +1,4 @@
-"""Two executors, four, and two again, under load, with millions of keys of state.
+"""State that moves: two executors, four, and two again, under load; copies from either side.
 
 Beside it what Spark offers: to stop the query, repartition its state (4 to 8 partitions, as in
 `benchmarks.streaming.migration`) and start it again, once; scaling out and in again takes two.
@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.control.figure import Figure
+from benchmarks.streaming import migration
 from benchmarks.streaming.inputs import held_keys
 from benchmarks.streaming.own_process import in_a_process_of_its_own, until_epoch
 from benchmarks.streaming.programs import stream
@@ -22,7 +23,7 @@ from benchmarks.streaming.programs import stream
 import godwit as gw
 from godwit.spark.local_cluster import LocalCluster
 
-__all__ = ["scale"]
+__all__ = ["copies", "scale"]
 
 _TOUCHED, _EVERY, _STEADY = 100_000, "1 second", 15
 
@@ -60,6 +61,33 @@ def scale(
             Figure(what="native: seconds without output / slowest epoch while scaling",
                    value=silent["silent_s"] / max(made["out"] + made["in"])),
         ]  # fmt: skip
+    return figures
+
+
+def copies(keys: int = 4_000_000, inputs: Path = Path("artifacts/inputs")) -> list[Figure]:
+    """Move a third of the state to an idle executor, its copies from one side or the other."""
+    source = held_keys(inputs, held=keys, touched=200_000, epochs=60).absolute()
+    figures = []
+    for setting in ("checkpoint", "peers", "quicker"):
+        work = Path(tempfile.mkdtemp(prefix="godwit-copies-"))
+        try:
+            made = migration.live(source, -(-keys // 1_000_000), work, copies_from=setting)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        print(setting, json.dumps(made), flush=True)
+        rate = made["warmed_bytes"] / max(made["warmed_ms"], 1) / 1e3
+        sent = made["peer_bytes"] / max(made["warmed_bytes"], 1)
+        figures += [
+            Figure(what=f"{setting}: MB of state a second, from order to copy", value=rate),
+            Figure(what=f"{setting}: share that peers sent", value=sent),
+            Figure(what=f"{setting}: seconds in all", value=made["took_s"]),
+            Figure(
+                what=f"{setting}: median epoch meanwhile / before",
+                value=made["ratio"],
+                target=1.2,
+                good="at most",
+            ),
+        ]
     return figures
 
 

@@ -29,7 +29,7 @@ EPOCHS = 60
 STEADY = 12
 
 
-def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
+def live(source: Path, preload: int, work: Path, copies_from: str = "quicker") -> dict[str, Any]:
     """Move a third of the key groups to an idle executor while the stream flows."""
     import godwit as gw
     from godwit.spark.local_cluster import LocalCluster
@@ -45,6 +45,7 @@ def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
         query = flow.start(
             checkpoint=work / "checkpoint",
             executors=3,
+            policy=gw.Policy(copies_from=gw.CopiesFrom(copies_from)),
             assignments={"sums": busy.on(["0", "1", "2"], [1, 1, 1])},
         )
         until_epoch(query, preload + STEADY)
@@ -60,6 +61,7 @@ def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
         finished = query.lastProgress["epoch"]
         until_epoch(query, finished + STEADY)
         progress = {p["epoch"]: p for p in query.recentProgress}
+        warmed = [e for e in query.events if isinstance(e, gw.events.KeyGroupsWarmed)]
         query.stop()
         ms = {e: p["durationMs"]["epoch"] for e, p in progress.items()}
         before = median(ms[e] for e in range(started - STEADY + 1, started + 1))
@@ -75,6 +77,9 @@ def live(source: Path, preload: int, work: Path) -> dict[str, Any]:
             "after_ms": after,
             "ratio": median(during) / before,
             "key_groups": state["keyGroups"],
+            "warmed_bytes": sum(e.state_bytes for e in warmed),
+            "peer_bytes": sum(e.peer_bytes for e in warmed),
+            "warmed_ms": sum(e.duration_ms for e in warmed),
         }
 
 

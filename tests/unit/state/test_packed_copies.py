@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,13 +10,12 @@ from tests.unit.state.key_tables import COUNTS, NUM_KEY_GROUPS, change, group_of
 
 from godwit.model.errors import MigrationError
 from godwit.state import packed_copies
+from godwit.state.local_state import LocalState
 from godwit.state.packed_copies import pack_copies, unpack_copies
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from godwit.state.local_state import LocalState
 
 HOMES = np.arange(NUM_KEY_GROUPS, dtype=np.int32) % 2
 ALL = np.arange(NUM_KEY_GROUPS)
@@ -65,6 +64,24 @@ def test_much_state_goes_in_several_packs(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_newer_already_stays(tmp_path: Path) -> None:
     change(state_in(tmp_path / "there"), 9, {"b": (7, 7.0)}, homes=HOMES)
     assert held(taken(tmp_path / "there", packed(tmp_path / "here")))["b"] == (7, 7.0)
+
+
+def test_a_change_that_comes_in_between_is_in_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, lane = source(tmp_path / "here"), state_in(tmp_path / "here")
+    take_up = LocalState.take_up
+
+    def and_then_a_lane_goes_on(self: LocalState, *arguments: Any) -> Any:
+        found = take_up(self, *arguments)
+        if self is state:
+            change(lane, 8, {"b": (80, 8.0)})
+        return found
+
+    monkeypatch.setattr(LocalState, "take_up", and_then_a_lane_goes_on)
+    there = taken(tmp_path / "there", list(pack_copies(state, ALL, run_id="run", state="sum")))
+    assert there.versions[OF_B] == 8
+    assert held(there)["b"] == (80, 8.0)
 
 
 def test_a_key_group_whose_writer_was_killed_is_not_sent(tmp_path: Path) -> None:
