@@ -1,8 +1,9 @@
 """The controller beside nobody controlling: ``python -m benchmarks.control ROW [--small]``.
 
 Rows: ``peers`` (no Spark, seconds), ``idle``, ``twice``, ``slow`` (two minutes each), ``shuffled``,
-``scale``, ``copies`` (up to five). Each prints a table of figures beside their targets, and appends
-it to a file of JSON lines. ``--small`` only shows that a row runs; its figures say nothing.
+``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each prints a table of figures beside their
+targets, and appends it to a file of JSON lines. ``--small`` only shows that a row runs; its figures
+say nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "twice": twice,
     "slow": slow,
     "shuffled": shuffled,
+    "shuffled-zipf-1": partial(shuffled, zipf=1.0),
     "scale": scale,
     "copies": copies,
 }
@@ -41,6 +43,7 @@ SMALL: dict[str, Callable[[], list[Figure]]] = {
     "twice": partial(twice, period_s=4.0),
     "slow": partial(slow, period_s=4.0),
     "shuffled": partial(shuffled, seconds=15.0),
+    "shuffled-zipf-1": partial(shuffled, seconds=15.0, zipf=1.0),
     "scale": partial(scale, keys=200_000, native=False),
     "copies": partial(copies, keys=200_000),
 }
