@@ -31,9 +31,9 @@ KEYS, ROWS = 60, 300
 PATIENCE_S = 150.0
 
 
-def rows_of(file: int) -> list[tuple[int, int]]:
-    """Rows of a file: every one has a number of its own, and each key sees them ascending."""
-    return [((file * 7 + i) % KEYS, file * ROWS + i) for i in range(ROWS)]
+def rows_of(part: int) -> list[tuple[int, int]]:
+    """Rows of a part: every one has a number of its own, and each key sees them ascending."""
+    return [((part * 7 + i) % KEYS, part * ROWS + i) for i in range(ROWS)]
 
 
 def in_order(
@@ -49,11 +49,19 @@ def in_order(
 
 
 class Feed:
-    """Puts a file into a directory every so often, until it is told to end."""
+    """Puts a file into a directory every so often, until it is told to end.
+
+    Attributes
+    ----------
+    parts
+        How many parts it has put.
+    every_s, parts_at_once
+        How often it puts a file, and how many parts that has.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.files, self.every_s = 0, 0.5
+        self.parts, self.every_s, self.parts_at_once = 0, 0.5, 1
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -65,21 +73,22 @@ class Feed:
 
     def _work(self) -> None:
         while not self._ending.wait(self.every_s):
-            rows = rows_of(self.files)
+            parts = range(self.parts, self.parts + self.parts_at_once)
+            rows = [row for part in parts for row in rows_of(part)]
             table = pa.table([[k for k, _ in rows], [n for _, n in rows]], schema=COLUMNS)
-            hidden = self._directory / f"_{self.files}"
+            hidden = self._directory / f"_{self.parts}"
             pq.write_table(table, hidden)
-            os.utime(hidden, (1.6e9 + self.files,) * 2)  # Spark orders files by their age
-            hidden.rename(self._directory / f"{self.files:05d}.parquet")
-            self.files += 1
+            os.utime(hidden, (1.6e9 + self.parts,) * 2)  # Spark orders files by their age
+            hidden.rename(self._directory / f"{self.parts:05d}.parquet")
+            self.parts += len(parts)
 
 
 def flow_of(
-    spark: SparkSession, directory: Path, sink: gw.sinks.Sink, row_s: float = 0.0, files: int = 1
+    spark: SparkSession, directory: Path, sink: gw.sinks.Sink, row_s: float = 0.0
 ) -> gw.Flow:
-    """Count the rows of every key, in order, each for some time; so many files an epoch at most."""
+    """Count the rows of every key, in order, and take some time for each."""
     flow = gw.Flow("scaled", num_key_groups=24)
-    reader = spark.readStream.schema("k int, number long").option("maxFilesPerTrigger", files)
+    reader = spark.readStream.schema("k int, number long").option("maxFilesPerTrigger", 1)
     keyed = flow.source("rows", reader.parquet(str(directory / "in"))).key_by("k")
     counted = keyed.process(
         partial(in_order, row_s), state=list, output="k int, n long, last long", name="counted"
@@ -152,7 +161,7 @@ def by_itself(cluster: LocalCluster, spark: SparkSession, directory: Path) -> di
     application = spark.sparkContext.applicationId
     (directory / "in").mkdir(parents=True)
     sink = gw.sinks.memory()
-    query = flow_of(spark, directory, sink, row_s=1e-3, files=4).start(
+    query = flow_of(spark, directory, sink, row_s=1e-3).start(
         checkpoint=directory / "ck",
         executors=3,
         executors_timeout_s=30,
@@ -171,7 +180,7 @@ def by_itself(cluster: LocalCluster, spark: SparkSession, directory: Path) -> di
     until(lambda: owning(2), "two executors")
     told["in"] = owners(query)
     told["processes"] = list(cluster.executor_pids(application))
-    feed.every_s = 0.1  # 3 s of work a second
+    feed.every_s, feed.parts_at_once = 1.2, 8  # 2 s of work a second
     until(lambda: owning(3), "three executors")
     told["out"] = owners(query)
     return told | end(query, feed, sink)
@@ -183,7 +192,7 @@ def end(query: gw.Query, feed: Feed, sink: Any) -> dict[str, Any]:
     query.processAllAvailable()
     query.stop()
     return {
-        "files": feed.files,
+        "parts": feed.parts,
         "rows": sorted(tuple(row.values()) for row in sink.table().to_pylist()),
         "events": [type(event).__name__ for event in query.events],
     }

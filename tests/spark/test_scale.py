@@ -51,9 +51,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return told
 
 
-def expected(files: int) -> list[list[int]]:
-    """Return key, number of rows and last row, by key, of a batch over the same files."""
-    every = [row for file in range(files) for row in rows_of(file)]
+def expected(parts: int) -> list[list[int]]:
+    """Return key, number of rows and last row, by key, of a batch over the same rows."""
+    every = [row for part in range(parts) for row in rows_of(part)]
     counts, last = Counter(k for k, _ in every), dict(every)
     return [[k, counts[k], last[k]] for k in sorted(counts)]
 
@@ -79,7 +79,7 @@ def test_from_two_to_three_to_two_executors_no_row_is_lost_and_none_comes_twice(
     assert happened["ScalingFailed"] == happened["ExecutorsMissing"] == 1
     assert happened["ExecutorRemoved"] == 1
     assert happened["ExecutorLost"] == happened["EpochAborted"] == 0
-    assert told["rows"] == expected(told["files"])
+    assert told["rows"] == expected(told["parts"])
 
 
 @on_a_cluster
@@ -98,7 +98,7 @@ def test_a_controller_gives_an_executor_back_and_gets_one_when_there_is_too_much
     assert happened["ScaledOut"] >= 1
     assert happened["ExecutorRemoved"] == happened["ExecutorsReturned"]
     assert happened["ExecutorLost"] == happened["EpochAborted"] == 0
-    assert told["rows"] == expected(told["files"])
+    assert told["rows"] == expected(told["parts"])
 
 
 def test_what_cannot_be_scaled_says_so_and_the_stream_goes_on(
