@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pack_copies", "unpack_copies"]
 
-_PACK_BYTES: Final = 16 * 2**20
+_PACK_BYTES: Final = 4 * 2**20
 """State in one pack, roughly: more would take more memory, and the table's lock for longer."""
 
 
