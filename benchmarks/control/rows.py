@@ -7,16 +7,20 @@ of those two runs. Every row has a time limit, and says figures beside their tar
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from benchmarks.control.figure import Figure
 from benchmarks.control.stream import Setup, fed_stream
 
 import godwit as gw
+from godwit.dataflow.hashing import hash_keys
 from godwit.model import events
+from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["idle", "shuffled", "slow", "twice"]
 
+_AHEAD = 2
+"""Epochs that were put before something changed, and come after it."""
 _WARM_UP = 5
 """First epochs, in which Spark compiles and starts its Python, count for nothing."""
 
@@ -59,39 +65,43 @@ def shuffled(seconds: float = 90.0, zipf: float = 0.5, keys: int = 10_000) -> li
 
 
 def twice(period_s: float = 10.0) -> list[Figure]:
-    """One executor holds twice its share when the stream begins."""
+    """Keys of one executor become twice as frequent, so that it has twice the others' share."""
     control = gw.Control(period=period_s, max_load_distance=0.05)
-    with fed_stream(Setup(), control, assignment=_twice_on_the_first) as fed:
-        fed.feed_until(lambda: len(fed.heard(events.LoadMeasured)) >= 5, 12 * period_s)
-        measured = fed.heard(events.LoadMeasured)
-        began = next((e.at_s for e in fed.heard(events.MigrationStarted)), 0.0)
-        ended = max((e.at_s for e in fed.heard(events.MigrationFinished)), default=0.0)
-        epochs = fed.epochs[_WARM_UP:]
-    before = [e.took_s for e in epochs if e.at_s < began]
-    meanwhile = [e.took_s for e in epochs if began <= e.at_s - e.took_s <= ended]
-    even = [n for n, e in enumerate(measured) if e.load_distance < 0.05]
+    with fed_stream(Setup(), control) as fed:
+        fed.feed_until(lambda: len(fed.epochs) >= _WARM_UP + 15, 90)
+        even = fed.epochs[_WARM_UP:]
+        fed.factors = _twice_the_keys_of("0", fed)
+        known, since = len(fed.heard(events.LoadMeasured)), len(fed.heard(events.MigrationStarted))
+        shifted_s = time.time()
+        fed.feed_until(lambda: len(fed.heard(events.LoadMeasured)) >= known + 5, 12 * period_s)
+        measured = [e.load_distance for e in fed.heard(events.LoadMeasured)[known:]]
+        started = [e.at_s for e in fed.heard(events.MigrationStarted)[since:]]
+        ended = max((e.at_s for e in fed.heard(events.MigrationFinished)), default=np.inf)
+        epochs = [e for e in fed.epochs if e.at_s - e.took_s > shifted_s]
+    began = min(started, default=np.inf)
+    uneven = [e.took_s for e in epochs if e.at_s < began][_AHEAD:]
+    meanwhile = [e.took_s for e in epochs if e.at_s > began and e.at_s - e.took_s < ended]
+    after = [e.took_s for e in epochs if e.at_s - e.took_s > ended]
+    worst = int(np.argmax(measured))
+    balanced = [n for n, distance in enumerate(measured) if n >= worst and distance < 0.05]
     return [
-        Figure(what="load distance before", value=measured[0].load_distance),
+        Figure(what="load distance at its worst", value=measured[worst]),
         Figure(
-            what="periods from the first that measured it to the first that is even",
-            value=min(even, default=99),
+            what="periods from there until it is under 5 %",
+            value=min(balanced, default=np.inf) - worst,
             target=2,
             good="at most",
         ),
+        Figure(what="load distance at the end", value=measured[-1], target=0.05, good="at most"),
         Figure(
-            what="load distance two periods later",
-            value=measured[min(2, len(measured) - 1)].load_distance,
-            target=0.05,
-            good="at most",
-        ),
-        Figure(
-            what="slowest epoch meanwhile / median before",
-            value=max(meanwhile, default=np.nan) / median(before or [np.nan]),
+            what="slowest epoch meanwhile / median of the uneven ones before",
+            value=max(meanwhile, default=np.nan) / median(uneven or [np.nan]),
             target=1.2,
             good="at most",
         ),
-        Figure(what="epochs before", value=len(before)),
-        Figure(what="epochs meanwhile", value=len(meanwhile)),
+        Figure(what="even epochs: median, s", value=median([e.took_s for e in even])),
+        Figure(what="uneven epochs: median, s", value=median(uneven or [np.nan])),
+        Figure(what="epochs afterwards: median, s", value=median(after or [np.nan])),
     ]
 
 
@@ -151,13 +161,13 @@ def _controller_cpu_s() -> float:
     return int(stat.split()[0]) / 1e9
 
 
-def _twice_on_the_first(even: gw.Assignment) -> gw.Assignment:
-    """Give the first executor twice the share of each of the others."""
-    names, number = even.executors, even.num_key_groups
-    shares = [2, *[1] * (len(names) - 1)]
-    ends = np.cumsum(shares) / sum(shares) * number
-    owners = np.searchsorted(ends, np.arange(number), side="right")
-    return even.moved({g: names[owner] for g, owner in enumerate(owners.tolist())})
+def _twice_the_keys_of(executor: str, fed: Fed) -> np.ndarray:
+    """Weigh the keys that an executor has now so that it gets twice the share of each other one."""
+    keys = pa.record_batch({"k": pa.array(np.arange(fed.setup.keys, dtype=np.int32))})
+    held = fed.query.assignment["totals"].key_groups(executor)
+    theirs = np.isin(key_groups_of(hash_keys(keys), fed.setup.key_groups), held)
+    share = theirs.mean()
+    return np.where(theirs, 2 * (1 - share) / (share * (fed.setup.executors - 1)), 1.0)
 
 
 def _throughput(epochs: Sequence[Epoch]) -> float:

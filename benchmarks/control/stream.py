@@ -27,7 +27,7 @@ from godwit.model import events
 from godwit.spark.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -84,6 +84,8 @@ class Fed:
         The query.
     work_dir
         Its directory; see `make_slow`.
+    factors
+        Shape ``(keys,)``: by what the share of each key is multiplied; ``None``: by nothing.
     """
 
     query: gw.Query
@@ -94,6 +96,7 @@ class Fed:
     told: list[events.Event] = field(default_factory=list)
     put: int = 0
     began_s: float = field(default_factory=time.monotonic)
+    factors: npt.NDArray[np.float64] | None = None
 
     def hear(self, event: events.Event) -> None:
         """Take note of an event."""
@@ -135,8 +138,8 @@ class Fed:
 
     def _put(self) -> None:
         setup = self.setup
-        chosen = self._shares().searchsorted(self.rng.random(setup.epoch_rows))
-        keys = self._shuffled()[chosen.clip(max=setup.keys - 1)]
+        keys = self._shares().searchsorted(self.rng.random(setup.epoch_rows))
+        keys = keys.clip(max=setup.keys - 1)
         values = np.arange(self.put * setup.epoch_rows, (self.put + 1) * setup.epoch_rows)
         hidden = self.work_dir / "in" / f"_{self.put}"
         pq.write_table(pa.table([keys.astype(np.int32), values], schema=_SCHEMA), hidden)
@@ -145,34 +148,20 @@ class Fed:
         self.put += 1
 
     def _shares(self) -> npt.NDArray[np.float64]:
-        weights = np.arange(1, self.setup.keys + 1, dtype=np.float64) ** -self.setup.zipf
-        return np.cumsum(weights / weights.sum())
-
-    def _shuffled(self) -> npt.NDArray[np.int64]:
-        """Which key has which share now."""
-        every_s = self.setup.shuffled_every_s
+        """Shape ``(keys,)``: the keys' shares of the rows now, added up."""
+        setup = self.setup
+        every_s = setup.shuffled_every_s
         turn = 0 if every_s is None else int((time.monotonic() - self.began_s) / every_s)
-        return np.random.default_rng(turn).permutation(self.setup.keys)
+        rank = np.random.default_rng(turn).permutation(setup.keys) + 1
+        weights = rank.astype(np.float64) ** -setup.zipf
+        if self.factors is not None:
+            weights *= self.factors
+        return np.cumsum(weights / weights.sum())
 
 
 @contextmanager
-def fed_stream(
-    setup: Setup,
-    control: gw.Control | None,
-    *,
-    assignment: Callable[[gw.Assignment], gw.Assignment] | None = None,
-) -> Iterator[Fed]:
-    """Start a stream on a cluster of its own; nothing of it is left afterwards.
-
-    Parameters
-    ----------
-    setup
-        What is streamed.
-    control
-        The controller, if there is to be one.
-    assignment
-        Makes of an even assignment the one to begin with.
-    """
+def fed_stream(setup: Setup, control: gw.Control | None) -> Iterator[Fed]:
+    """Start a stream on a cluster of its own; nothing of it is left afterwards."""
     work = Path(tempfile.mkdtemp(prefix="godwit-control-"))
     try:
         with LocalCluster(
@@ -191,16 +180,10 @@ def fed_stream(
                 name="totals",
             )
             flow.sink("nothing", counted, gw.sinks.noop())
-            names = [str(n) for n in range(setup.executors)]
-            even = gw.even_assignment(setup.key_groups, names, [setup.lanes] * setup.executors)
-            given: Mapping[str, gw.Assignment] = {
-                "totals": even if assignment is None else assignment(even)
-            }
             query = flow.start(
                 checkpoint=work / "checkpoint",
                 executors=setup.executors,
                 executors_timeout_s=180.0,
-                assignments=given,
                 control=control,
             )
             fed = Fed(query=query, work_dir=work, setup=setup, rng=np.random.default_rng(1))
