@@ -68,8 +68,7 @@ class _Ahead(OneProcess):
     """Executors send copies of an epoch that nobody has committed."""
 
     def _fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
-        states = self._instructor.states_of(order.component)
-        return {state: dict.fromkeys(asked.key_groups, 999) for state in states}
+        return {state: dict.fromkeys(asked.key_groups, 999) for state in order.states}
 
 
 def test_a_copy_ahead_of_what_is_committed_never_counts(tmp_path: Path) -> None:

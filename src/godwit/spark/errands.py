@@ -87,9 +87,10 @@ class Errands:
     def _hand_out(self) -> None:
         while (order := self._orders.get()) is not None:
             if isinstance(order, StartWarming) and order.peers:
-                sizes = self._conducting.view.components[order.component].transfers
+                component = self._conducting.view.components.get(order.component)
+                transfers = () if component is None else component.transfers  # regrouped since
                 with self._link_is_free:
-                    self._links.add(order, {t.key_group: t.state_bytes for t in sizes})
+                    self._links.add(order, {t.key_group: t.state_bytes for t in transfers})
             pool = self._pools.get(order.executor)
             if pool is None:
                 pool = self._pools[order.executor] = ThreadPoolExecutor(
@@ -147,7 +148,7 @@ class Errands:
                     asked.key_groups,
                     self._spark.sparkContext,
                 )
-                for state in self._instructor.states_of(order.component)
+                for state in order.states
             }
 
         return warm_states(
