@@ -71,7 +71,7 @@ def test_tables_that_do_not_stream_can_be_joined_with_and_looked_up_in(
             lambda d: d.withColumn("r", F.row_number().over(Window.partitionBy("k").orderBy("v"))),
             r"window functions.*rows of one epoch only.*process",
         ),
-        (lambda d: d.join(d.select("k", "ts"), "k"), r"joins two streams.*union them"),
+        (lambda d: d.join(d.select("k", "ts"), "k"), r"joins two streams.*join_newest"),
         (lambda d: d.withWatermark("ts", "1 minute"), r"sets a watermark.*Take withWatermark out"),
         (lambda d: d.groupBy("k").applyInPandas(lambda p: p, "k string"), "works on groups of row"),
         (lambda d: d.exceptAll(d.limit(0)), "counts rows|compares its rows"),
