@@ -30,7 +30,6 @@ __all__ = [
     "collect_set",
     "count",
     "first",
-    "kept_rows",
     "last",
     "max",
     "mean",
@@ -263,7 +262,10 @@ def collect_set(column: str, limit: int = 100) -> Aggregate:
 
 
 def kept_rows(*columns: str) -> Aggregate:
-    """Keep rows as they are, in order of arrival, for whoever makes something of them."""
+    """Keep rows as they are, in order of arrival, for operators that make something of them.
+
+    Not for users, to whom `process` gives rows; so it is not among the names that they see.
+    """
     return _BuiltIn(name="kept_rows", columns=columns, binder=bind_rows, takes=_ORDERED)
 
 
