@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,6 @@ import godwit as gw
 from godwit.spark.quiet_epochs import QuietEpochs
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -130,3 +130,47 @@ def test_every_epoch_gives_what_sparks_own_sessions_give(
     ours = {e: counted(rows_of(plain(t))) for e, t in sink.epochs.items() if e < 8 and t.num_rows}
     window = F.session_window("ts", "20 seconds")
     assert ours == native_epochs(inbox, window, "90 seconds", "append", tmp_path / "native")
+
+
+def test_windows_hold_every_row_once_while_key_groups_move(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """All key groups change places live, twice, while windows of four kinds are open."""
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns=COLUMNS)
+    rng = np.random.default_rng(3)
+    epochs = [
+        [
+            (f"k{rng.integers(0, 6)}", BASE + (e * 60 - int(rng.integers(0, 60))) * S, i)
+            for i in range(60)
+        ]
+        for e in range(9)
+    ]
+    flow = gw.Flow("moving", num_key_groups=16)
+    rows = flow.source("rows", inbox.stream(), event_time="ts", slack="1 minute")
+    kinds = {n: gw.tumbling(f"{n} minutes") for n in (1, 2, 3, 4)}
+    result = rows.key_by("k").window(*kinds.values(), name="w").compute(n=gw.count(), v=gw.sum("v"))
+    sink = gw.sinks.memory()
+    flow.sink("out", result, sink)
+    query = flow.start(checkpoint=tmp_path / "ck")
+    other = {"local-0": "local-1", "local-1": "local-0"}
+    for turn in range(3):
+        inbox.put(*epochs[3 * turn : 3 * turn + 3])
+        if turn:
+            current = query.assignment["w"]
+            plan = {g: other[current.executor(g)] for g in range(16)}
+            migration = query.migrate(plan, component="w", strategy="live")
+        query.processAllAvailable()
+        if turn:
+            assert migration.wait(120).outcome == "finished"
+    query.stop()
+    expected: dict[tuple[Any, ...], list[int]] = {}
+    newest = max(ts for part in epochs for _, ts, _ in part)
+    for k, ts, v in (row for part in epochs for row in part):
+        for minutes in kinds:
+            start = ts // (minutes * 60 * S) * minutes * 60 * S
+            expected.setdefault((k, start, start + minutes * 60 * S), []).append(v)
+    found = Counter(row for t in sink.epochs.values() for row in rows_of(plain(t)))
+    assert all(times == 1 for times in found.values())
+    over = {row[:3]: row[3:] for row in found}
+    due = {at: (len(vs), sum(vs)) for at, vs in expected.items() if at[2] <= newest - 60 * S}
+    assert {at: over[at] for at in due} == due
