@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
@@ -241,9 +242,10 @@ class EventDispatcher:
 
     def _give_up(self, name: str, error: Exception) -> None:
         del self._recorders[name]
-        _logger.warning(
-            "The %s of flow %r cannot be written and ends here: %s", name, self._name, error
-        )
+        with suppress(Exception):  # a log handler of the user's
+            _logger.warning(
+                "The %s of flow %r cannot be written and ends here: %s", name, self._name, error
+            )
 
     def _tell(self, event: Event) -> bool:
         self._record("event", event.to_dict())
@@ -263,14 +265,17 @@ class EventDispatcher:
             told = error_line(error)
         except Exception:  # noqa: BLE001  an error may not even be told
             told = kind
-        _logger.warning(
-            "A listener of flow %r raised %s on %s. It stays, and goes on hearing of events; "
-            "this is told once.",
-            self._name,
-            told,
-            type(event).__name__,
-            exc_info=error,
-        )
+        # Formatting a stack may fail (of an error that cannot be told, of a module that another
+        # thread reloads), and so may a log handler of the user's.
+        with suppress(Exception):
+            _logger.warning(
+                "A listener of flow %r raised %s on %s. It stays, and goes on hearing of events; "
+                "this is told once.",
+                self._name,
+                told,
+                type(event).__name__,
+                exc_info=error,
+            )
         if not isinstance(event, ListenerFailed):  # whose failure would be told of again
             self.emit(
                 ListenerFailed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,40 @@ def test_an_error_that_cannot_be_told_and_a_listener_that_exits_end_nothing() ->
     assert dispatcher.flush(PATIENCE_S)
     assert [f.error for f in failures(dispatcher)] == ["Unspeakable", "SystemExit"]
     assert heard[:2] == [0, 1]
+    dispatcher.close()
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError(record.name)
+
+    log, broken = logging.getLogger("godwit"), Broken()
+    dispatcher = EventDispatcher("q")
+    heard: list[int] = []
+
+    def raises(_: events.Event) -> None:
+        raise ValueError
+
+    class Full:
+        def add(self, kind: str, values: object) -> None:
+            raise OSError(kind)
+
+        def flush(self) -> None:
+            pass
+
+    dispatcher.keep("journal", Full())
+    dispatcher.add_listener(raises)
+    dispatcher.add_listener(lambda e: heard.append(e.epoch))
+    log.addHandler(broken)
+    try:
+        dispatcher.emit(event(0))
+        assert dispatcher.flush(PATIENCE_S)
+    finally:
+        log.removeHandler(broken)
+    assert dispatcher.flush(PATIENCE_S)  # the failure itself is told in a second round
+    assert heard == [0, 0]
+    assert [f.error for f in failures(dispatcher)] == ["ValueError"]
     dispatcher.close()
 
 
