@@ -17,36 +17,29 @@ cache of a committed version, are this project's own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.model.errors import EpochFailedError
 from godwit.state.changes import Changes, Contents
 from godwit.state.index import slots_for
-from godwit.state.room import capacity_for, grown_room, room_for
-from godwit.state.table_file import TableFile, blank_image, create_file, identity_of, open_file
+from godwit.state.room import grown_room
+from godwit.state.shared_table import KeyGroups, SharedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from pathlib import Path
+    import numpy.typing as npt
 
     from godwit.state.changes import EntryRange
     from godwit.state.column import Rows
-    from godwit.state.image import TableImage, Upserts
-    from godwit.state.schema import StateSchema
+    from godwit.state.image import Upserts
+    from godwit.state.table_file import TableFile
 
 __all__ = ["StateTable"]
 
-T = TypeVar("T")
-KeyGroups = npt.NDArray[np.int64]
-_COPIED_ROWS = 1 << 17  # at a time, so that making a table anew takes little memory
 
-
-class StateTable:
+class StateTable(SharedTable):
     """State of some key groups of one operator, in one file.
 
     Row numbers are good until the next `take_up`, `apply`, `replace` or `drop`.  Use from one
@@ -63,17 +56,6 @@ class StateTable:
     lock
         Makes this process, of all on this executor, the only one to write the table.
     """
-
-    def __init__(
-        self,
-        path: Path,
-        schema: StateSchema,
-        num_key_groups: int,
-        lock: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self.schema, self.num_key_groups = schema, num_key_groups
-        self._path, self._lock = path, lock
-        self._file: TableFile | None = None
 
     def take_up(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Look what the table holds by now; drop what is not whole.
@@ -298,12 +280,6 @@ class StateTable:
             image.marks[held] = 0
             self._compact(image)
 
-    def _compact(self, image: TableImage) -> None:
-        """Copy the table without its dead rows, once they are a good part of it."""
-        if 2 * image.live < image.used:
-            nothing = _nothing(image)
-            self._publish(self._guarded(lambda: self._copied(nothing, None)))
-
     # -- writing ------------------------------------------------------------------------------
 
     def _bring_in(self, changes: Changes, *, whole: bool = False) -> None:
@@ -357,110 +333,3 @@ class StateTable:
         image.versions[key_groups] = changes.epochs
         image.marks[key_groups] = 0
         return True
-
-    def _copied(
-        self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
-    ) -> TableFile:
-        """Copy what is alive into a new file with room for `upserts`, leaving key groups out."""
-        source = self._image
-        room = room_for(source, upserts, fresh)
-        new = create_file(
-            self._path.with_suffix(".new"),
-            self.schema,
-            self.num_key_groups,
-            capacity_for(room),
-            room,
-        )
-        try:
-            kept = (source.versions >= 0) & (source.marks == 0)
-            if left is not None:
-                kept[left] = False
-            rows = source.rows_of(kept)
-            new.grow(room, slots_for(max(len(rows) + len(upserts.hashes), 1)))
-            for first in range(0, len(rows), _COPIED_ROWS):
-                new.image.copy_rows(source, rows[first : first + _COPIED_ROWS])
-            new.image.versions[kept] = source.versions[kept]
-        except BaseException:
-            new.path.unlink(missing_ok=True)
-            raise
-        return new
-
-    def _publish(self, file: TableFile) -> None:
-        file.path.replace(self._path)
-        self._file = file
-
-    # -- what is there now --------------------------------------------------------------------
-
-    @property
-    def _image(self) -> TableImage:
-        """The table, or an empty one where there is no file."""
-        if self._file is None:
-            return blank_image(self.schema, self.num_key_groups)
-        return self._file.image
-
-    def _map(self) -> bool:
-        """Map the file that is there now; return whether it is whole."""
-        try:
-            stat = self._path.stat()
-        except FileNotFoundError:
-            self._file = None
-            return True
-        if self._file is None or identity_of(stat) != self._file.identity:
-            opened = open_file(self._path, self.schema, self.num_key_groups)
-            if opened is None or opened[0] is None:
-                return opened is None and self._map()
-            self._file = opened[0]
-        return self._file.is_whole and not self._file.image.damaged
-
-    def _settle(self) -> None:
-        """Under the lock: nobody alive writes, so what is marked or not whole goes."""
-        if not self._map():
-            self._discard()
-        image = self._image
-        if image.marks.any():
-            if (image.versions[image.marks == 0] < 0).all():
-                self._discard()
-                return
-            nothing = _nothing(image)
-            self._publish(self._guarded(lambda: self._copied(nothing, None)))
-
-    def _discard(self) -> None:
-        self._path.unlink(missing_ok=True)
-        self._file = None
-
-    def _is_marked(self, key_groups: KeyGroups) -> bool:
-        return bool(self._image.marks[key_groups].any())
-
-    def versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Versions as the file that is mapped has them; see `take_up`."""
-        return self._image.versions[key_groups]
-
-    def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
-        mask = np.zeros(self.num_key_groups, np.bool_)
-        mask[key_groups] = True
-        return mask
-
-    def _guarded(self, work: Callable[[], T]) -> T:
-        """Do `work`; if the file was damaged or cut short, see that nothing of it counts."""
-        file = self._file
-        problem, cause = "its file was cut short", None
-        try:
-            done = work()
-        except IndexError as error:
-            problem, cause = str(error), error
-            if file is not None:
-                file.image.damaged = True
-        else:
-            if file is None or file.is_whole:
-                return done
-        raise EpochFailedError(
-            f"Table {self._path} is damaged: {problem}",
-            remedy="It is discarded; the next attempt restores it from the checkpoint.",
-            path=str(self._path),
-        ) from cause
-
-
-def _nothing(image: TableImage) -> Upserts:
-    """Return no rows."""
-    none = np.empty(0, np.int64)
-    return image.gather(none)

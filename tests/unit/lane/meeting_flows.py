@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from tests.oracles.one_process import Fed, OneProcess, lane_operator
-from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+from tests.oracles.one_process import Fed
+from tests.unit.dataflow.conftest import FakeDataFrame
+from tests.unit.lane.timed_run import TIME, TimedRun
 
 from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.flow import LogicalFlow
-from godwit.dataflow.windows.operator import WindowedOperator
-from godwit.epoch.event_time import EventTimes, Times
-from godwit.lane.lane import LaneFlow
-from godwit.migration import EpochPlan
-from godwit.state.blocks import decode_batch, read_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["TIME", "Feed", "MeetingRun", "S"]
 
 S = 1_000_000
-TIME = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,7 @@ class Feed:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-class MeetingRun:
+class MeetingRun(TimedRun):
     """Lanes of one flow over several sources, in one process.
 
     Parameters
@@ -71,28 +66,9 @@ class MeetingRun:
         flow = LogicalFlow("flow", num_key_groups)
         frames: dict[str, Any] = {name: FakeDataFrame(feed.schema) for name, feed in feeds.items()}
         streams = {n: flow.source(n, frames[n], **feed.options) for n, feed in feeds.items()}
-        flow.sink("out", build(streams), FakeSink())
+        super().__init__(flow, build(streams), root, executors=executors)
         self.feeds = feeds
-        self.compiled = flow.compile(resolver(flow))
-        names = [operator.name for operator in self.compiled.operators]
-        self.lanes = LaneFlow(
-            num_key_groups=num_key_groups,
-            operators=tuple(
-                lane_operator(
-                    operator,
-                    index,
-                    tuple(
-                        (names.index(i.operator), i) for i in self.compiled.fed_by(operator.name)
-                    ),
-                    outputs=("out",) if operator.name == self.compiled.outputs[0].operator else (),
-                    left_out="late" if isinstance(operator, WindowedOperator) else "",
-                )
-                for index, operator in enumerate(self.compiled.operators)
-            ),
-        )
-        self._index = {name: index for index, name in enumerate(names)}
-        self.run = OneProcess(self.lanes, root, executors or {"a": 2})
-        self.times = self.run.event_times = EventTimes(self.compiled, None)
+        self._index = {o.name: index for index, o in enumerate(self.compiled.operators)}
 
     def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Run an epoch on rows of sources, two source partitions each; return what came out."""
@@ -115,43 +91,14 @@ class MeetingRun:
         self.record, self.reports = self.run.epoch(fed)
         return self.output("out")
 
-    def output(self, sink: str) -> list[tuple[Any, ...]]:
-        """Rows of the last epoch for a sink, moments as microseconds, sorted."""
-        found: list[tuple[Any, ...]] = []
-        for ref in self.record.outputs:
-            if ref.sink == sink:
-                batch = decode_batch(read_block(self.run.log.storage, ref.block))
-                columns = [
-                    (c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c).to_pylist()
-                    for c in batch.columns
-                ]
-                found += zip(*columns, strict=True)
-        return sorted(found, key=repr)
-
     @property
     def late(self) -> int:
         """Rows that were late in the last epoch."""
         return sum(o.arrivals.late for r in self.reports for o in r.operators)
 
-    def restart(self) -> None:
-        """Go on as a new run does: from the record alone."""
-        record = self.record
-        times = Times(watermarks=record.watermarks, newest=record.newest, closed=record.expired)
-        self.times = self.run.event_times = EventTimes(self.compiled, times)
-
     def held(self) -> int:
         """Entries of the last operator's state, gone ones too."""
         return len(self.run.held(len(self.lanes.operators) - 1))
-
-    def plan(self) -> dict[str, EpochPlan]:
-        """Component → how it would run now."""
-        plan = EpochPlan(
-            assignment=self.run.assignment,
-            suspended=self.run.suspended,
-            load=frozenset(),
-            consume=frozenset(),
-        )
-        return dict.fromkeys(self.times.components, plan)
 
     def suffer(self, rng: np.random.Generator) -> bool:
         """Let something happen between two epochs; return whether key groups are suspended."""

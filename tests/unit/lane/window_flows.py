@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from tests.oracles.one_process import OneProcess, lane_operator
-from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+from tests.unit.dataflow.conftest import FakeDataFrame
+from tests.unit.lane.timed_run import TIME, TimedRun, times_of
 
 from godwit.dataflow.flow import LogicalFlow
-from godwit.dataflow.windows.operator import WindowedOperator
-from godwit.epoch.event_time import EventTimes, Times
-from godwit.lane.lane import LaneFlow
-from godwit.migration import EpochPlan
-from godwit.state.blocks import decode_batch, read_block
-from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -22,9 +16,9 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.keyed_stream import KeyedStream
     from godwit.dataflow.stream import Stream
-    from godwit.state.records import CommitRecord
 
-TIME = pa.timestamp("us", tz="UTC")
+__all__ = ["ROWS", "TIME", "Row", "WindowedRun", "batch_of", "times_of"]
+
 ROWS = pa.schema([("k", pa.string()), ("ts", TIME), ("v", pa.int64())])
 
 Row = tuple[str, "int | None", int]
@@ -39,7 +33,7 @@ def batch_of(rows: Iterable[Row]) -> pa.RecordBatch:
     )
 
 
-class WindowedRun:
+class WindowedRun(TimedRun):
     """Lanes of one flow over one source with event time, in one process.
 
     Parameters
@@ -70,47 +64,7 @@ class WindowedRun:
         frame: Any = FakeDataFrame(columns)
         source = {"event_time": "ts", **source}
         stream = build(flow.source("rows", frame, **source).key_by(key))
-        flow.sink("out", stream, FakeSink())
-        self.compiled = flow.compile(resolver(flow))
-        names = [operator.name for operator in self.compiled.operators]
-        self.lanes = LaneFlow(
-            num_key_groups=num_key_groups,
-            operators=tuple(
-                lane_operator(
-                    operator,
-                    index,
-                    tuple(
-                        (names.index(given.operator), given)
-                        for given in self.compiled.fed_by(operator.name)
-                    ),
-                    outputs=("out",) if operator.name == self.compiled.outputs[0].operator else (),
-                    left_out="late" if isinstance(operator, WindowedOperator) else "",
-                )
-                for index, operator in enumerate(self.compiled.operators)
-            ),
-        )
-        if together:
-            self.compiled = self.compiled.under(
-                PhysicalPlan(components=(ComponentPlan(name="one", operators=tuple(names)),))
-            )
-        self.run = OneProcess(
-            self.lanes,
-            root,
-            executors or {"a": 2},
-            levels=[self.compiled.component_of(name).level for name in names],
-        )
-        self.times = self.run.event_times = EventTimes(self.compiled, None)
-
-    @property
-    def components(self) -> dict[str, Any]:
-        """Component → how it would run now."""
-        plan = EpochPlan(
-            assignment=self.run.assignment,
-            suspended=self.run.suspended,
-            load=frozenset(),
-            consume=frozenset(),
-        )
-        return dict.fromkeys(self.times.components, plan)
+        super().__init__(flow, stream, root, executors=executors, together=together)
 
     def epoch(self, *parts: Iterable[Row]) -> list[tuple[Any, ...]]:
         """Run an epoch, a source partition each; return the rows that came out, sorted."""
@@ -118,25 +72,3 @@ class WindowedRun:
         rows = {0: [batch_of(part).select(wanted) for part in parts]} if parts else {}
         self.record, self.reports = self.run.epoch(rows)
         return self.output("out")
-
-    def output(self, sink: str, *, ordered: bool = True) -> list[tuple[Any, ...]]:
-        """Rows of the last epoch for a sink, moments as microseconds; sorted, or as they came."""
-        found: list[tuple[Any, ...]] = []
-        for ref in self.record.outputs:
-            if ref.sink == sink:
-                batch = decode_batch(read_block(self.run.log.storage, ref.block))
-                columns = [
-                    (c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c).to_pylist()
-                    for c in batch.columns
-                ]
-                found += zip(*columns, strict=True)
-        return sorted(found, key=repr) if ordered else found
-
-    def restart(self) -> None:
-        """Go on as a new run does: from the record alone."""
-        self.times = self.run.event_times = EventTimes(self.compiled, times_of(self.record))
-
-
-def times_of(record: CommitRecord) -> Times:
-    """Event time as a record says it."""
-    return Times(watermarks=record.watermarks, newest=record.newest, closed=record.expired)
