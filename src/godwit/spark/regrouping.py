@@ -9,6 +9,7 @@ from godwit.dataflow.frames import user_call
 from godwit.dataflow.regrouping import checked_components
 from godwit.model.errors import MigrationError
 from godwit.spark.fusing import planned_regrouping, regrouping_of
+from godwit.spark.migrations import Asked
 from godwit.spark.plans import checked_bounds
 from godwit.spark.scalable import Scalable
 
@@ -24,46 +25,27 @@ if TYPE_CHECKING:
 __all__ = ["AskedRegrouping", "Regroupable"]
 
 
-class AskedRegrouping:
-    """A regrouping that was asked for."""
+class AskedRegrouping(Asked["EndRegrouping"]):
+    """A regrouping that was asked for.
+
+    Cancelled, it leaves the physical plan as it is, and what has moved for it where it is.
+
+    Attributes
+    ----------
+    plan
+        What it takes.
+    """
 
     def __init__(self, regrouping: str, plan: RegroupingPlan, conducting: Conducting) -> None:
-        self.id, self.plan, self._conducting = regrouping, plan, conducting
-
-    def __repr__(self) -> str:
-        return f"<Regrouping {self.id}: {'done' if self.done else 'under way'}>"
+        super().__init__(regrouping, conducting)
+        self.plan = plan
 
     @property
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self._conducting.ended_regrouping(self.id, 0) is not None
+    def _what(self) -> str:
+        return f"Regrouping {self.id}"
 
-    def wait(self, timeout: float | None = None) -> EndRegrouping:
-        """Wait for its end and return how it ended.
-
-        Parameters
-        ----------
-        timeout
-            Seconds.
-
-        Raises
-        ------
-        MigrationError
-            If it has not ended by then, or the query stopped first.
-        """
-        ended = self._conducting.ended_regrouping(self.id, timeout)
-        if ended is None:
-            raise MigrationError(
-                f"Regrouping {self.id} has not ended"
-                + ("." if timeout is None else f" after {timeout} s."),
-                remedy="Look at query.status and query.events: copies may still be warming.",
-            )
-        return ended
-
-    def cancel(self, reason: str = "cancelled by the user") -> None:
-        """End it: the physical plan stays as it is, and so does what has moved for it."""
-        with self._conducting.turn() as conductor:
-            conductor.cancel(self.id, reason)
+    def _ended(self, timeout_s: float | None) -> EndRegrouping | None:
+        return self._conducting.ended_regrouping(self.id, timeout_s)
 
 
 class Regroupable(Scalable):
