@@ -158,13 +158,7 @@ def main() -> None:
             for i, (program, source) in enumerate(parties):
                 done = measure(program, _input(given.inputs, source))
                 runs.setdefault(i, []).append(done)
-                ms = done.epoch_ms(skip=workload.skip)
-                print(
-                    f"  round {turn + 1}  {program:22s} {ms:9.0f} ms an epoch, "
-                    f"{done.epochs[-1]['rows'] / ms:8.0f} k rows/s, "
-                    f"peak {done.peak_bytes / 2**20:6.0f} MiB",
-                    flush=True,
-                )
+                done.tell(turn, done.epoch_ms(skip=workload.skip))
         summary = _summary(name, workload, runs)
         with given.json.open("a") as out:
             out.write(json.dumps(summary) + "\n")

@@ -38,6 +38,15 @@ class Measurement:
         """Median time of an epoch, without the first `skip`."""
         return median(e["ms"] for e in self.epochs[skip:])
 
+    def tell(self, turn: int, ms: float) -> None:
+        """Print a line about the run, of a round and with the time of an epoch."""
+        print(
+            f"  round {turn + 1}  {self.program:24s} {ms:9.0f} ms an epoch, "
+            f"{self.epochs[-1]['rows'] / ms:8.0f} k rows/s, "
+            f"peak {self.peak_bytes / 2**20:6.0f} MiB",
+            flush=True,
+        )
+
 
 def measure(
     program: str,

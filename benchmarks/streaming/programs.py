@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.streaming.inputs import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -58,9 +58,9 @@ def stream(spark: Any, source: str) -> Any:
     )
 
 
-def run_native(frame: Any, work: Path) -> list[dict[str, Any]]:
+def run_native(frame: Any, work: Path, mode: str = "update") -> list[dict[str, Any]]:
     query = (
-        frame.writeStream.outputMode("update")
+        frame.writeStream.outputMode(mode)
         .format("noop")
         .option("checkpointLocation", str(work / "checkpoint"))
         .start()
@@ -240,15 +240,16 @@ PROGRAMS: dict[str, Callable[[str, Path], list[dict[str, Any]]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("program", choices=sorted(PROGRAMS))
+def run_one_of(programs: Mapping[str, Callable[[str, Path], list[dict[str, Any]]]]) -> None:
+    """Run the program that the command line names, and print what it measured."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", choices=sorted(programs))
     parser.add_argument("input")
     parser.add_argument("work", type=Path)
     given = parser.parse_args()
-    measured = PROGRAMS[given.program](given.input, given.work)
+    measured = programs[given.program](given.input, given.work)
     print("MEASURED " + json.dumps(measured), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_one_of(PROGRAMS)

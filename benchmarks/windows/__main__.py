@@ -95,13 +95,7 @@ def main() -> None:
                 )
                 done = measure(program, source, module="benchmarks.windows.programs")
                 runs.setdefault(program, []).append(done)
-                ms = steady_ms(done)
-                print(
-                    f"  round {turn + 1}  {program:24s} {ms:9.0f} ms an epoch, "
-                    f"{done.epochs[-1]['rows'] / ms:8.0f} k rows/s, "
-                    f"peak {done.peak_bytes / 2**20:6.0f} MiB",
-                    flush=True,
-                )
+                done.tell(turn, steady_ms(done))
         with given.json.open("a") as out:
             out.write(json.dumps(summary(name, row, runs)) + "\n")
 

@@ -6,17 +6,21 @@ Spark's own ``triggerExecution`` for native queries and for Godwit alike.
 
 from __future__ import annotations
 
-import argparse
-import json
 from functools import partial, reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.streaming.programs import ROCKSDB, epochs_of, session
+from benchmarks.streaming.programs import (
+    ROCKSDB,
+    epochs_of,
+    run_native,
+    run_one_of,
+    session,
+)
 from benchmarks.windows.inputs import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 FOUR = ("5 minutes", "10 minutes", "15 minutes", "20 minutes")
 GAP = "30 seconds"
@@ -31,19 +35,6 @@ _STORES = {
 
 def rows_of(spark: Any, source: str) -> Any:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
-
-
-def run_native(frame: Any, work: Path, mode: str = "append") -> list[dict[str, Any]]:
-    query = (
-        frame.writeStream.outputMode(mode)
-        .format("noop")
-        .option("checkpointLocation", str(work))
-        .start()
-    )
-    query.processAllAvailable()
-    progress = query.recentProgress
-    query.stop()
-    return epochs_of(progress)
 
 
 def _in_windows(rows: Any, window: Any) -> Any:
@@ -63,10 +54,10 @@ def native_windows(
     every = [_in_windows(rows_of(spark, source), sf.window("ts", length)) for length in lengths]
     if one_stream:
         united = reduce(lambda a, b: a.unionByName(b), every)
-        found = run_native(united, work / "checkpoint")
+        found = run_native(united, work, "append")
         # Every branch reads the source; the rows of an epoch are those of one.
         return [{**epoch, "rows": epoch["rows"] // len(lengths)} for epoch in found]
-    runs = [run_native(frame, work / f"checkpoint-{i}") for i, frame in enumerate(every)]
+    runs = [run_native(frame, work / str(i), "append") for i, frame in enumerate(every)]
     return [{**of[0], "ms": sum(epoch["ms"] for epoch in of)} for of in zip(*runs, strict=True)]
 
 
@@ -74,7 +65,7 @@ def native_sessions(source: str, work: Path, *, store: str) -> list[dict[str, An
     from pyspark.sql import functions as sf
 
     rows = rows_of(session(**_STORES[store]), source)
-    return run_native(_in_windows(rows, sf.session_window("ts", GAP)), work / "checkpoint")
+    return run_native(_in_windows(rows, sf.session_window("ts", GAP)), work, "append")
 
 
 def native_timers(source: str, work: Path) -> list[dict[str, Any]]:
@@ -106,7 +97,7 @@ def native_timers(source: str, work: Path) -> list[dict[str, Any]]:
     frame = rows.groupBy("key").transformWithState(
         Remind(), "key string, n long", "append", "EventTime"
     )
-    return run_native(frame, work / "checkpoint")
+    return run_native(frame, work, "append")
 
 
 def run_godwit(
@@ -176,15 +167,5 @@ PROGRAMS: dict[str, Callable[[str, Path], list[dict[str, Any]]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("program", choices=sorted(PROGRAMS))
-    parser.add_argument("input")
-    parser.add_argument("work", type=Path)
-    given = parser.parse_args()
-    measured = PROGRAMS[given.program](given.input, given.work)
-    print("MEASURED " + json.dumps(measured), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run_one_of(PROGRAMS)
