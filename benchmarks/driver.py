@@ -110,7 +110,7 @@ class Driver:
         self.flow, self.root, self.took_ms = flow, root, dict[str, float]()
         layouts = {
             o.name: (
-                EntryLayout(name=o.name, schema=o.schema),
+                {s.state: EntryLayout(name=str(s), schema=o.schema) for s in o.states},
                 WaitingLayout(operator=o.name, schema=o.waiting),
             )
             for o in flow.operators

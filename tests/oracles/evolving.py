@@ -206,7 +206,7 @@ class Runtime:
         log = CommitLog.open_read_only(self.storage)
         found: dict[str, dict[str, Any]] = {}
         for operator in self.flow.operators:
-            layout = self.taken_up.layouts[operator.name][0]
+            layout = self.taken_up.layouts[operator.name][0][operator.states[0].state]
             of: dict[str, Any] = {}
             for key_group in range(NUM_KEY_GROUPS):
                 rows = read_chain(

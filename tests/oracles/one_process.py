@@ -69,7 +69,10 @@ def lane_operator(
         feeds=feeds,
         outputs=tuple(_staged(name) for name in outputs),
         left_out=_staged(left_out) if left_out else None,
-        state=EntryLayout(name=operator.name, schema=operator.schema),
+        states={
+            state.state: EntryLayout(name=str(state), schema=operator.schema_of(state.state))
+            for state in operator.states
+        },
         waiting=WaitingLayout(operator=operator.name, schema=operator.waiting),
     )
 
@@ -354,7 +357,7 @@ class OneProcess:
             rows = read_chain(
                 self.log.storage,
                 self.log.chains.chain(state, key_group),
-                member.state,
+                member.states[state.state],
                 cache=cache,
             )
             keys = zip(*(column.to_pylist() for column in rows.keys.columns), strict=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.state.flow_changes import FlowChanges
     from godwit.state.records import SegmentRef
 
-    Layouts: TypeAlias = Mapping[str, tuple[EntryLayout, WaitingLayout]]
+    Layouts: TypeAlias = Mapping[str, tuple[Mapping[str, EntryLayout], WaitingLayout]]
 
 __all__ = ["Layouts", "flow_version", "layouts_of"]
 
@@ -52,11 +52,10 @@ def flow_version(flow: CompiledFlow) -> FlowVersion:
 
 
 def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVersion:
-    description = operator.describe_state()
     return OperatorVersion(
         kind=operator.kind,
         keys=columns_of(operator.keys),
-        states={state.state: description for state in operator.states},
+        states=operator.describe_states(),
         waiting=columns_of(operator.waiting),
         formerly=flow.formerly.get(operator.name, ""),
         named=operator.name not in flow.unnamed,
@@ -64,7 +63,7 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
 
 
 def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:
-    """Give operator → how its state, and the rows that wait for it, are read.
+    """Give operator → how each of its states, and the rows that wait for it, are read.
 
     Parameters
     ----------
@@ -83,7 +82,12 @@ def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChange
     before = {new: old for old, new in changes.renamed.items()}
     return {
         operator.name: (
-            _state_layout(operator, before.get(operator.name, operator.name), log),
+            {
+                state.state: _state_layout(
+                    operator, state, before.get(operator.name, operator.name), log
+                )
+                for state in operator.states
+            },
             _waiting_layout(operator, before.get(operator.name, operator.name), log),
         )
         for operator in flow.operators
@@ -91,13 +95,14 @@ def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChange
     }
 
 
-def _state_layout(operator: KeyedOperator, before: str, log: CommitLog | None) -> EntryLayout:
-    (state,) = operator.states
+def _state_layout(
+    operator: KeyedOperator, state: StateId, before: str, log: CommitLog | None
+) -> EntryLayout:
     former: dict[int, Former] = {}
     if log is not None:
         stored = StateId(before, state.state)
         former = _former(operator, stored, log, log.chains.flows_of(stored))
-    return EntryLayout(name=str(state), schema=operator.schema, former=former)
+    return EntryLayout(name=str(state), schema=operator.schema_of(state.state), former=former)
 
 
 def _former(
@@ -115,8 +120,9 @@ def _former(
                 state=str(stored),
                 flow=flow,
             )
-        upgrade = operator.upgrade_from(description)
-        if upgrade is not None or description.columns != columns_of(operator.schema.values):
+        upgrade = operator.upgrade_state_from(stored.state, description)
+        today = columns_of(operator.schema_of(stored.state).values)
+        if upgrade is not None or description.columns != today:
             found[flow] = Former(columns=description.columns, upgrade=upgrade)
     return found
 

@@ -141,8 +141,20 @@ class KeyedOperator(ABC):
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """What it keeps: at present one state, of one entry a key."""
+        """What it keeps: one state, unless the user has named several."""
         return (StateId(self.name, _STATE),)
+
+    def schema_of(self, state: str) -> StateSchema:  # noqa: ARG002
+        """Columns of one of its states."""
+        return self.schema
+
+    def describe_states(self) -> dict[str, StateDescription]:
+        """Say what each of its states looks like."""
+        return {_STATE: self.describe_state()}
+
+    def upgrade_state_from(self, state: str, stored: StateDescription) -> StateUpgrade | None:  # noqa: ARG002
+        """Say how one of its states becomes today's; as `upgrade_from`."""
+        return self.upgrade_from(stored)
 
     @property
     def waiting(self) -> pa.Schema:

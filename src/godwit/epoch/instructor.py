@@ -45,7 +45,7 @@ class Instructor:
     log
         The checkpoint's commits; its chains are read under its lock.
     layouts
-        Operator → how its state is read.
+        Operator → how its states are read.
     settings
         As the user gave them.
     on_loss
@@ -85,7 +85,7 @@ class Instructor:
 
     def layout_of(self, state: StateId) -> EntryLayout:
         """How a state is read from the checkpoint."""
-        return self._layouts[state.operator][0]
+        return self._layouts[state.operator][0][state.state]
 
     def epoch(
         self,

@@ -61,15 +61,15 @@ class LaneOperator:
         What takes its output: (index of the operator fed, maps on the way, its input).
     outputs, left_out
         Sinks that take its output and want rows, and the one of the rows that it leaves out.
-    state, waiting
-        How its state, and rows that wait for it, are read from the checkpoint.
+    states, waiting
+        How its states, by name, and rows that wait for it are read from the checkpoint.
     """
 
     index: int
     operator: KeyedOperator
     feeds: tuple[tuple[int, UpstreamInput], ...]
     outputs: tuple[StagedSink, ...]
-    state: EntryLayout
+    states: Mapping[str, EntryLayout]
     waiting: WaitingLayout
     left_out: StagedSink | None = None
 
@@ -93,7 +93,7 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
     flow
         The flow.
     layouts
-        Operator → how its state and the rows that wait for it are read.
+        Operator → how its states and the rows that wait for it are read.
     sinks
         What the sinks that want rows give to lanes, once they are open.
     """
@@ -115,7 +115,7 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
                     (staged.get(o.name) for o in flow.outputs_of(operator.name) if o.left_out),
                     None,
                 ),
-                state=layouts[operator.name][0],
+                states=layouts[operator.name][0],
                 waiting=layouts[operator.name][1],
             )
             for index, operator in enumerate(flow.operators)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,16 +25,15 @@ from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.sessions import settle_sessions
 from godwit.lane.settling import settle
+from godwit.lane.states import LaneStates
 from godwit.lane.timers import next_due, with_due_keys
 from godwit.lane.waiting import set_aside, with_waiting
 from godwit.lane.window_meter import WindowMeter
 from godwit.lane.windows import window_output
 from godwit.lane.wire import unpack_arrivals
 from godwit.model.errors import EpochFailedError
-from godwit.model.per_key_group import PerKeyGroup
 from godwit.state.changes import EntryRange
 from godwit.state.entries import StateRows
-from godwit.state.hydration import Hydration, recover_chains
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +77,6 @@ def run_operator(
     for header, _ in arrived:
         rows_in[header.given] = rows_in.get(header.given, 0) + header.rows
     arrived = [(h, p) for h, p in arrived if not (h.is_arrivals or h.is_left_out)]
-    (state,) = told.states  # an operator of several would be processed in another way
     num_key_groups = len(told.places)
     mine = told.places == report.place
     suspended = told.suspended
@@ -95,38 +92,22 @@ def run_operator(
     clock.lap("decode")
 
     lane = instruction.places[report.place].lane
-    hydration = Hydration(
-        local=store.state(str(state.state), operator.schema, num_key_groups),
-        layout=member.state,
-        homes=np.full(num_key_groups, lane, np.int32),
-        storage=instruction.storage,
-        segments=state.segments,
-        snapshots=state.snapshots,
-        floor=state.floor,
-        load=told.load,
-        recover=partial(
-            recover_chains, instruction.storage, state.recorded_as, instruction.epoch - 1
-        ),
-    )
     here = mine & ~suspended
+    states = LaneStates.of(member, told, instruction, store, lane=lane, here=here)
     due = told.resumed & here
-    to_snapshot = np.zeros(num_key_groups, np.bool_)
-    to_snapshot[list(state.to_snapshot)] = True
-    to_snapshot &= here
     everything = operator.complete or closes or told.time.due
-    needed = here if everything else (touched & ~suspended) | due | to_snapshot
+    needed = here if everything else (touched & ~suspended) | due
     meter = WindowMeter(operator, told.time)
     with meter.writing():
-        cold = hydration.bring_forward(needed, here)
+        cold = states.bring_forward(needed, here)
     gone = None
     if (closes or told.time.due) and cold.any():
         raise _cold(operator.name, cold)
     if windowed is not None:
         gone = EntryRange(column=windowed.pane_position, end=windowed.gone_before(told.time.closed))
-        hydration.local.expire(np.flatnonzero(here), gone)
+        states.only[1].expire(np.flatnonzero(here), gone)
     clock.lap("apply")
-    snapshot = np.flatnonzero(to_snapshot & ~cold)
-    _write_snapshots(state.state, hydration.local, snapshot, files, gone)
+    states.write_snapshots(cold, files, gone)
     clock.lap("snapshot")
 
     waits = suspended | cold
@@ -138,13 +119,14 @@ def run_operator(
         rows = with_waiting(rows, resuming, told.waiting, member.waiting, instruction.storage)
     clock.lap("wait")
 
-    local, advanced = hydration.local, None
+    state, local = states.only
+    advanced = None
     settles = isinstance(operator, SessionCompute | SettlingOperator)
     if settles:
         advanced = _settle(
             rows.numbered(instruction.epoch),
             told=told.time,
-            state=state.state,
+            state=state,
             local=local,
             here=np.flatnonzero(here),
             files=files,
@@ -156,7 +138,7 @@ def run_operator(
             rows,
             meter=meter,
             told=told.time,
-            state=state.state,
+            state=state,
             local=local,
             here=np.flatnonzero(here),
             files=files,
@@ -169,7 +151,7 @@ def run_operator(
             load=KeyGroupLoad.none() if advanced is None else advanced.load,
             waited=waited.tolist(),
             consumed=resuming.tolist(),
-            versions={state.state: _versions(local, np.flatnonzero(here))},
+            versions=states.versions(here),
             arrivals=found,
             next_due=next_due(
                 operator,
@@ -338,27 +320,6 @@ def _load(groups: Groups, cpu_ms: float, made: Advance) -> KeyGroupLoad:
         cpu_ms=own_ms + shared_ms,
         busy_ms=shared_ms + (own_ms if made.busy_ms is None else made.busy_ms),
     )
-
-
-def _versions(local: LocalState, here: KeyGroups) -> PerKeyGroup:
-    """Version of every key group of this lane that the executor holds now."""
-    versions = local.versions[here]
-    held = versions >= 0
-    return PerKeyGroup(here[held], versions[held])
-
-
-def _write_snapshots(
-    state: StateId,
-    local: LocalState,
-    key_groups: KeyGroups,
-    files: LaneFiles,
-    gone: EntryRange | None,
-) -> None:
-    if key_groups.size:
-        versions = local.versions[key_groups]
-        of = dict(zip(key_groups.tolist(), versions.tolist(), strict=True))
-        live = None if gone is None else gone.rest
-        files.snapshots(state, of, local.scan(key_groups, live))
 
 
 def _cold(operator: str, cold: npt.NDArray[np.bool_]) -> EpochFailedError:

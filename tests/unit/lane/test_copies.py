@@ -36,7 +36,7 @@ def warm(run: OneProcess, store: LocalStore, key_groups: list[int], floor: int) 
         store,
         key_groups,
         told(run, floor),
-        layout=run.flow.operators[0].state,
+        layout=run.flow.operators[0].states["state"],
         storage=run.log.storage,
         committed=run.log.latest_epoch,
         lanes=2,
