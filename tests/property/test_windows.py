@@ -75,7 +75,10 @@ def test_windows_hold_what_plain_python_says_whatever_happens(
     specs = [Hopping(window=TimeWindow(length_us=n, every_us=e, offset_us=o)) for n, e, o in kinds_]
 
     def build(keyed: KeyedStream) -> Stream:
-        return keyed.window(*specs, late=_sink()).compute(n=gw.count(), v=gw.sum("v"))
+        windows = keyed.window(
+            *specs, late=_sink(), consolidate="apart" if seed % 2 else "together"
+        )
+        return windows.compute(n=gw.count(), v=gw.sum("v"))
 
     with tempfile.TemporaryDirectory() as root:
         executors = {"a": 2, "b": 1}

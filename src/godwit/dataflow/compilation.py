@@ -54,6 +54,7 @@ from godwit.dataflow.windows.binding import (
     insist_on_moments,
     windowed_operator,
 )
+from godwit.dataflow.windows.in_two import in_two
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.model.errors import InvalidFlowError
 
@@ -89,7 +90,7 @@ class _Compilation:
         levels = levels_of(self.flow.operators)
         timed = tuple(self.timed_input(given) for name in names for given in inputs[name])
         self.insist_on_watermarks(timed)
-        return CompiledFlow(
+        whole = CompiledFlow(
             name=self.flow.name,
             num_key_groups=self.flow.num_key_groups,
             sources=tuple(self.flow.sources),
@@ -106,6 +107,8 @@ class _Compilation:
                 name: time for name, time in self.flow.event_times.items() if name in self.timed
             },
         )
+        nodes = self.flow.operators
+        return in_two(whole, [n.name for n in nodes if isinstance(n, WindowedNode) and n.apart])
 
     def timed_input(self, given: Input) -> Input:
         """Add the column of event time, where an operator behind the source counts on it."""

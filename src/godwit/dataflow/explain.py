@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.naming import RESERVED_PREFIX, function_name
 from godwit.dataflow.operator import MergeableOperator
+from godwit.dataflow.windows.in_two import ComputePart, ConsolidatePart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,7 +100,8 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
     yield from _labelled("key", [_columns(operator.keys)])
     exchanges = [_exchange(flow, given, operator) for given in inputs]
     yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
-    yield from _labelled("state", [_columns(operator.schema.values)])
+    none = isinstance(operator, ConsolidatePart)
+    yield from _labelled("state", ["none" if none else _columns(operator.schema.values)])
     yield from _labelled("kind", [_kind(operator)])
     yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
     consumers = [_sink(output) for output in flow.outputs_of(operator.name)]
@@ -130,13 +132,15 @@ def _exchange(flow: CompiledFlow, given: Input, operator: KeyedOperator) -> str:
 def _kind(operator: KeyedOperator) -> str:
     if isinstance(operator, MergeableOperator):
         return "stateful and flexible: its state can be made of partial states"
+    if isinstance(operator, ConsolidatePart):
+        return "stateless and rigid: partial states of a key have to come together"
     return "stateful and rigid: rows have to come to their state"
 
 
 def _emits(operator: KeyedOperator) -> str:
     if operator.complete:
         return "all keys, in every epoch"
-    if isinstance(operator, MergeableOperator):
+    if isinstance(operator, MergeableOperator) and not isinstance(operator, ComputePart):
         return "keys that changed in the epoch"
     return operator.emits
 

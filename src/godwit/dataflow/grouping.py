@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from godwit.dataflow.compiled import Component, UpstreamInput
 from godwit.dataflow.naming import listing
 from godwit.dataflow.operator import MergeableOperator
+from godwit.dataflow.windows.in_two import ConsolidatePart
 from godwit.model.errors import InvalidPlanError
 
 if TYPE_CHECKING:
@@ -40,18 +41,22 @@ def keeps_keys(sender: KeyedOperator, given: UpstreamInput) -> bool:
 
     A function of the user's may give rows other keys; then only looking at them tells.
     """
-    return isinstance(sender, MergeableOperator) and not given.maps
+    makes_keys = isinstance(sender, MergeableOperator | ConsolidatePart)
+    return makes_keys and not given.maps
 
 
 def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     """Return the inputs whose rows surely stay in their lane, if both operators share a component.
 
-    Both are keyed by the same columns, and no function of the user's stands between.
+    Both are keyed by the same columns, and no function of the user's stands between.  Windows that
+    the user wants consolidated apart are left so.
     """
     found = []
     for operator in flow.operators:
         for given in flow.fed_by(operator.name):
             receiver = flow.operator(given.operator)
+            if isinstance(receiver, ConsolidatePart):
+                continue
             if keeps_keys(operator, given) and operator.keys.equals(receiver.keys):
                 found.append(given)
     return tuple(found)

@@ -227,6 +227,8 @@ class KeyedStream:
         time: str | None = None,
         output: Literal["append", "update"] = "append",
         late: Any = None,
+        share: Literal["measured", "always", "never"] = "measured",
+        consolidate: Literal["together", "apart"] = "together",
         name: str | None = None,
         formerly: str | None = None,
     ) -> WindowedStream:
@@ -246,6 +248,12 @@ class KeyedStream:
         late
             Sink of the rows that are left out: too late for every window, too far ahead of the
             clock, or without an event time. They are counted in any case.
+        share
+            Whether windows that overlap share panes (``"always"``), have a state each
+            (``"never"``), or either, as costs come out while the query runs.
+        consolidate
+            ``"together"``: one operator keeps panes and merges them into windows. ``"apart"``: it
+            is two, of two components, between which there is an exchange. Only for `compute`.
         name, formerly
             As of `compute`; they stand here so that results may have any name.
 
@@ -260,7 +268,15 @@ class KeyedStream:
         >>> hourly.compute(mean=gw.mean("arr_delay"), flights=gw.count())  # doctest: +SKIP
         """
         return WindowedStream.of(
-            self, windows, time=time, output=output, late=late, name=name, formerly=formerly
+            self,
+            windows,
+            time=time,
+            output=output,
+            late=late,
+            share=share,
+            consolidate=consolidate,
+            name=name,
+            formerly=formerly,
         )
 
     @user_call

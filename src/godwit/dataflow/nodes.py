@@ -157,6 +157,10 @@ class WindowedNode:
         Whether windows are emitted as they grow, and not when they are over.
     late
         Sink of the rows that are left out, if any.
+    share
+        Whether windows that overlap share panes; ``None``: as measured costs say.
+    apart
+        Whether partials are consolidated by an operator of its own.
     aggregates
         Name of the result → aggregate; empty where there is a function.
     function, output
@@ -175,6 +179,8 @@ class WindowedNode:
     aggregates: Mapping[str, Aggregate]
     function: Callable[..., Any] | None = None
     output: pa.Schema | None = None
+    share: bool | None = None
+    apart: bool = False
     formerly: str = ""
     named: bool = True
 

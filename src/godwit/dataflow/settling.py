@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.groups import Groups
     from godwit.dataflow.operator import Advance, Step
     from godwit.dataflow.windows.moments import OperatorTime
+    from godwit.dataflow.windows.operator import Closed
     from godwit.state.changes import Contents, EntryRange
     from godwit.state.evolution import StateUpgrade
 
@@ -63,12 +64,15 @@ class Settled:
         Entries to write, ordered by key group, and the key group of each.
     output
         Rows of the operator's ``output`` schema.
+    closed
+        What closing windows took, where that is measured.
     """
 
     groups: Groups
     changed: StateRows
     key_groups: npt.NDArray[np.int32]
     output: pa.RecordBatch
+    closed: Closed | None = None
 
     @classmethod
     def of(
@@ -80,6 +84,7 @@ class Settled:
         values: pa.RecordBatch,
         output: pa.RecordBatch,
         removed: npt.NDArray[np.bool_] | None = None,
+        closed: Closed | None = None,
     ) -> Settled:
         """Put entries in order.
 
@@ -105,6 +110,7 @@ class Settled:
             ),
             key_groups=groups.key_groups[key],
             output=output,
+            closed=closed,
         )
 
 

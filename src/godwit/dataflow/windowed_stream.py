@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from godwit.dataflow.call_checks import (
     check_aggregate,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WindowedStream"]
 
+_SHARES: Final[dict[str, bool | None]] = {"measured": None, "always": True, "never": False}
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class WindowedStream:
@@ -45,6 +47,8 @@ class WindowedStream:
     time: str | None
     update: bool
     late: Any
+    share: bool | None
+    apart: bool
     name: str | None
     formerly: str | None
 
@@ -57,6 +61,8 @@ class WindowedStream:
         time: str | None,
         output: Literal["append", "update"],
         late: Any,
+        share: Literal["measured", "always", "never"],
+        consolidate: Literal["together", "apart"],
         name: str | None,
         formerly: str | None,
     ) -> WindowedStream:
@@ -93,6 +99,31 @@ class WindowedStream:
                 remedy="Two sessions may become one, so what came out would have to be taken back; "
                 "leave output= out.",
             )
+        if share not in _SHARES:
+            raise InvalidFlowError(
+                f"{where} has share={share!r}.",
+                remedy=f"{did_you_mean(str(share), list(_SHARES))}Give 'always' (windows that "
+                "overlap share panes), 'never' (each has a state of its own) or 'measured'.",
+            )
+        if share == "never" and output == "update":
+            raise InvalidFlowError(
+                f"{where} has share='never' and output='update'.",
+                remedy="Windows that come out as they grow are made of panes; leave share= out.",
+            )
+        if consolidate not in ("together", "apart"):
+            raise InvalidFlowError(
+                f"{where} has consolidate={consolidate!r}.",
+                remedy=f"{did_you_mean(str(consolidate), ['together', 'apart'])}Give 'together' "
+                "(one operator) or 'apart' (two, of which the first can be migrated without "
+                "moving state).",
+            )
+        if consolidate == "apart" and (sessions or output == "update"):
+            raise InvalidFlowError(
+                f"{where} has consolidate='apart' and "
+                + ("a session." if sessions else "output='update'."),
+                remedy="Only windows of fixed lengths that come out once, when they are over, are "
+                "made of partial states; leave consolidate= out.",
+            )
         for option, value in (("time", time), ("name", name)):
             if value is not None and not isinstance(value, str):
                 raise InvalidFlowError(
@@ -113,6 +144,8 @@ class WindowedStream:
             time=time,
             update=output == "update",
             late=late,
+            share=_SHARES[share],
+            apart=consolidate == "apart",
             name=name,
             formerly=formerly,
         )
@@ -184,6 +217,13 @@ class WindowedStream:
                 remedy="A function is called when its window is over: leave output= of window out.",
                 operator=name,
             )
+        if self.apart:
+            raise InvalidFlowError(
+                f"Operator {name!r} has a function, and consolidate='apart'.",
+                remedy="A function needs all rows of its window, and nothing says how to merge "
+                "what it would make of some: leave consolidate= of window out.",
+                operator=name,
+            )
         if output is None:
             raise InvalidFlowError(
                 f"Operator {name!r} has no output columns.",
@@ -204,6 +244,8 @@ class WindowedStream:
                 time=self.time,
                 update=self.update,
                 late=self.late,
+                share=self.share,
+                apart=self.apart,
                 formerly=self.formerly or "",
                 named=self.name is not None,
                 **values,

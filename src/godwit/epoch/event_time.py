@@ -29,6 +29,7 @@ from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.grid import BEGINNING, END
+from godwit.dataflow.windows.in_two import ConsolidatePart
 from godwit.dataflow.windows.moments import Arrivals, Due, OperatorTime
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.epoch.sharing import Sharing
@@ -126,11 +127,14 @@ class EventTimes:
         self._ended = False
         self._windowed = [o for o in flow.operators if isinstance(o, WindowedOperator)]
         self._timed = [o for o in flow.operators if isinstance(o, TimedProcess)]
+        self._consolidates = {
+            o.compute: o.name for o in flow.operators if isinstance(o, ConsolidatePart)
+        }
         # Not known after a start, unless there is no state: the first epoch looks for it.
         unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
         self._due = {operator.name: unknown for operator in self._timed}
         self.sharing = {
-            o.name: Sharing(o.grid)
+            o.name: Sharing(o.grid, o.share)
             for o in self._windowed
             if isinstance(o, WindowedCompute) and o.may_duplicate and o.commutative
         }
@@ -168,17 +172,16 @@ class EventTimes:
             Component → how it runs, or stands; says which key groups are suspended. Where
             components have been regrouped since, none of theirs is.
         """
-        suspended = {
-            operator.name
-            for component in self._flow.components
-            if component.name in components and components[component.name].suspended
-            for operator in component.operators
-        }
+        suspended = self._suspended(components)
         drained = self._drained(silence_us)
         told: dict[str, OperatorTime] = {}
         emitted: dict[str, _Front | None] = {}
         for operator in self._flow.operators:
             arriving = self._arriving(operator.name, emitted, drained)
+            if isinstance(operator, ConsolidatePart):  # what its other half closes, it closes
+                emitted[operator.name] = arriving
+                told[operator.name] = replace(told[operator.compute], duplicated=False)
+                continue
             held = operator.name in suspended or (arriving is not None and arriving.held)
             ahead = min(
                 (
@@ -213,6 +216,18 @@ class EventTimes:
             emitted[operator.name] = arriving
             told[operator.name] = self._with_timers(operator, time, held=held)
         return told
+
+    def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
+        """Operators of which key groups are suspended, of windows in two parts of either."""
+        suspended = {
+            operator.name
+            for component in self._flow.components
+            if component.name in components and components[component.name].suspended
+            for operator in component.operators
+        }
+        return suspended | {
+            compute for compute, other in self._consolidates.items() if other in suspended
+        }
 
     def _arriving(
         self, operator: str, emitted: Mapping[str, _Front | None], drained: set[str]
@@ -298,7 +313,8 @@ class EventTimes:
             ]
             self._due[operator_.name] = reduce(or_, due, before)
         for name, sharing in self.sharing.items():
-            works = [d.windows for r in reports for d in r.operators if d.operator == name]
+            parts = (name, self._consolidates.get(name))
+            works = [d.windows for r in reports for d in r.operators if d.operator in parts]
             sharing.take(told[name], [work for work in works if work is not None])
         for source in self._heard(reports):
             self._heard_us[source] = silence_us

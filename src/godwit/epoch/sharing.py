@@ -42,6 +42,8 @@ class Sharing:
     ----------
     grid
         Its windows.
+    share
+        Whether they share panes, where the user says so; ``None``: as measured costs say.
 
     Attributes
     ----------
@@ -49,9 +51,9 @@ class Sharing:
         Whether windows have states of their own from the next epoch on.
     """
 
-    def __init__(self, grid: PaneGrid) -> None:
-        self.duplicated = False
-        self._grid = grid
+    def __init__(self, grid: PaneGrid, share: bool | None = None) -> None:
+        self.duplicated = share is False
+        self._grid, self._share = grid, share
         self._longest_us = max(window.length_us for window in grid.windows)
         self._missing: dict[int, float] = {}
         self._keys = 0.0
@@ -79,6 +81,8 @@ class Sharing:
 
     def take(self, told: OperatorTime, works: Sequence[WindowWork]) -> None:
         """Take note of an epoch, and choose anew when the longest window has passed."""
+        if self._share is not None:
+            return
         self._measure(works)
         self._counts += self._written(told, works)
         if self._grid.closes(told.closed, told.until):

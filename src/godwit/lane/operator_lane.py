@@ -125,6 +125,7 @@ def run_operator(
     if settles:
         advanced = _settle(
             rows.numbered(instruction.epoch),
+            meter=meter,
             told=told.time,
             state=state,
             local=local,
@@ -162,6 +163,7 @@ def run_operator(
             )
             if isinstance(operator, TimedProcess)
             else Due(),
+            windows=meter.work if settles else None,
         )
     )
     if windowed is not None and not settles:
@@ -270,6 +272,7 @@ def _advance(
 def _settle(
     rows: LaneRows,
     *,
+    meter: WindowMeter,
     told: OperatorTime,
     state: StateId,
     local: LocalState,
@@ -282,21 +285,20 @@ def _settle(
         settled = settle_sessions(operator, rows, told, local, here)
     else:
         assert isinstance(operator, SettlingOperator), "no other operator settles"
-        settled = settle(operator, rows, told, local, here)
+        settled = settle(operator, rows, told, local, here, meter=meter)
     if settled is None:
         return None
     groups, changed, key_groups, output = settled
     if len(key_groups):
         files.changes(state, changed, key_groups)
     made = Advance(state=changed.values, removed=changed.removed, output=output)
-    load = _load(groups, (time.process_time() - cpu) * 1e3, made)
     return _Advanced(
         groups=groups,
         keys=changed.keys,
         state=made.state,
         removed=made.removed,
         output=output,
-        load=load,
+        load=_load(groups, (time.process_time() - cpu) * 1e3, made),
     )
 
 
@@ -309,8 +311,7 @@ def _load(groups: Groups, cpu_ms: float, made: Advance) -> KeyGroupLoad:
     rows_of_key = np.diff(groups.starts)
     starts = np.flatnonzero(np.diff(groups.key_groups, prepend=-1))
     found = groups.key_groups[starts]
-    rows = np.add.reduceat(rows_of_key, starts)
-    keys = np.diff(np.append(starts, groups.count))
+    rows, keys = np.add.reduceat(rows_of_key, starts), np.diff(np.append(starts, groups.count))
     own_ms = np.zeros(len(found)) if made.cpu_ms is None else made.cpu_ms
     shared_ms = rows * (max(cpu_ms - own_ms.sum(), 0.0) / max(rows.sum(), 1))
     return KeyGroupLoad(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.settling import SettlingOperator
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.lane.rows import LaneRows
+    from godwit.lane.window_meter import WindowMeter
     from godwit.state.changes import Contents, EntryRange
     from godwit.state.entries import StateRows
     from godwit.state.local_state import LocalState
@@ -49,6 +50,8 @@ def settle(
     told: OperatorTime,
     local: LocalState,
     here: npt.NDArray[np.int64],
+    *,
+    meter: WindowMeter,
 ) -> tuple[Groups, StateRows, npt.NDArray[np.int32], pa.RecordBatch] | None:
     """Let the rows of an epoch meet what is held.
 
@@ -60,6 +63,8 @@ def settle(
         The epoch's moments.
     local, here
         What the lane holds as of the last epoch, and its key groups.
+    meter
+        Takes note of windows that were closed.
 
     Returns
     -------
@@ -71,4 +76,6 @@ def settle(
     done = operator.settle(arrived, _Held(local, here), told)
     if done is None:
         return None
+    if done.closed is not None:
+        meter.closed(done.closed)
     return done.groups, done.changed, done.key_groups, done.output

@@ -10,6 +10,7 @@ import numpy as np
 
 from godwit.dataflow.arrays import values_of
 from godwit.dataflow.windows.compute import WindowedCompute
+from godwit.dataflow.windows.in_two import ConsolidatePart
 from godwit.dataflow.windows.moments import WindowWork
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ class WindowMeter:
 
     @property
     def _meters(self) -> bool:
-        return isinstance(self._operator, WindowedCompute) and self._operator.may_duplicate
+        whole = self._operator
+        if isinstance(whole, ConsolidatePart):
+            whole = whole.whole
+        return isinstance(whole, WindowedCompute) and whole.may_duplicate
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -85,7 +89,8 @@ class WindowMeter:
 
     def closed(self, closed: Closed) -> None:
         """Take note of windows that were over."""
-        self._keys = max(self._keys, closed.keys)
+        if isinstance(self._operator, WindowedCompute):  # else it has seen all keys of the rows
+            self._keys = max(self._keys, closed.keys)
         if closed.merged:
             self._merged, self._merge_ms = closed.merged, closed.merge_ms
         else:

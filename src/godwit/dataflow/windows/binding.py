@@ -224,7 +224,7 @@ def windowed_operator(
     hopping = [spec for spec in node.windows if isinstance(spec, Hopping)]
     grid = grid_of(hopping, f"Operator {node.name!r}")
     if node.function is None:
-        return WindowedCompute(
+        compute = WindowedCompute(
             name=node.name,
             keys=node.keys,
             arriving=arriving,
@@ -233,7 +233,17 @@ def windowed_operator(
             aggregates=node.aggregates,
             grid=grid,
             update=node.update,
+            share=node.share,
         )
+        if node.share is False and not compute.commutative:
+            raise InvalidFlowError(
+                f"Operator {node.name!r} has share='never', but an aggregate that depends on the "
+                "order of rows.",
+                remedy="A window's own state sees rows in order of arrival, and panes in order of "
+                "time: leave share= out.",
+                operator=node.name,
+            )
+        return compute
     return WindowedProcess(
         name=node.name,
         keys=node.keys,

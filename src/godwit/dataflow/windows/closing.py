@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.dataflow.windows.operator import Entries
 
-__all__ = ["closed_windows"]
+__all__ = ["closed_windows", "of_closing_windows"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -108,6 +108,14 @@ def closed_windows(
         states,
     )
     return Closed(output=output, keys=max(sizes), merged=merged, merge_ms=merge_ms)
+
+
+def of_closing_windows(
+    operator: WindowedCompute, entries: Entries, told: OperatorTime
+) -> npt.NDArray[np.intp]:
+    """Which entries are parts of windows that are over in an epoch."""
+    _, piece_of, count = _pieces(operator, entries, told)
+    return np.flatnonzero(piece_of < count)
 
 
 def _merged(

@@ -79,6 +79,8 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         The windows, and their panes.
     update
         Whether windows are emitted as they grow.
+    share
+        Whether windows that overlap share panes; ``None``: as measured costs say.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         aggregates: Mapping[str, Aggregate],
         grid: PaneGrid,
         update: bool,
+        share: bool | None = None,
     ) -> None:
         moment = arriving.field(time.column).type
         keyed = [arriving.field(key) for key in keys]
@@ -101,6 +104,7 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         panes = pa.schema([*keyed, *apart])
         super().__init__(name=name, keys=panes, inputs=inputs, aggregates=aggregates)
         self.arriving, self.time, self.grid, self.update = arriving, time, grid, update
+        self.share = share
         results = list(self.output)[len(panes) :]
         self.output = output_schema(name, [*keyed, *window_bounds(moment)], results)
 
