@@ -57,7 +57,7 @@ def hand_over(
 
     columns = operator.received(columns, given)
     if isinstance(operator, WindowedOperator):
-        arranged = operator.arrange(columns, shipment.time)
+        arranged = operator.arrange(columns, shipment.time, given)
         if arranged.left_out is not None:
             yield header(ARRIVALS, rows), arranged.found
             if shipment.keeps_left_out:

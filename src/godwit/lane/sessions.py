@@ -54,7 +54,7 @@ def settle_sessions(
     names = operator.keys.names
     hashes, keys = [arrived.hashes], [arrived.batch.select(names)]
     if operator.closes(told):
-        over = EntryRange(column=operator.last_position, end=told.until - operator.gap_us + 1)
+        over = EntryRange(column=operator.last_position, end=operator.last_before(told.until))
         found = local.scan(here, over)
         hashes.append(found.hashes)
         keys.append(found.keys.select(names))

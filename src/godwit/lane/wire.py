@@ -285,7 +285,7 @@ def _ship_chunk(
     rows = columns.num_rows
     columns = operator.received(columns, given)
     if isinstance(operator, WindowedOperator):
-        arranged = operator.arrange(columns, shipment.time)
+        arranged = operator.arrange(columns, shipment.time, given)
         if arranged.left_out is not None:
             yield from ship_arrivals(shipment, arranged.found, origin, rows=rows, given=given)
             if shipment.keeps_left_out:

@@ -109,7 +109,7 @@ class JoinOperator(SettlingOperator):
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
         """Give rows of one side the columns of both."""
-        which = LEFT if given in self.sides[LEFT].inputs else RIGHT
+        which = self._side_of(given)
         side, count = self.sides[which], rows.num_rows
         at = rows.schema.get_field_index
         times = rows.column(at(side.time.column))
@@ -123,6 +123,13 @@ class JoinOperator(SettlingOperator):
             *(own + none if which == LEFT else none + own),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.arriving)
+
+    def gets_windows(self, given: int) -> bool:
+        """See `WindowedOperator.gets_windows`."""
+        return self.sides[self._side_of(given)].time.is_end
+
+    def _side_of(self, given: int) -> int:
+        return LEFT if given in self.sides[LEFT].inputs else RIGHT
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Give rows as they came a pane, and room for a number."""

@@ -123,7 +123,7 @@ def event_time_of(
     where = f"Operator {operator!r}"
     insist_on_event_time(stream, operator, does)
     feeds = [branch.feed for branch in branches_of(stream)]
-    after_windows = all(isinstance(feed, WindowedNode) and feed.function is None for feed in feeds)
+    after_windows = _has_ends(stream)
     column = time
     if column is None:
         follow = _time_columns(stream)
@@ -153,6 +153,16 @@ def event_time_of(
         )
     insist_on_moments(schema.field(column), f"{where} {does} of column", origin, operator)
     return RowTime(column=column, is_end=after_windows and column == WINDOW_END)
+
+
+def _has_ends(stream: StreamNode) -> bool:
+    """Whether all rows of a stream are of windows, or were before they met others."""
+    feeds = [branch.feed for branch in branches_of(stream)]
+    return all(
+        (isinstance(feed, WindowedNode) and feed.function is None)
+        or (isinstance(feed, DropDuplicatesNode | JoinNode) and _has_ends(feed.upstream))
+        for feed in feeds
+    )
 
 
 def _time_columns(stream: StreamNode) -> list[str]:

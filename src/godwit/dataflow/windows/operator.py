@@ -23,7 +23,7 @@ import pyarrow as pa
 from godwit.dataflow.arrays import column_of, mask_of, values_of
 from godwit.dataflow.naming import RESERVED_PREFIX, check_column_names
 from godwit.dataflow.operator import KeyedOperator
-from godwit.dataflow.windows.grid import BEGINNING
+from godwit.dataflow.windows.grid import BEGINNING, END
 from godwit.dataflow.windows.moments import Arrivals
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class WindowedOperator(KeyedOperator):
         """Which of the columns that tell entries apart holds the pane."""
         return len(self.keys)
 
-    def arrange(self, rows: pa.RecordBatch, told: OperatorTime) -> Arranged:
+    def arrange(self, rows: pa.RecordBatch, told: OperatorTime, given: int = 0) -> Arranged:
         """Find the pane of every row, and leave out what belongs to none.
 
         Parameters
@@ -173,11 +173,14 @@ class WindowedOperator(KeyedOperator):
             N rows of `arriving`.
         told
             The epoch's moments.
+        given
+            Number of the input that they came by.
         """
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
-        ahead = (times > told.not_after) & ~untimed
+        not_after = END if self.gets_windows(given) else told.not_after
+        ahead = (times > not_after) & ~untimed
         late = self.is_late(times, told.closed) & ~untimed
         out = untimed | ahead | late
         left_out = None
@@ -199,6 +202,10 @@ class WindowedOperator(KeyedOperator):
                 untimed=int(np.count_nonzero(untimed)),
             ),
         )
+
+    def gets_windows(self, given: int) -> bool:  # noqa: ARG002
+        """Whether rows of an input are windows, which may end after the clock: theirs did not."""
+        return self.time.is_end
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
         """Whether all windows of rows of these moments were closed by earlier epochs."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from godwit.dataflow.aggregates.builtin import kept_rows
 from godwit.dataflow.aggregates.rows import rows_of
-from godwit.dataflow.arrays import column_of, values_of
+from godwit.dataflow.arrays import values_of
 from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.windows.calls import WindowFunction
 from godwit.dataflow.windows.sessions import SessionCompute
@@ -76,13 +76,14 @@ class SessionProcess(SessionCompute):
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Call the function for sessions that are over."""
         first, last, packed = self.results(keys, state)
+        opens, ends = self.bounds(first, last)
         starts, rows = rows_of(packed, self._rows)
         session = np.repeat(np.arange(len(first)), np.diff(starts))
         times = values_of(rows.column(rows.schema.get_field_index(self.time.column)))
         return self._function(
             keys=keys.select(list(range(self.pane_position))),
-            starts=first,
-            ends=column_of(values_of(last) + self.gap_us, None, last.type),
+            starts=opens,
+            ends=ends,
             rows=rows,
             order=np.lexsort((times, session)),
             bounds=starts,

@@ -111,6 +111,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
             aggregates={**ends, **aggregates},
         )
         self.arriving, self.time, self.gap_us, self.update = arriving, time, gap_us, False
+        self._before_us = int(time.is_end)
         self.output = self.output_of([*keyed, *window_bounds(moment.type)])
 
     @property
@@ -178,7 +179,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         starts = np.append(begins, len(order))
         merged = self.merge_in_order(own.values.take(pa.array(order)), starts)
         of_key, some = key[order][begins], order[begins]
-        end = values_of(merged.column(1)) + self.gap_us
+        end = self.ends(merged.column(1))
         over = end <= told.until
         open_ = np.flatnonzero(~over)
         # Slots of a key are numbered anew, so that there are no gaps among them.
@@ -221,9 +222,23 @@ class SessionCompute(ComputeOperator, WindowedOperator):
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Output of sessions that are over: what tells their entries apart, and their states."""
         first, last, *results = self.results(keys, state)
-        ends = column_of(values_of(last) + self.gap_us, None, last.type)
         own = keys.columns[: self.pane_position]
-        return pa.RecordBatch.from_arrays([*own, first, ends, *results], schema=self.output)
+        bounds = self.bounds(first, last)
+        return pa.RecordBatch.from_arrays([*own, *bounds, *results], schema=self.output)
+
+    def ends(self, last: pa.Array) -> IntArray:
+        """Give the ends of sessions, from the values of their last rows."""
+        found: IntArray = values_of(last) - self._before_us + self.gap_us
+        return found
+
+    def last_before(self, until: int) -> int:
+        """Give the bound that the value of the last row is below if a session ends by `until`."""
+        return until - self.gap_us + self._before_us + 1
+
+    def bounds(self, first: pa.Array, last: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Beginnings and ends of sessions, from the values of their first and last rows."""
+        starts = column_of(values_of(first) - self._before_us, None, first.type)
+        return starts, column_of(self.ends(last), None, last.type)
 
     def describe_state(self) -> StateDescription:
         """Say what the partials are, and of what sessions."""

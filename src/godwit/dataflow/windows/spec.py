@@ -47,7 +47,7 @@ class Session:
     Attributes
     ----------
     gap_us
-        Two rows of one key that lie less than this apart are of one session.
+        Two rows of one key that lie at most this apart are of one session.
     """
 
     gap_us: int
@@ -119,7 +119,7 @@ def hopping(length: Duration, *, every: Duration, start: Duration = "0 seconds")
 
 
 def session(gap: Duration) -> Session:
-    """Windows that hold the rows of a key for as long as no pause between two is `gap` or longer.
+    """Windows that hold the rows of a key for as long as no pause between two is longer than `gap`.
 
     A session begins with its first row and ends `gap` after its last.
 

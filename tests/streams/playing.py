@@ -1,0 +1,137 @@
+"""Runs a drawn flow both ways, epoch by epoch, through misfortunes, and says where they differ."""
+
+from __future__ import annotations
+
+import decimal
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.streams import reference as ref
+from tests.streams.drawing import Drawn, draw
+from tests.unit.lane.meeting_flows import Feed, MeetingRun
+
+__all__ = ["play"]
+
+
+def play(seed: int, *, epochs: int = 8) -> list[str]:
+    """Play a history; say what differs, or nothing."""
+    drawn = draw(seed)
+    shared = Path("/dev/shm")
+    place = shared if os.access(shared, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=place) as root:
+        return _Play(drawn, Path(root)).run(epochs)
+
+
+class _Play:
+    def __init__(self, drawn: Drawn, root: Path) -> None:
+        self.drawn, self.rng = drawn, drawn.rng
+        feeds = {n: Feed(drawn.types, drawn.options[n]) for n in drawn.sources}
+        self.run_ = MeetingRun(drawn.build, root, feeds, executors={"a": 2, "b": 1})
+        self.world = ref.World()
+        self.numpy = np.random.default_rng(self.rng.randrange(2**32))
+
+    def run(self, epochs: int) -> list[str]:
+        drawn, rng, run = self.drawn, self.rng, self.run_
+        at = 0.0
+        for number in range(epochs):
+            at += rng.choice([0, 1, 3, 6, 12])
+            clock = drawn.base + int(at + 10) * drawn.unit
+            clock -= rng.choice([0, 0, 0, 5]) * drawn.unit  # it may jump back
+            self.world.clock = run.run.clock_us = clock
+            found = self.epoch(at)
+            if found:
+                return [f"epoch {number}: {text}" for text in found] + drawn.text
+            self.misfortune()
+        self.world.ended = True
+        run.times.end_input()
+        for number in range(4):
+            found = self.epoch(None)
+            if found:
+                return [f"end {number}: {text}" for text in found] + drawn.text
+        due = run.times.is_due(
+            clock_us=run.run.clock_us, silence_us=run.run.clock_us, components=run.components
+        )
+        return ["something is due for ever", *drawn.text] if due else []
+
+    def epoch(self, at: float | None) -> list[str]:
+        drawn, run = self.drawn, self.run_
+        given: dict[str, list[tuple[Any, ...]]] = {}
+        for name, source in drawn.sources.items():
+            rows = []
+            if at is not None and self.rng.random() < 0.8:
+                rows = drawn.rows(source, at - self.rng.choice([0, 0, 4]), 14)
+            source.arrived = [*rows[::2], *rows[1::2]]
+            if rows:
+                given[name] = [tuple(row[column] for column in drawn.types) for row in rows]
+        node = drawn.node
+        expected = [tuple(row[c] for c in node.columns) for row in node.epoch(self.world)]
+        left_out = {o.name: (o.late, o.ahead, o.untimed) for o in drawn.operators}
+        node.after(self.world)
+        found = run.epoch(**given)
+        said = []
+        mine, theirs = (
+            sorted(map(_plain, expected), key=_order),
+            sorted(map(_plain, found), key=_order),
+        )
+        if not _same(mine, theirs):
+            only = [row for row in mine if row not in theirs]
+            more = [row for row in theirs if row not in mine]
+            said.append(f"wanted {only[:6]}, came {more[:6]} of {len(mine)} and {len(theirs)}")
+        counted: dict[str, Any] = dict.fromkeys(left_out, (0, 0, 0))
+        for report in run.reports:
+            for done in report.operators:
+                a = done.arrivals
+                before = counted.get(done.operator, (0, 0, 0))
+                counted[done.operator] = tuple(
+                    x + y for x, y in zip(before, (a.late, a.ahead, a.untimed), strict=True)
+                )
+        if counted != left_out:
+            said.append(f"left out {counted}, not {left_out}")
+        return said
+
+    def misfortune(self) -> None:
+        run, rng = self.run_, self.numpy
+        run.suffer(rng)
+        run.run.suspended = frozenset()
+        for sharing in run.times.sharing.values():
+            sharing.duplicated = bool(rng.random() < 0.5)
+        if rng.random() < 0.2:
+            idle = [s for s in self.drawn.sources.values() if s.idle is not None]
+            run.restart()
+            for source in idle:
+                source.heard = None  # how long it had been silent is not known any more
+
+
+def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_value(value) for value in row)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(v) for v in value)
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    if isinstance(value, decimal.Decimal):
+        return decimal.Decimal(value).normalize()
+    return value
+
+
+def _order(row: tuple[Any, ...]) -> str:
+    return repr(tuple(f"{v:.4g}" if isinstance(v, float) else v for v in row))
+
+
+def _same(mine: list[Any], theirs: list[Any]) -> bool:
+    if len(mine) != len(theirs):
+        return False
+    for one, other in zip(mine, theirs, strict=True):
+        for a, b in zip(one, other, strict=True):
+            if isinstance(a, float) and isinstance(b, float):
+                if not math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9):
+                    return False
+            elif a != b:
+                return False
+    return True

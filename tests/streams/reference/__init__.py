@@ -1,0 +1,21 @@
+"""What flows over event time give, in plain Python over lists of rows, by the words of the guide.
+
+Nothing of the product is used here. A row is a dict; moments are microseconds since 1970.
+"""
+
+from tests.streams.reference.meeting import Duplicates, Interval, Newest
+from tests.streams.reference.streams import Node, Operator, Source, Union, World
+from tests.streams.reference.windows import Session, Window
+
+__all__ = [
+    "Duplicates",
+    "Interval",
+    "Newest",
+    "Node",
+    "Operator",
+    "Session",
+    "Source",
+    "Union",
+    "Window",
+    "World",
+]

@@ -1,0 +1,11 @@
+"""A few drawn flows; `python -m tests.streams` plays as many as there is time for."""
+
+from __future__ import annotations
+
+import pytest
+from tests.streams.playing import play
+
+
+@pytest.mark.parametrize("seed", [2, 14, 34, 59, 19, 21])
+def test_a_drawn_flow_gives_what_plain_python_says(seed: int) -> None:
+    assert play(seed) == []
