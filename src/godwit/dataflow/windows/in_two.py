@@ -106,7 +106,7 @@ class ConsolidatePart(SettlingOperator):
         """Nothing is kept, so nothing has to mean the same."""
         return windows_of(self.grid)
 
-    def arrange(self, rows: pa.RecordBatch, told: OperatorTime) -> Arranged:  # noqa: ARG002
+    def arrange(self, rows: pa.RecordBatch, told: OperatorTime, given: int = 0) -> Arranged:  # noqa: ARG002
         """Leave partials as they are: they tell their entry, and were judged as rows."""
         return Arranged(rows=rows, left_out=None, found=Arrivals())
 
