@@ -9,8 +9,12 @@ from pyspark.sql import functions as sf
 from tests.spark.streams import Inbox, counted, drain
 
 import godwit as gw
+from godwit.epoch.executor import Executor
 from godwit.spark import source_rows
+from godwit.spark.exchange import paired
 from godwit.spark.few_rows import FewRows
+from godwit.spark.python_stage import PythonStage, fetch, python_rdd
+from godwit.spark.rehearsal import rehearse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,3 +164,48 @@ def test_the_short_cut_to_the_logs_ends_once_the_query_has_started(
     for log in ("offsets", "commits"):
         names = {path.name for path in (tmp_path / "ck" / "spark" / log).iterdir()}
         assert {"0", "1", "2", "3"} <= names
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3])
+def test_every_core_of_a_new_executor_reads_a_partition_of_the_last_micro_batch(
+    spark: SparkSession, partitions: int
+) -> None:
+    context = spark.sparkContext
+    rows = spark.range(30).repartition(partitions)
+    source = rows._jdf.toArrowBatchRdd()
+    stage = PythonStage(
+        paired(source.toJavaRDD(), [None, None], context, of=partitions),
+        lambda _core, items: [b"".join(items)],
+    )
+    came = fetch(python_rdd(stage, context), context)
+    read = [b"".join(fetch(source, context)[i : i + 1]) for i in range(partitions)]
+    assert came == [read[0], read[1 % partitions]]
+    rehearse(Executor(name="1", lanes=2, location=None), source, context)
+    rehearse(Executor(name="1", lanes=2, location=None), None, context)
+
+
+def test_a_stage_of_python_tasks_takes_few_calls_to_the_jvm(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = spark.sparkContext
+    source = spark.range(4).repartition(2)._jdf.toArrowBatchRdd()
+
+    def run() -> list[bytes]:
+        return fetch(
+            python_rdd(PythonStage(source, lambda _, items: [bytes(len(list(items)))]), context),
+            context,
+        )
+
+    expected = run()  # what is looked up once is there from here on
+    calls: list[str] = []
+    client: Any = context._gateway._gateway_client
+    send = client.send_command
+
+    def counted_call(command: str, *arguments: Any, **named: Any) -> Any:
+        if not command.startswith("m\n"):  # what Python lets go of
+            calls.append(command)
+        return send(command, *arguments, **named)
+
+    monkeypatch.setattr(client, "send_command", counted_call)
+    assert run() == expected
+    assert len(calls) <= 12  # PySpark's own ``mapPartitions(...).collect()`` takes 37

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-__all__ = ["exchange", "on_executors", "placed", "streamed"]
+__all__ = ["exchange", "on_executors", "paired", "placed", "streamed"]
 
 
 def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:
@@ -88,7 +88,7 @@ def placed(
         payloads = list(islice(partition, 1, None, 2))  # each comes after its location's element
         yield from run(index, payloads)
 
-    return PythonStage(_paired(exchanged, locations, spark), one_lane)
+    return PythonStage(paired(exchanged, locations, spark), one_lane)
 
 
 def streamed(
@@ -116,18 +116,31 @@ def streamed(
             pass
         yield done
 
-    return PythonStage(_paired(exchanged, [location], spark), one)
+    return PythonStage(paired(exchanged, [location], spark), one)
 
 
-def _paired(exchanged: Any, locations: Sequence[str | None], spark: SparkContext) -> Any:
-    """Pair each lane's payloads with an element that prefers its location."""
+def paired(
+    partitions: Any, locations: Sequence[str | None], spark: SparkContext, *, of: int | None = None
+) -> Any:
+    """Pair partition *i* with an element that prefers location *i*, which comes before its items.
+
+    Parameters
+    ----------
+    partitions
+        RDD of the JVM, of byte arrays.
+    locations, spark
+        As for `placed`.
+    of
+        How many partitions there are, if there may be more or fewer than locations: they are
+        taken from the first again, or left out.
+    """
     jvm = jvm_classes(spark)
-    lanes = len(locations)
-    # Partition (i, j) of the product pairs location i with lane j; of the one element of the one
-    # and all payloads of the other only the diagonal is ever computed. Pairs of byte arrays go to
+    # Partition (i, j) of the product pairs location i with partition j; of the one element of the
+    # one and all items of the other only the diagonal is ever computed. Pairs of byte arrays go to
     # Python framed, where anything else would be pickled.
-    product = located(tuple(locations), spark).toJavaRDD().cartesian(exchanged)
-    return jvm.pruned(product.rdd(), _diagonal(lanes, spark))
+    product = located(tuple(locations), spark).toJavaRDD().cartesian(partitions)
+    across = len(locations) if of is None else of
+    return jvm.pruned(product.rdd(), _diagonal(len(locations), across, spark))
 
 
 @lru_cache(maxsize=8)
@@ -145,15 +158,15 @@ def located(locations: tuple[str | None, ...], spark: SparkContext) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _diagonal(lanes: int, spark: SparkContext) -> Any:
-    """Numbers of the partitions (i, i) of a product of `lanes` by `lanes` partitions.
+def _diagonal(locations: int, partitions: int, spark: SparkContext) -> Any:
+    """Numbers of the partitions (i, i) of a product of `locations` by `partitions` partitions.
 
     A Scala set is the function that says whether a number is in it.
     """
     jvm = jvm_classes(spark)
     numbers = jvm.array_list()
-    for lane in range(lanes):
-        numbers.add(lane * lanes + lane)
+    for i in range(locations):
+        numbers.add(i * partitions + i % partitions)
     return jvm.convert.asScala(numbers).toSet()
 
 

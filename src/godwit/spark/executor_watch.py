@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
 
 from godwit.spark.executors import live_executors
-from godwit.spark.warming import start_python
+from godwit.spark.rehearsal import rehearse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from godwit.spark.conducting import Conducting
     from godwit.spark.executor_pool import SparkExecutorPool
     from godwit.spark.lost_executors import LostExecutors
+    from godwit.spark.source_rows import SourceRows
 
 __all__ = ["ExecutorWatch"]
 
 _LOOK_S = 0.2
+_logger = logging.getLogger("godwit")
 
 
 class ExecutorWatch:
     """Looks which executors there are, and tells the conductor of those that came or went.
 
-    Those that come start their Python at once, by a task of its own that keeps the epochs' tasks
-    away meanwhile: it takes seconds, and an epoch would wait for it.
+    Those that come count once they have rehearsed an epoch: that takes seconds, and keeps the tasks
+    of epochs away meanwhile.  Where there is no other executor, they count at once.
 
     Parameters
     ----------
@@ -42,6 +44,8 @@ class ExecutorWatch:
         Is told of each executor that is gone, once the conductor knows.
     pool
         Knows which ones were given back.
+    source
+        Has what they rehearse with.
     spark
         The session.
 
@@ -58,11 +62,14 @@ class ExecutorWatch:
         conducting: Conducting,
         lost: LostExecutors,
         pool: SparkExecutorPool,
+        source: SourceRows,
         spark: SparkSession,
     ) -> None:
         self.executors: Mapping[str, Executor] = {e.name: e for e in found}
         self._conducting, self._lost, self._spark = conducting, lost, spark
-        self._pool = pool
+        self._pool, self._source = pool, source
+        self._rehearsing: set[str] = set()
+        self._rehearsed: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="godwit-executors", daemon=True)
         self._thread.start()
@@ -75,9 +82,22 @@ class ExecutorWatch:
     def look(self) -> None:
         """Look now."""
         found = {e.name: e for e in live_executors(self._spark.sparkContext)}
+        for name in found.keys() - self.executors.keys() - self._rehearsing:
+            self._rehearsing.add(name)
+            threading.Thread(
+                target=inheritable_thread_target(self._spark)(self._rehearse),
+                args=(found[name],),
+                name=f"godwit-rehearsal-{name}",
+                daemon=True,
+            ).start()
+        ready = {
+            name: executor
+            for name, executor in found.items()
+            if name in self.executors or name in self._rehearsed
+        }
+        found = ready or found
         if found.keys() == self.executors.keys():
             return
-        new = [found[name] for name in found.keys() - self.executors.keys()]
         # New ones are known before the conductor can order anything for them, and lost ones after.
         self.executors = {**self.executors, **found}
         with self._conducting.turn() as conductor:
@@ -85,17 +105,13 @@ class ExecutorWatch:
         self.executors = found
         for name in gone:
             self._lost.lost(name)
-        for executor in new:
-            threading.Thread(
-                target=inheritable_thread_target(self._spark)(self._greet),
-                args=(executor,),
-                name=f"godwit-greeting-{executor.name}",
-                daemon=True,
-            ).start()
 
-    def _greet(self, executor: Executor) -> None:
-        with suppress(Exception):  # it may be gone again, and its first lane would start it as well
-            start_python(executor, self._spark.sparkContext)
+    def _rehearse(self, executor: Executor) -> None:
+        try:
+            rehearse(executor, self._source.latest, self._spark.sparkContext)
+        except Exception:
+            _logger.debug("Executor %s has not rehearsed", executor.name, exc_info=True)
+        self._rehearsed.add(executor.name)
 
     def _work(self) -> None:
         while not self._stopping.wait(_LOOK_S):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from godwit.spark.source_rows import limited_arrow_batches
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from godwit.spark.source_rows import SourceRows
 
 __all__ = ["FewRows"]
 
@@ -30,20 +30,24 @@ class FewRows:
 
     Parameters
     ----------
+    source
+        Reads them.
     schema
-        Arrow schema of the source rows.
+        Their Arrow schema.
     rows_at_most, bytes_at_most
         What the driver takes, and what it expects to be worth taking.
     """
 
     def __init__(
         self,
+        source: SourceRows,
         schema: pa.Schema,
         *,
         rows_at_most: int = _ROWS_AT_MOST,
         bytes_at_most: int = _BYTES_AT_MOST,
     ) -> None:
-        self._schema, self._rows_at_most, self._bytes_at_most = schema, rows_at_most, bytes_at_most
+        self._source, self._schema = source, schema
+        self._rows_at_most, self._bytes_at_most = rows_at_most, bytes_at_most
         self._rows_expected: int | None = None
         self._bytes_a_row = 0.0
 
@@ -67,11 +71,11 @@ class FewRows:
         Returns
         -------
         list of bytes or None
-            As of `arrow_batches`; ``None`` if they are not expected to be few, or are not.
+            As of `SourceRows.batches`; ``None`` if they are not expected to be few, or are not.
         """
         if not self.expected:
             return None
-        batches = limited_arrow_batches(rows, number, self._rows_at_most + 1)
+        batches = self._source.limited(rows, number, self._rows_at_most + 1)
         if batches is None:
             return None
         found = sum(self._rows_of(batch) for batch in batches)

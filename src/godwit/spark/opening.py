@@ -34,6 +34,7 @@ from godwit.spark.progress_log import give_id, remove_leftovers
 from godwit.spark.run import Run
 from godwit.spark.scheduler import SparkScheduler
 from godwit.spark.shipping import Program, ShippedProgram
+from godwit.spark.source_rows import SourceRows
 from godwit.state.journal import JournalWriter, read_tail
 from godwit.state.lease import acquire_lease
 from godwit.state.storage import CheckpointStorage
@@ -140,7 +141,10 @@ def open_run(
             gate=gate,
             patience_s=options.executors_timeout_s,
         )
-        watch = ExecutorWatch(found, conducting=conducting, lost=lost, pool=pool, spark=spark)
+        source = SourceRows()
+        watch = ExecutorWatch(
+            found, conducting=conducting, lost=lost, pool=pool, source=source, spark=spark
+        )
         instructor = Instructor(
             flow,
             log,
@@ -191,7 +195,8 @@ def open_run(
                 (flow.operators[given.operator].name, given.number)
                 for given in (feed.inputs[0] for feed in feeds)
             ),
-            few=FewRows(schema),
+            source=source,
+            few=FewRows(source, schema),
             times=EventTimes(flow, taken_up.times(log.latest), close_at_end=options.close_at_end),
             gate=gate,
             spark=spark,

@@ -27,7 +27,6 @@ from godwit.epoch.outcomes import outcome_of, record_of
 from godwit.model import events
 from godwit.spark.outputs import close_sinks, deliver
 from godwit.spark.progress import Stopwatch, progress_of
-from godwit.spark.source_rows import arrow_batches
 from godwit.spark.stages import run_stages
 from godwit.state.collection import collect
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from godwit.spark.lost_executors import LostExecutors
     from godwit.spark.micro_batches import MicroBatches
     from godwit.spark.shipping import ShippedProgram
+    from godwit.spark.source_rows import SourceRows
     from godwit.state.commit_log import CommitLog
     from godwit.state.lease import CheckpointLease
     from godwit.state.physical_plan import PhysicalPlan
@@ -93,8 +93,10 @@ class Run:
         What executors need of the flow.
     counting
         Operators whose rows are the source's: one for each feed.
+    source
+        Reads the rows of micro-batches.
     few
-        Takes the rows of small epochs to the driver.
+        Takes those of small epochs to the driver.
     times
         Event time of sources and operators.
     gate
@@ -130,6 +132,7 @@ class Run:
         fusion: MeasuredFusion | None,
         program: ShippedProgram,
         counting: frozenset[tuple[str, int]],
+        source: SourceRows,
         few: FewRows,
         times: EventTimes,
         gate: EpochGate,
@@ -141,7 +144,7 @@ class Run:
         self._watch, self._lost, self._batches = watch, lost, batches
         self._note, self._times, self.controlling = note, times, controlling
         self._program, self._counting, self._gate = program, counting, gate
-        self._few, self.fusion = few, fusion
+        self._source, self._few, self.fusion = source, few, fusion
         self._spark = spark
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="godwit-beside-epochs")
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
@@ -352,7 +355,7 @@ class Run:
                 if rows is not None and batch is not None:
                     source = self._few.take(rows, batch.number)
                     if source is None:
-                        source = arrow_batches(rows, batch.number)
+                        source = self._source.batches(rows, batch.number)
                 return run_stages(source, self._program, instruction, self._spark.sparkContext)
         except Exception as error:
             if (gone := self._lost.take()) is not None and not self._gate.closed:

@@ -11,40 +11,50 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
-__all__ = ["arrow_batches", "limited_arrow_batches"]
+__all__ = ["SourceRows"]
 
 _QUERY = "sql.streaming.queryId"
 _EXECUTION = "spark.sql.execution.id"
 
 
-def arrow_batches(rows: DataFrame, epoch: int) -> Any:
-    """Rows of a micro-batch as an RDD of the JVM, of Arrow record batches (without their schema).
+class SourceRows:
+    """Reads the rows of micro-batches as Arrow batches.
 
     Spark hands ``foreachBatch`` the RDD of its plan, and would plan that anew and copy every row
     once more.  The plan itself is one step back, at the query that runs; where it is not found,
     the longer way is taken.
+
+    Attributes
+    ----------
+    latest
+        The RDD of the JVM that was last read; ``None`` before the first.
     """
-    frame = rows._jdf  # noqa: SLF001  no public way gives bytes
-    spark = rows.sparkSession.sparkContext
-    plan = _plan_of(frame, epoch, spark)
-    return frame.toArrowBatchRdd() if plan is None else frame.toArrowBatchRdd(plan)
 
+    def __init__(self) -> None:
+        self.latest: Any = None
 
-def limited_arrow_batches(rows: DataFrame, epoch: int, limit: int) -> list[bytes] | None:
-    """Rows of a micro-batch, at most `limit` of each partition, brought here by a job of Spark's.
+    def batches(self, rows: DataFrame, epoch: int) -> Any:
+        """Rows of a micro-batch as an RDD of the JVM, of record batches (without their schema)."""
+        frame = rows._jdf  # noqa: SLF001  no public way gives bytes
+        plan = _plan_of(frame, epoch, rows.sparkSession.sparkContext)
+        self.latest = frame.toArrowBatchRdd() if plan is None else frame.toArrowBatchRdd(plan)
+        return self.latest
 
-    Returns
-    -------
-    list of bytes or None
-        As of `arrow_batches`, in the order of partitions; ``None`` if the plan is not found.
-    """
-    frame = rows._jdf  # noqa: SLF001  no public way gives bytes
-    spark = rows.sparkSession.sparkContext
-    plan = _plan_of(frame, epoch, spark)
-    if plan is None:
-        return None
-    limited = jvm_classes(spark).local_limit(limit, plan)
-    return fetch(frame.toArrowBatchRdd(limited), spark)
+    def limited(self, rows: DataFrame, epoch: int, limit: int) -> list[bytes] | None:
+        """Rows of a micro-batch, at most `limit` of each partition, brought here by Spark's job.
+
+        Returns
+        -------
+        list of bytes or None
+            As of `batches`, in the order of partitions; ``None`` if the plan is not found.
+        """
+        frame = rows._jdf  # noqa: SLF001  no public way gives bytes
+        spark = rows.sparkSession.sparkContext
+        plan = _plan_of(frame, epoch, spark)
+        if plan is None:
+            return None
+        self.latest = frame.toArrowBatchRdd(jvm_classes(spark).local_limit(limit, plan))
+        return fetch(self.latest, spark)
 
 
 def _plan_of(frame: Any, epoch: int, spark: SparkContext) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from godwit.lane import copies
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.epoch.executor import Executor
     from godwit.lane.messages import StateInstruction
     from godwit.lane.wire import Blob
     from godwit.state.entries import EntryLayout
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from godwit.state.schema import StateSchema
     from godwit.state.storage import CheckpointStorage
 
-__all__ = ["POOL", "Errand", "drop_copies", "fetch_copies", "start_python", "warm_copies"]
+__all__ = ["POOL", "Errand", "drop_copies", "fetch_copies", "warm_copies"]
 
 POOL = "godwit-warming"
 """Spark scheduler pool of background jobs (effective with ``spark.scheduler.mode=FAIR``)."""
@@ -190,17 +188,6 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
         yield pickle.dumps((executor, None))
 
     _run(errand, drop, spark)
-
-
-def start_python(executor: Executor, spark: SparkContext) -> None:
-    """Let an executor start its Python, and load there what lanes need; blocks until it has."""
-
-    def load(_index: int) -> Iterator[bytes]:
-        import_module("godwit.spark.stages")
-        yield b""
-
-    _describe(f"Python of executor {executor.name}", spark)
-    fetch(python_rdd(on_executors([executor.location], load, spark), spark), spark)
 
 
 def _run(errand: Errand, work: Any, spark: SparkContext) -> bytes:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from godwit.spark import few_rows
 from godwit.spark.few_rows import FewRows
+from godwit.spark.source_rows import SourceRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,12 +26,12 @@ def batch_of(rows: int, width: int = 1) -> bytes:
 def found(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What Spark's plan gives."""
     batches: list[bytes] = []
-    monkeypatch.setattr(few_rows, "limited_arrow_batches", lambda *_: list(batches))
+    monkeypatch.setattr(SourceRows, "limited", lambda *_: list(batches))
     return batches
 
 
 def test_nothing_is_expected_of_the_first_epoch(rows: DataFrame, found: list[bytes]) -> None:
-    few = FewRows(SCHEMA, rows_at_most=100)
+    few = FewRows(SourceRows(), SCHEMA, rows_at_most=100)
     assert not few.expected
     assert few.take(rows, 0) is None
     few.expect(40)
@@ -42,7 +42,7 @@ def test_nothing_is_expected_of_the_first_epoch(rows: DataFrame, found: list[byt
 def test_after_a_large_epoch_none_is_taken_until_a_small_one(
     rows: DataFrame, found: list[bytes]
 ) -> None:
-    few = FewRows(SCHEMA, rows_at_most=100)
+    few = FewRows(SourceRows(), SCHEMA, rows_at_most=100)
     few.expect(40)
     found.extend([batch_of(60), batch_of(41)])
     assert few.take(rows, 0) is None  # a row too many
@@ -53,7 +53,7 @@ def test_after_a_large_epoch_none_is_taken_until_a_small_one(
 
 
 def test_wide_rows_are_not_taken_again(rows: DataFrame, found: list[bytes]) -> None:
-    few = FewRows(SCHEMA, rows_at_most=100, bytes_at_most=10_000)
+    few = FewRows(SourceRows(), SCHEMA, rows_at_most=100, bytes_at_most=10_000)
     few.expect(10)
     found.append(batch_of(10, width=2_000))
     assert few.take(rows, 0) == found

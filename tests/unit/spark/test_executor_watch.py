@@ -1,0 +1,121 @@
+"""Executors that join count once they have rehearsed, and at once where there is no other."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from godwit.epoch.executor import Executor
+from godwit.spark import executor_watch
+from godwit.spark.executor_watch import ExecutorWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+PATIENCE_S = 30.0
+
+
+class Cluster:
+    """Executors that come and go by hand, and rehearse for as long as a test wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.there: list[str] = ["1"]
+        self.lost: list[str] = []
+        self.seen: list[set[str]] = []
+        self.rehearsals: list[tuple[str, Any]] = []
+        self.may_end = threading.Event()
+        self.fails = False
+        monkeypatch.setattr(executor_watch, "live_executors", lambda _: self._live())
+        monkeypatch.setattr(executor_watch, "rehearse", self._rehearse)
+        monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
+        monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand
+        self.watch = ExecutorWatch(
+            self._live(),
+            conducting=cast("Any", SimpleNamespace(turn=self._turn)),
+            lost=cast("Any", SimpleNamespace(lost=self.lost.append)),
+            pool=cast("Any", SimpleNamespace(returned=frozenset())),
+            source=cast("Any", SimpleNamespace(latest="rows")),
+            spark=cast("Any", SimpleNamespace(sparkContext=None)),
+        )
+
+    def see(self, executors: Mapping[str, int], _returned: Iterable[str]) -> list[str]:
+        before = self.seen[-1] if self.seen else {"1"}
+        self.seen.append(set(executors))
+        return sorted(before - set(executors))
+
+    def rehearsed(self) -> None:
+        """Let rehearsals end, and wait until they have."""
+        self.may_end.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("godwit-rehearsal"):
+                thread.join(PATIENCE_S)
+
+    def _live(self) -> list[Executor]:
+        return [Executor(name=name, lanes=2, location=None) for name in self.there]
+
+    def _rehearse(self, executor: Executor, source: Any, _spark: Any) -> None:
+        self.rehearsals.append((executor.name, source))
+        self.may_end.wait(PATIENCE_S)
+        if self.fails:
+            raise RuntimeError
+
+    @contextmanager
+    def _turn(self) -> Iterator[Cluster]:
+        yield self
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    made = Cluster(monkeypatch)
+    yield made
+    made.rehearsed()
+    made.watch.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_executor_that_joins_counts_once_it_has_rehearsed_or_failed_to(
+    cluster: Cluster, fails: bool
+) -> None:
+    cluster.fails = fails
+    cluster.there.append("2")
+    cluster.watch.look()
+    cluster.watch.look()
+    assert cluster.watch.executors.keys() == {"1"}
+    cluster.rehearsed()
+    cluster.watch.look()
+    assert cluster.watch.executors.keys() == {"1", "2"}
+    assert cluster.seen == [{"1", "2"}]
+    assert cluster.rehearsals == [("2", "rows")]  # once; those that were there do not
+
+
+def test_an_executor_counts_at_once_where_there_is_no_other(cluster: Cluster) -> None:
+    cluster.there[:] = ["2", "3"]
+    cluster.watch.look()
+    assert cluster.watch.executors.keys() == {"2", "3"}
+    assert cluster.lost == ["1"]
+
+
+def test_an_executor_that_goes_while_another_rehearses_is_told_at_once(cluster: Cluster) -> None:
+    cluster.there.append("2")
+    cluster.watch.look()
+    cluster.rehearsed()
+    cluster.watch.look()
+    cluster.may_end.clear()
+    cluster.there[:] = ["2", "3"]
+    cluster.watch.look()
+    assert cluster.lost == ["1"]
+    assert cluster.watch.executors.keys() == {"2"}
+
+
+def test_an_executor_that_goes_before_it_has_rehearsed_was_never_there(cluster: Cluster) -> None:
+    cluster.there.append("2")
+    cluster.watch.look()
+    cluster.there.remove("2")
+    cluster.rehearsed()
+    cluster.watch.look()
+    assert cluster.seen == []
+    assert cluster.lost == []
