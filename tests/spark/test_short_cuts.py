@@ -198,7 +198,8 @@ def test_a_stage_of_python_tasks_takes_few_calls_to_the_jvm(
 
     expected = run()  # what is looked up once is there from here on
     calls: list[str] = []
-    client: Any = context._gateway._gateway_client
+    gateway: Any = context._gateway
+    client = gateway._gateway_client
     send = client.send_command
 
     def counted_call(command: str, *arguments: Any, **named: Any) -> Any:
