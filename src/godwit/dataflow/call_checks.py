@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from godwit.dataflow.aggregates import builtin
-from godwit.dataflow.naming import did_you_mean, type_name
+from godwit.dataflow.naming import did_you_mean, is_one_of, type_name
 from godwit.dataflow.nodes import SourceNode, branches_of
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from godwit.dataflow.nodes import Branch, StreamNode
 
 __all__ = [
@@ -21,6 +20,7 @@ __all__ = [
     "check_keys",
     "check_process",
     "check_results",
+    "check_state_classes",
     "check_timers",
     "describe",
 ]
@@ -107,7 +107,7 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
 
 def check_timers(operator: str, timers: object, on_timer: object) -> None:
     """Refuse timers without a clock or without a function."""
-    if timers not in (None, "event", "processing"):
+    if timers is not None and not is_one_of(timers, ("event", "processing")):
         raise InvalidFlowError(
             f"Operator {operator!r} has timers={timers!r}.",
             remedy='Give "event" (they go by the watermark) or "processing" (by the clock).',
@@ -147,7 +147,7 @@ def check_process(
             remedy='Say what the function emits, as in output="symbol string, price double".',
             operator=name,
         )
-    if codec not in ("msgpack", "pickle"):
+    if not is_one_of(codec, ("msgpack", "pickle")):
         raise InvalidFlowError(
             f"Operator {name!r} has codec={codec!r}.",
             remedy=f"{did_you_mean(str(codec), ['msgpack', 'pickle'])}Give 'msgpack' or, for "
@@ -159,6 +159,20 @@ def check_process(
             f"Operator {name!r} was given state_upgrade={state_upgrade!r}, which cannot be called.",
             remedy="Give a function that gets the old state as plain values and returns one "
             "of today's.",
+            operator=name,
+        )
+
+
+def check_state_classes(name: str, given: object) -> None:
+    """Refuse what names no classes that state may hold."""
+    classes = [*given.values()] if isinstance(given, Mapping) else given
+    if not isinstance(classes, list | tuple | set | frozenset) or not all(
+        isinstance(one, type) for one in classes
+    ):
+        raise InvalidFlowError(
+            f"Operator {name!r} has state_classes={given!r}.",
+            remedy="Give classes in a list, as in state_classes=[Order, Trade], or a dict of names "
+            "and classes.",
             operator=name,
         )
 

@@ -14,6 +14,7 @@ from godwit.dataflow.call_checks import (
     check_function,
     check_process,
     check_results,
+    check_state_classes,
     check_timers,
     describe,
 )
@@ -198,6 +199,7 @@ class KeyedStream:
         check_formerly(name, formerly)
         check_process(name, state, output, codec, state_upgrade)
         assert output is not None, "checked"
+        check_state_classes(name, state_classes)
         check_timers(name, timers, on_timer)
         return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
             ProcessNode(

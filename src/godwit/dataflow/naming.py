@@ -26,6 +26,7 @@ __all__ = [
     "did_you_mean",
     "error_line",
     "function_name",
+    "is_one_of",
     "listing",
     "results_name",
     "type_name",
@@ -43,6 +44,11 @@ _NAME = re.compile(r"\w[\w.\-]*")
 def type_name(value: object) -> str:
     """Name of the type of `value`, or of `value` if it is a type, for messages."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
+def is_one_of(value: object, known: Collection[str]) -> bool:
+    """Whether a value is one of some words; asks no other type whether it equals text."""
+    return isinstance(value, str) and value in known
 
 
 def listing(names: Collection[str], limit: int = 20) -> str:
@@ -99,7 +105,7 @@ def check_name(kind: str, name: object) -> str:
         )
     if not _NAME.fullmatch(name) or name.startswith(RESERVED_PREFIX):
         raise InvalidFlowError(
-            f"{name!r} cannot be the name of a {kind}.",
+            f"{name!r} cannot be the name of {'an' if kind[0] in 'aeiou' else 'a'} {kind}.",
             remedy="Use letters, digits, '_', '-' and '.', beginning with a letter, a digit or "
             f"'_', but not with {RESERVED_PREFIX!r}.",
             name=name,

@@ -197,7 +197,7 @@ class Stream:
                 upstream=self.node,
                 keys=keys,
                 within_us=None
-                if within == "forever"
+                if isinstance(within, str) and within == "forever"
                 else microseconds(within, f"The time of operator {name!r}", least=1),
                 formerly=formerly or "",
                 named=named,

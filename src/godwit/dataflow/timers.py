@@ -348,6 +348,9 @@ def _datetime(moment: int) -> dt.datetime:
 
 
 def _microseconds(at: dt.datetime) -> int:
+    if not isinstance(at, dt.datetime) or at != at:  # noqa: PLR0124 - pandas' NaT is a datetime
+        msg = f"a timer is set to a datetime, not to {at!r}"
+        raise TypeError(msg)
     if at.tzinfo is None:
         at = at.replace(tzinfo=dt.UTC)
     return (at - _EPOCH) // _MICROSECOND

@@ -17,6 +17,7 @@ from godwit.dataflow.naming import (
     default_name,
     did_you_mean,
     function_name,
+    is_one_of,
     listing,
     results_name,
     type_name,
@@ -87,7 +88,7 @@ class WindowedStream:
             )
         if not sessions:
             grid_of([spec for spec in windows if isinstance(spec, Hopping)], where)
-        if output not in ("append", "update"):
+        if not is_one_of(output, ("append", "update")):
             raise InvalidFlowError(
                 f"{where} has output={output!r}.",
                 remedy=f"{did_you_mean(str(output), ['append', 'update'])}Give 'append' (a window "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Final
 
 __all__ = ["UNITS_US", "read_duration"]
@@ -37,6 +38,6 @@ def read_duration(text: str) -> int | None:
         unit = _SHORT.get(part[2], part[2].removesuffix("s"))
         if unit not in UNITS_US:
             return None
-        total_us += round(float(part[1]) * UNITS_US[unit])
+        total_us += round(Decimal(part[1]) * UNITS_US[unit])
         at = part.end()
     return total_us if written else None

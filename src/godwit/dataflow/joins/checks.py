@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-from godwit.dataflow.naming import did_you_mean, listing, type_name
+from godwit.dataflow.naming import did_you_mean, is_one_of, listing, type_name
 from godwit.dataflow.windows.durations import signed_microseconds
 from godwit.model.errors import InvalidFlowError
 
@@ -36,7 +36,7 @@ def check_other(keyed: KeyedStream, other: Any, where: str) -> None:
 
 def check_how(how: object, known: Sequence[str], where: str) -> None:
     """Refuse a kind of join that there is not."""
-    if how not in known:
+    if not is_one_of(how, known):
         raise InvalidFlowError(
             f"{where} has how={how!r}.",
             remedy=f"{did_you_mean(str(how), known)}Give {listing(known)}.",

@@ -73,7 +73,13 @@ def signed_microseconds(value: Duration, what: str) -> int:
     -90000000
     """
     if isinstance(value, str) and value.strip().startswith("-"):
-        return -microseconds(value.strip()[1:], what, least=0)
+        after = value.strip()[1:]
+        if "-" in after:
+            raise InvalidFlowError(
+                f"{what} is {value!r}, which has more than one sign.",
+                remedy='Put one before all of it: "-1 hour 30 minutes" is ninety minutes before.',
+            )
+        return -microseconds(after, what, least=0)
     if isinstance(value, dt.timedelta) and value < dt.timedelta():
         return -microseconds(-value, what, least=0)
     return microseconds(value, what, least=0)

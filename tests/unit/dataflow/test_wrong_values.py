@@ -1,0 +1,154 @@
+"""Whatever is given for an option is taken, or refused by name: nothing raises from inside."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+from tests.unit.dataflow.refusals import assert_refused
+
+import godwit as gw
+from godwit.dataflow.flow import LogicalFlow
+from godwit.dataflow.timers import Timers
+from godwit.model.errors import GodwitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.dataflow.stream import Stream
+
+COLUMNS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", tz="UTC")), ("v", pa.int64())])
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    np.int64(5),
+    2.5,
+    "",
+    " ",
+    "5 min",
+    "-1 s",
+    "1 month",
+    "9" * 5000 + " seconds",
+    "inf seconds",
+    dt.timedelta.max,
+    pd.NaT,
+    np.timedelta64(5, "m"),
+    pd.DateOffset(months=1),
+    [5],
+    lambda: 5,
+    b"5 minutes",
+    dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+    pd.Series([1, 2]),
+    pd.DataFrame({"a": [1]}),
+    np.array([1, 2]),
+    gw.sum("v"),
+    gw.tumbling("1 hour"),
+)
+HOUR = gw.tumbling("1 hour")
+BETWEEN = ("0 seconds", "1 hour")
+
+
+def told(key: Any, rows: Any, state: Any) -> None: ...
+
+
+def source(flow: LogicalFlow, name: str, **options: Any) -> Stream:
+    frame: Any = FakeDataFrame(COLUMNS)
+    return flow.source(name, frame, **{"event_time": "ts", **options})
+
+
+CALLS: dict[str, Callable[[Stream, Stream, Any], Any]] = {
+    "length": lambda a, _, v: a.key_by("k").window(gw.tumbling(v)).compute(n=gw.count()),
+    "start": lambda a, _, v: a.key_by("k").window(gw.tumbling("1 hour", start=v)),
+    "every": lambda a, _, v: a.key_by("k").window(gw.hopping("1 hour", every=v)),
+    "gap": lambda a, _, v: a.key_by("k").window(gw.session(v)),
+    "slack": lambda a, _, v: source(a.flow, "c", slack=v),
+    "idle": lambda a, _, v: source(a.flow, "c", idle=v),
+    "max_ahead": lambda a, _, v: source(a.flow, "c", max_ahead=v),
+    "event_time": lambda a, _, v: source(a.flow, "c", event_time=v),
+    "window": lambda a, _, v: a.key_by("k").window(v),
+    "time": lambda a, _, v: a.key_by("k").window(HOUR, time=v),
+    "output": lambda a, _, v: a.key_by("k").window(HOUR, output=v),
+    "late": lambda a, _, v: a.key_by("k").window(HOUR, late=v),
+    "window name": lambda a, _, v: a.key_by("k").window(HOUR, name=v).compute(n=gw.count()),
+    "result": lambda a, _, v: a.key_by("k").window(HOUR).compute(n=v),
+    "function": lambda a, _, v: a.key_by("k").window(HOUR).process(v, output="k string"),
+    "columns": lambda a, _, v: a.key_by("k").window(HOUR).process(told, output=v),
+    "union": lambda a, _, v: a.union(v),
+    "duplicates": lambda a, _, v: a.drop_duplicates("k", within=v),
+    "duplicates of": lambda a, _, v: a.drop_duplicates(v, within="1 hour"),
+    "other": lambda a, _, v: a.key_by("k").join(v, between=BETWEEN),
+    "between": lambda a, b, v: a.key_by("k").join(b.key_by("k"), between=v, suffix="_r"),
+    "bound": lambda a, b, v: a.key_by("k").join(b.key_by("k"), between=(v, "1 hour"), suffix="_r"),
+    "how": lambda a, b, v: a.key_by("k").join(b.key_by("k"), between=BETWEEN, how=v, suffix="_r"),
+    "suffix": lambda a, b, v: a.key_by("k").join(b.key_by("k"), between=BETWEEN, suffix=v),
+    "join name": lambda a, b, v: a.key_by("k").join(
+        b.key_by("k"), between=BETWEEN, suffix="_r", name=v
+    ),
+    "within": lambda a, b, v: a.key_by("k").join_newest(b.key_by("k"), within=v, suffix="_r"),
+    "newest how": lambda a, b, v: a.key_by("k").join_newest(b.key_by("k"), how=v, suffix="_r"),
+    "newest other": lambda a, _, v: a.key_by("k").join_newest(v),
+    **{
+        f"process {option}": lambda a, _, v, option=option: a.key_by("k").process(
+            told,
+            **{
+                "state": dict,
+                "output": "k string",
+                **({"timers": "event"} if option == "on_timer" else {}),
+                **({"on_timer": told} if option == "timers" else {}),
+                option: v,
+            },
+        )
+        for option in (
+            "ttl",
+            "timers",
+            "on_timer",
+            "state",
+            "output",
+            "name",
+            "codec",
+            "state_classes",
+            "state_upgrade",
+            "formerly",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("option", CALLS)
+def test_a_value_is_taken_or_refused_by_name(option: str) -> None:
+    for value in VALUES:
+        flow = LogicalFlow("flow", 8)
+        try:
+            made = CALLS[option](source(flow, "a"), source(flow, "b"), value)
+            if hasattr(made, "key_by"):
+                flow.sink("out", made, FakeSink())
+                flow.compile(resolver(flow))
+        except GodwitError as error:
+            assert error.message  # noqa: PT017 - most of the values are refused, some are not
+            assert error.remedy  # noqa: PT017
+
+
+def test_a_bound_has_one_sign(flow: LogicalFlow) -> None:
+    a, b = (source(flow, name).key_by("k") for name in "ab")
+    assert_refused(
+        lambda: a.join(b, between=("-1 hour -30 minutes", "1 hour")), "more than one sign"
+    )
+
+
+def test_lengths_of_time_are_read_to_the_microsecond() -> None:
+    assert gw.tumbling("9007199254740993 microseconds").window.length_us == 9007199254740993
+
+
+@pytest.mark.parametrize("value", [None, 5, "2020-01-01", dt.date(2020, 1, 1), pd.NaT])
+def test_a_timer_is_set_to_a_datetime(value: Any) -> None:
+    timers = Timers([], 0)
+    with pytest.raises(TypeError, match="a timer is set to a datetime"):
+        timers.set(value)
+    with pytest.raises(TypeError, match="a timer is set to a datetime"):
+        timers.cancel(value)
