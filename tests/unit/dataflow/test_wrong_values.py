@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]  # its values are only passed on
 import pyarrow as pa
 import pytest
 from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
@@ -54,6 +54,20 @@ HOUR = gw.tumbling("1 hour")
 BETWEEN = ("0 seconds", "1 hour")
 
 
+PROCESS = (
+    "ttl",
+    "timers",
+    "on_timer",
+    "state",
+    "output",
+    "name",
+    "codec",
+    "state_classes",
+    "state_upgrade",
+    "formerly",
+)
+
+
 def told(key: Any, rows: Any, state: Any) -> None: ...
 
 
@@ -93,39 +107,24 @@ CALLS: dict[str, Callable[[Stream, Stream, Any], Any]] = {
     "within": lambda a, b, v: a.key_by("k").join_newest(b.key_by("k"), within=v, suffix="_r"),
     "newest how": lambda a, b, v: a.key_by("k").join_newest(b.key_by("k"), how=v, suffix="_r"),
     "newest other": lambda a, _, v: a.key_by("k").join_newest(v),
-    **{
-        f"process {option}": lambda a, _, v, option=option: a.key_by("k").process(
-            told,
-            **{
-                "state": dict,
-                "output": "k string",
-                **({"timers": "event"} if option == "on_timer" else {}),
-                **({"on_timer": told} if option == "timers" else {}),
-                option: v,
-            },
-        )
-        for option in (
-            "ttl",
-            "timers",
-            "on_timer",
-            "state",
-            "output",
-            "name",
-            "codec",
-            "state_classes",
-            "state_upgrade",
-            "formerly",
-        )
-    },
 }
 
 
-@pytest.mark.parametrize("option", CALLS)
+def processed(option: str, stream: Stream, value: Any) -> Stream:
+    """Give an option of process a value."""
+    options: dict[str, Any] = {"state": dict, "output": "k string", option: value}
+    if option in ("timers", "on_timer"):
+        options = {"timers": "event", "on_timer": told, **options}
+    return stream.key_by("k").process(told, **options)
+
+
+@pytest.mark.parametrize("option", [*CALLS, *PROCESS])
 def test_a_value_is_taken_or_refused_by_name(option: str) -> None:
     for value in VALUES:
         flow = LogicalFlow("flow", 8)
         try:
-            made = CALLS[option](source(flow, "a"), source(flow, "b"), value)
+            a, b = source(flow, "a"), source(flow, "b")
+            made = processed(option, a, value) if option in PROCESS else CALLS[option](a, b, value)
             if hasattr(made, "key_by"):
                 flow.sink("out", made, FakeSink())
                 flow.compile(resolver(flow))
