@@ -1,7 +1,7 @@
 """State that moves: two executors, four, and two again, under load; copies from either side.
 
-A row that `scale` emits waits for 40 µs in its lane and computes nothing there, so that four executors
-can be shown on two cores; state, its copies and the executors that start are what they are.
+A row that `scale` emits waits for 40 µs in its lane and computes nothing there, so that four
+executors can be shown on two cores; state, its copies and executors that start are what they are.
 
 Beside it what Spark offers: to stop the query, repartition its state (4 to 8 partitions, as in
 `benchmarks.streaming.migration`) and start it again, once; scaling out and in again takes two.
@@ -15,9 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from benchmarks.control.figure import Figure
 from benchmarks.streaming import migration
 from benchmarks.streaming.inputs import held_keys
@@ -26,6 +25,9 @@ from benchmarks.streaming.programs import stream
 
 import godwit as gw
 from godwit.spark.local_cluster import LocalCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["copies", "scale"]
 
@@ -96,10 +98,14 @@ def copies(keys: int = 4_000_000, inputs: Path = Path("artifacts/inputs")) -> li
     return figures
 
 
-def _taking_time(rows: pa.Table) -> pa.Table:
-    """Take a set time for each row; the epochs that fill the state are spared."""
-    time.sleep(_ROW_S * len(rows) if len(rows) <= _TOUCHED else 0.0)
-    return rows
+def _taking_time() -> Callable[[Any], Any]:
+    """Make a map that takes a set time for each row; the epochs that fill the state are spared."""
+
+    def wait(rows: Any) -> Any:  # nested, so that executors get it by value
+        time.sleep(_ROW_S * len(rows) if len(rows) <= _TOUCHED else 0.0)
+        return rows
+
+    return wait
 
 
 def _live(source: Path, preload: int) -> dict[str, Any]:
@@ -111,7 +117,7 @@ def _live(source: Path, preload: int) -> dict[str, Any]:
             flow = gw.Flow("scale")
             rows = flow.source("rows", stream(spark, str(source)))
             sums = rows.key_by("key").compute(name="sums", n=gw.count(), s=gw.sum("v"))
-            flow.sink("nothing", sums.map(_taking_time), gw.sinks.noop())
+            flow.sink("nothing", sums.map(_taking_time()), gw.sinks.noop())
             query = flow.start(
                 checkpoint=work / "checkpoint",
                 executors=4,
