@@ -18,6 +18,7 @@ import datetime as dt
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -28,7 +29,7 @@ from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.process import Meter, ProcessOperator, check_arguments
 from godwit.dataflow.windows.grid import BEGINNING, END
 from godwit.dataflow.windows.moments import Due
-from godwit.model.errors import UserFunctionError
+from godwit.model.errors import CheckpointMismatchError, UserFunctionError
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.nodes import TimerClock
     from godwit.dataflow.operator import Advance, Step
     from godwit.dataflow.windows.moments import OperatorTime
+    from godwit.state.evolution import StateDescription, StateUpgrade
 
 __all__ = ["FiredTimer", "TimedProcess", "TimedRows", "Timers", "shown"]
 
@@ -193,6 +195,33 @@ class TimedProcess(ProcessOperator):
 
     def _now(self, told: OperatorTime) -> int:
         return told.until if self.clock == "event" else told.clock
+
+    def describe_state(self) -> StateDescription:
+        """Say of the state what `ProcessOperator` does, and which clock the timers go by."""
+        described = super().describe_state()
+        if self.clock is None:
+            return described
+        return msgspec.structs.replace(described, windows=[{"clock": self.clock}])
+
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """As of `ProcessOperator`; timers must go by the clock that they were set by.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If they do not, or the state does not fit.
+        """
+        was = next((part.get("clock") for part in stored.windows or ()), None)
+        if None not in (was, self.clock) and was != self.clock:
+            raise CheckpointMismatchError(
+                f"Operator {self.name!r} has timers={self.clock!r}, but those in the checkpoint "
+                f"were set by timers={was!r}: their moments would mean something else.",
+                remedy="Undo the change, or give the operator a name of its own, under which it "
+                "starts empty.",
+                operator=self.name,
+                differences=[f"timers: {was} → {self.clock}"],
+            )
+        return super().upgrade_from(stored)
 
     def _advance(self, step: Step) -> Advance:
         keys = rows_as_tuples(step.keys)

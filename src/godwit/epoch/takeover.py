@@ -94,7 +94,14 @@ class TakenUp:
             name = self.changes.renamed.get(operator, operator)
             if name not in self.changes.added:
                 closed[str(StateId(name, state))] = moment
-        return Times(watermarks=latest.watermarks, newest=latest.newest, closed=closed)
+        watermarks, newest = latest.watermarks, latest.newest
+        if len(self.flow.sources) == 1:  # which may have had another name
+            (source,) = self.flow.sources
+            watermarks, newest = (
+                {source: max(moments.values())} if moments else {}
+                for moments in (watermarks, newest)
+            )
+        return Times(watermarks=watermarks, newest=newest, closed=closed)
 
 
 def take_up(

@@ -15,7 +15,7 @@ never in both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -163,7 +163,7 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
 
     def describe_state(self) -> StateDescription:
         """Say what the partials are, and of what windows."""
-        return describe_windows(super().describe_state(), self, windows_of(self.grid))
+        return describe_windows(super().describe_state(), self, self._described())
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
         """As for any aggregates; the windows must be the same.
@@ -173,8 +173,12 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         CheckpointMismatchError
             If they are not, or an aggregate of the same name was another one.
         """
-        insist_on_windows(self, stored, windows_of(self.grid))
+        insist_on_windows(self, stored, self._described())
         return super().upgrade_from(stored)
+
+    def _described(self) -> list[dict[str, Any]]:
+        """Windows that have grown and did not come out would not, if they only came out growing."""
+        return [*windows_of(self.grid), *([{"output": "update"}] if self.update else [])]
 
     def window_rows(
         self, keys: pa.RecordBatch, starts: IntArray, ends: IntArray, state: pa.RecordBatch

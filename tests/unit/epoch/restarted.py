@@ -1,0 +1,104 @@
+"""A flow that starts again and again on one checkpoint, its program changed, without Spark."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+from tests.oracles.one_process import Fed, OneProcess
+from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+
+from godwit.dataflow.flow import LogicalFlow
+from godwit.dataflow.staging import StagedSink
+from godwit.epoch.event_time import EventTimes
+from godwit.epoch.takeover import take_up
+from godwit.lane.lane import lane_flow
+from godwit.state.blocks import decode_batch, read_block
+from godwit.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from godwit.dataflow.stream import Stream
+
+__all__ = ["COLUMNS", "TIME", "Restarted"]
+
+TIME = pa.timestamp("us", tz="UTC")
+COLUMNS = pa.schema([("k", pa.string()), ("ts", TIME), ("v", pa.int64())])
+
+
+class Restarted:
+    """One run.
+
+    Parameters
+    ----------
+    root
+        Directory of the checkpoint and of the local store, which begins empty.
+    build
+        Makes of the sources' streams the stream whose output is wanted.
+    sources
+        Name → options and, under ``"columns"``, its columns.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        build: Callable[..., Stream],
+        sources: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        flow = LogicalFlow("flow", 8)
+        sources = {"rows": {}} if sources is None else sources
+        self._columns = {n: options.get("columns", COLUMNS) for n, options in sources.items()}
+        streams = []
+        for name, options in sources.items():
+            frame: Any = FakeDataFrame(self._columns[name])
+            given = {"event_time": "ts", **options}
+            given.pop("columns", None)
+            streams.append(flow.source(name, frame, **given))
+        flow.sink("out", build(*streams), FakeSink())
+        compiled = flow.compile(resolver(flow))
+        storage = CheckpointStorage.open(str(root / "checkpoint"))
+        log, taken = take_up(compiled, storage, uuid4().hex[:12], retain_epochs=3)
+        shutil.rmtree(root / "local", ignore_errors=True)
+        sink = StagedSink(name="out", maps=(), keys=(), check=None, rejects=None, writer=None)
+        self.compiled = compiled
+        self.lanes = OneProcess(lane_flow(compiled, taken.layouts, [sink]), root, {"a": 2}, log=log)
+        self.lanes.event_times = self.times = EventTimes(compiled, taken.times(log.latest))
+
+    def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Run an epoch on rows of sources; return what came out, sorted."""
+        fed: dict[Fed, list[pa.RecordBatch]] = {}
+        told: set[str] = set()
+        names = [operator.name for operator in self.compiled.operators]
+        for given in self.compiled.inputs:
+            source = getattr(given, "source", None)
+            if source is None or not rows.get(source):
+                continue
+            columns = list(zip(*rows[source], strict=True))
+            schema = self._columns[source]
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+            time = given.time if source not in told else None
+            told.add(source)
+            key = Fed(
+                index=names.index(given.operator),
+                number=given.number,
+                source=self.compiled.sources.index(source),
+                columns=tuple(given.columns),
+                time=None if time is None else time.name,
+            )
+            fed[key] = [pa.RecordBatch.from_arrays(arrays, schema=schema)]
+        record, _ = self.lanes.epoch(fed)
+        found: list[tuple[Any, ...]] = []
+        for ref in record.outputs:
+            out = decode_batch(read_block(self.lanes.log.storage, ref.block))
+            found += zip(
+                *(
+                    (c.cast("int64") if pa.types.is_timestamp(c.type) else c).to_pylist()
+                    for c in out.columns
+                ),
+                strict=True,
+            )
+        return sorted(found, key=repr)

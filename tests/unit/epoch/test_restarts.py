@@ -1,0 +1,83 @@
+"""What a start with a changed program goes on with, and what it refuses."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.unit.epoch.restarted import Restarted
+
+import godwit as gw
+from godwit.model.errors import CheckpointMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from godwit.dataflow.stream import Stream
+
+S = 1_000_000
+ROWS = [("a", 1 * S, 1), ("b", 7 * S, 2)]
+
+
+def windows(**options: Any) -> Callable[[Stream], Stream]:
+    def build(rows: Stream) -> Stream:
+        tens = rows.key_by("k").window(gw.tumbling("10 seconds"), name="tens", **options)
+        return tens.compute(v=gw.sum("v"))
+
+    return build
+
+
+def note(key: tuple[str], rows: Any, state: dict[str, int]) -> None:
+    for row in rows:
+        rows.timers.set(row.ts + timedelta(seconds=10))
+
+
+def ring(key: tuple[str], timer: Any, state: dict[str, int]) -> Any:
+    yield key[0], timer.at
+
+
+def timed(clock: Any) -> Callable[[Stream], Stream]:
+    def build(rows: Stream) -> Stream:
+        return rows.key_by("k").process(
+            note,
+            name="timed",
+            state=dict,
+            timers=clock,
+            on_timer=ring,
+            output="k string, at timestamp",
+        )
+
+    return build
+
+
+def test_a_source_that_is_renamed_keeps_its_watermark(tmp_path: Path) -> None:
+    run = Restarted(tmp_path, windows(), {"rows": {}})
+    assert run.epoch(rows=ROWS) == []
+    run = Restarted(tmp_path, windows(), {"trips": {}})
+    run.times.end_input()
+    assert run.epoch() == [("a", 0, 10 * S, 1), ("b", 0, 10 * S, 2)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        (timed("event"), timed("processing"), "timers: event → processing"),
+        (windows(), windows(output="update"), "{'output': 'update'}"),
+    ],
+    ids=["clock of timers", "output of windows"],
+)
+def test_what_would_mean_something_else_is_refused_and_nothing_is_lost(
+    tmp_path: Path, before: Any, after: Any, what: str
+) -> None:
+    expected = Restarted(tmp_path / "other", before)
+    run = Restarted(tmp_path / "one", before)
+    assert run.epoch(rows=ROWS) == expected.epoch(rows=ROWS)
+    with pytest.raises(CheckpointMismatchError) as caught:
+        Restarted(tmp_path / "one", after)
+    assert what in str(caught.value.context["differences"])
+    run = Restarted(tmp_path / "one", before)
+    for run_ in (run, expected):
+        run_.times.end_input()
+    assert run.epoch() == expected.epoch()
