@@ -10,6 +10,7 @@ import pyarrow as pa
 from tests.oracles.one_process import Fed, OneProcess
 from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 
+from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.staging import StagedSink
 from godwit.epoch.event_time import EventTimes
@@ -74,9 +75,9 @@ class Restarted:
         told: set[str] = set()
         names = [operator.name for operator in self.compiled.operators]
         for given in self.compiled.inputs:
-            source = getattr(given, "source", None)
-            if source is None or not rows.get(source):
+            if not isinstance(given, SourceInput) or not rows.get(given.source):
                 continue
+            source = given.source
             columns = list(zip(*rows[source], strict=True))
             schema = self._columns[source]
             arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
