@@ -63,6 +63,12 @@ def test_a_query_is_planned_for_balanced_and_drained(spark: SparkSession, tmp_pa
     shown = query.preview(solution)
     assert shown.moves == solution.moves
     assert len(shown.moves) > 0
+    assert sum(len(r.key_groups) for r in shown.routes) == len(shown.moves)
+    assert {r.component for r in shown.routes} == {component}
+    by_hand = query.preview({3: "local-1"})
+    assert [(m.key_group, m.destination) for m in by_hand.moves] == [(3, "local-1")]
+    with pytest.raises(InvalidPlanError, match="executor .local-9., which is not there"):
+        query.preview({3: "local-9"})
 
     moved = query.migrate(solution)
     carried_out(query, inbox, [moved])

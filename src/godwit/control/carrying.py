@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.control.overtaken import Promise, why_overtaken
 from godwit.migration import MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
@@ -28,6 +29,7 @@ __all__ = ["Carrying"]
 class _UnderWay:
     migration: str
     executors: frozenset[str]
+    promise: Promise
 
 
 class Carrying:
@@ -49,6 +51,46 @@ class Carrying:
     def under_way(self) -> dict[str, str]:
         """Component → id of its migration."""
         return {name: own.migration for name, own in self._own.items()}
+
+    def overtaken(self, plan: Planned, view: ProtocolView) -> str | None:
+        """Say why what is under way of a plan's components is overtaken by it.
+
+        Returns
+        -------
+        str or None
+            Empty where it is not; ``None`` where nothing is under way.
+        """
+        asked = plan.asked
+        number = {executor: at for at, executor in enumerate(asked.problem.executors)}
+        left: dict[int, int] = {}
+        promises = []
+        for name in asked.components:
+            if name in self._own:
+                promises.append(self._own[name].promise)
+                component, first = view.components[name], asked.first[name]
+                flying = (transfer for transfer in component.transfers if transfer.planned)
+                for move in (*flying, *component.moves):
+                    if move.destination in number:  # else it has come since
+                        left[first + move.key_group] = number[move.destination]
+        if not promises:
+            return None
+        return next(
+            filter(
+                None,
+                (
+                    why_overtaken(
+                        asked.problem,
+                        left,
+                        promise,
+                        plan.verdict,
+                        max_load_distance=plan.terms.max_load_distance,
+                        least_gain=plan.terms.least_gain,
+                    )
+                    for promise in promises
+                ),
+            ),
+            "",
+        )
 
     def give_back(self, executors: Collection[str]) -> None:
         """Need executors no more that own nothing any more and go: no plan ends by that."""
@@ -75,9 +117,21 @@ class Carrying:
             del self._own[name]
         self._tell(events.PlanAbandoned, component=name, reason=reason)
 
-    def start(self, plan: Planned, view: ProtocolView) -> None:
-        """Ask for the moves that a verdict leaves, component by component."""
+    def start(self, plan: Planned, *, instead: str = "") -> None:
+        """Ask for the moves that a verdict leaves, component by component.
+
+        Parameters
+        ----------
+        plan
+            What is to be done.
+        instead
+            Why what is under way of these components is given up for it, if anything is.
+        """
         asked, verdict = plan.asked, plan.verdict
+        for name in asked.components:
+            if name in self._own:
+                self._abandon(name, self._own[name], instead)
+        view = self._migrations.view
         problem = asked.problem
         started: dict[str, str] = {}
         for name in asked.components:
@@ -137,7 +191,9 @@ class Carrying:
             self._tell(events.PlanAbandoned, component=name, reason=error.message)
             return ""
         self._own[name] = _UnderWay(
-            migration=migration, executors=frozenset(places.values()) | frozenset(sources)
+            migration=migration,
+            executors=frozenset(places.values()) | frozenset(sources),
+            promise=Promise.of(plan.verdict, view),
         )
         return migration
 

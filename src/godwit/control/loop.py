@@ -193,7 +193,7 @@ class Controller:
             view,
             now_s,
             own_migrations=self._carrying.ids,
-            own_draining=self._resizing.draining,
+            own_draining=self._resizing.draining | self._resizing.returned,
         )
         for what, until_s in new.items():
             self._tell(events.HandRespected, what=what, until_s=until_s)
@@ -213,10 +213,11 @@ class Controller:
     def _adapt(
         self, period: PeriodStatistics, view: ProtocolView, now_s: float, *, scale: bool
     ) -> None:
+        own = self._carrying.ids
         busy = {
             name: "it is being migrated" if c.migration else "it was migrated by hand"
             for name, c in view.components.items()
-            if c.migration or self._hands.hold_component(name, now_s)
+            if (c.migration and c.migration not in own) or self._hands.hold_component(name, now_s)
         }
         planning = self._planning
         planning.begin()
@@ -255,7 +256,7 @@ class Controller:
             self._planning.situation(period, view, planned, self._found, now_s),
             view,
             planned,
-            trial=None if busy else trial,
+            trial=None if busy or self._carrying.under_way else trial,
         )
 
     def _carry_out(self, planned: list[Planned], busy: Mapping[str, str]) -> None:
@@ -265,9 +266,12 @@ class Controller:
         for plan in planned:
             what = f"balancing of {', '.join(plan.asked.components)}"
             verdict = plan.verdict
+            overtaken = self._carrying.overtaken(plan, self._migrations.view)
+            if overtaken == "":
+                continue  # what is under way leads to where it was to lead
             if len(verdict.order):
                 self._said.pop(what, None)
-                self._carrying.start(plan, self._migrations.view)
+                self._carrying.start(plan, instead=overtaken or "")
             elif verdict.reason:
                 self._skip(
                     what,

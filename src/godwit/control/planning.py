@@ -57,8 +57,8 @@ class Planned:
         The question.
     assignment
         Shape ``(m,)``: what the planner wants.
-    verdict
-        What of it is worth it.
+    verdict, terms
+        What of it is worth it, and by which terms.
     planner
         Whose plan.
     """
@@ -66,6 +66,7 @@ class Planned:
     asked: Question
     assignment: IntArray
     verdict: Verdict
+    terms: Terms
     planner: str
 
 
@@ -175,6 +176,7 @@ class Planning:
             asked=asked,
             assignment=planned,
             verdict=judge(problem, planned, terms, budget),
+            terms=terms,
             planner=settings.policy if self._homes is not None else settings.planner_name,
         )
 

@@ -50,6 +50,8 @@ class Resizing:
         self._empty_since: dict[str, int] = {}
         self._refused, self._begun_anew_s = "", float("-inf")
         self.draining: frozenset[str] = frozenset()
+        self.returned: frozenset[str] = frozenset()
+        """Executors that were given back and are not gone yet."""
 
     def recall(self, event: events.Event) -> None:
         """Go on from what an earlier controller decided."""
@@ -61,6 +63,7 @@ class Resizing:
     def look(self, view: ProtocolView) -> None:
         """Forget executors that are gone."""
         self.draining &= view.draining
+        self.returned &= view.executors.keys()
 
     def give_back(self, view: ProtocolView) -> tuple[str, ...]:
         """Give back executors that were to leave and are empty (Algorithm 1, lines 1 to 3)."""
@@ -85,6 +88,7 @@ class Resizing:
             self._refuse(len(view.executors), len(view.executors) - len(ready), str(error), {})
             return ()
         self.draining -= set(ready)
+        self.returned |= set(ready)
         for name in ready:
             self._empty_since.pop(name, None)
         self._tell(events.ExecutorsReturned, executors=ready)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from godwit.migration.strategy import Policy
     from godwit.migration.views import EpochPlan, ProtocolView
     from godwit.model.assignment import Move
+    from godwit.planning.copy_routes import CopyRoute
 
 __all__ = ["Conductor", "Warmed"]
 
@@ -126,6 +127,18 @@ class Conductor:
     def copies_bytes_per_s(self) -> tuple[float | None, float | None]:
         """How quickly copies came from the checkpoint and from peers of late, where measured."""
         return self._sources.bytes_per_s
+
+    def foresee(
+        self, component: str, places: Mapping[int, str], state_bytes: Mapping[int, int]
+    ) -> tuple[CopyRoute, ...]:
+        """Say where copies would come from if key groups moved now (key group → executor)."""
+        return self._sources.foresee(
+            component,
+            places,
+            copies=self._copies,
+            assignment=self._view.components[component].assignment,
+            state_bytes=state_bytes,
+        )
 
     def ended(self, migration: str) -> EndMigration | None:
         """How a migration ended, once it has."""

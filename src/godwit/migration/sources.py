@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Final
 from godwit.migration.commands import PeerCopies, StartWarming
 from godwit.migration.strategy import CopiesFrom
 from godwit.model.wording import human_bytes
+from godwit.planning.copy_routes import CopyRoute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from godwit.migration.copies import Copies
     from godwit.model.assignment import Assignment
@@ -102,6 +103,7 @@ class Sources:
         copies: Copies,
         assignment: Assignment,
         state_bytes: Mapping[int, int],
+        tried: bool = False,
     ) -> StartWarming:
         """Complete an order by who sends what, and why.
 
@@ -115,6 +117,8 @@ class Sources:
             Of the order's component: a key group is taken from its owner, if that has a copy.
         state_bytes
             Key group → bytes of state.
+        tried
+            Whether it is only asked what would be chosen: then nothing changes by it.
         """
         holders: dict[str, list[int]] = {}
         for g in order.key_groups:
@@ -130,7 +134,7 @@ class Sources:
         elif size < _LEAST_BYTES:
             return order
         else:
-            peers, why = self._quicker()
+            peers, why = self._quicker(tried=tried)
         sent = tuple(
             PeerCopies(executor=name, key_groups=tuple(held))
             for name, held in sorted(holders.items())
@@ -145,7 +149,72 @@ class Sources:
                 way = self._checkpoint if delivery.source is None else self._peers
                 way.note(0 if delivery.failure else size, delivery.duration_ms / 1e3)
 
-    def _quicker(self) -> tuple[bool, str]:
+    def foresee(
+        self,
+        component: str,
+        places: Mapping[int, str],
+        *,
+        copies: Copies,
+        assignment: Assignment,
+        state_bytes: Mapping[int, int],
+    ) -> tuple[CopyRoute, ...]:
+        """Say where copies would come from if key groups were to move now; nothing changes by it.
+
+        Parameters
+        ----------
+        component, places
+            Whose key groups, and key group → executor that it would move to.
+        copies, assignment, state_bytes
+            As for `choose`.
+        """
+        moving: dict[str, list[int]] = {}
+        for g, executor in places.items():
+            moving.setdefault(executor, []).append(g)
+        routes = []
+        for executor, key_groups in sorted(moving.items()):
+            order = self.choose(
+                StartWarming(
+                    component=component,
+                    executor=executor,
+                    key_groups=tuple(sorted(key_groups)),
+                    attempt="",
+                ),
+                copies=copies,
+                assignment=assignment,
+                state_bytes=state_bytes,
+                tried=True,
+            )
+            routes += self._routes(order, copies, state_bytes)
+        return tuple(routes)
+
+    def _routes(
+        self, order: StartWarming, copies: Copies, state_bytes: Mapping[int, int]
+    ) -> Iterator[CopyRoute]:
+        """Say what of an order comes from whom."""
+        there = [
+            g for g in order.key_groups if copies.reach(order.component, order.executor, g) >= 0
+        ]
+        sent = {g for peer in order.peers for g in peer.key_groups}
+        rest = [g for g in order.key_groups if g not in sent and g not in there]
+        checkpoint, peers = self.bytes_per_s
+        for source, key_groups, rate in (
+            *((peer.executor, list(peer.key_groups), peers) for peer in order.peers),
+            (None, rest, checkpoint),
+            (order.executor, there, checkpoint),
+        ):
+            if key_groups:
+                here = source == order.executor
+                yield CopyRoute(
+                    component=order.component,
+                    source=source,
+                    destination=order.executor,
+                    key_groups=tuple(key_groups),
+                    size_bytes=0.0 if here else sum(state_bytes.get(g, 0) for g in key_groups),
+                    bytes_per_s=rate,
+                    why="" if here else order.why,
+                )
+
+    def _quicker(self, *, tried: bool) -> tuple[bool, str]:
         """Whether peers are quicker, and what makes it so."""
         checkpoint, peers = self.bytes_per_s
         if checkpoint is None:
@@ -155,8 +224,8 @@ class Sources:
         why = f"peers give {_rate(peers)}, the checkpoint {_rate(checkpoint)}"
         faster = peers > checkpoint
         slower = self._checkpoint if faster else self._peers
-        slower.passed_over += 1
-        if slower.passed_over > _TRIED_AGAIN_AFTER:
+        slower.passed_over += not tried
+        if slower.passed_over + tried > _TRIED_AGAIN_AFTER:
             return not faster, f"to be measured again, {why}"
         return faster, why
 

@@ -4,9 +4,11 @@ A preview is derived from a solution alone: load before and after per executor, 
 pause each way of migrating would cause, and how far the plan is from the bound.  It is data;
 `PlanPreview.to_text` prints it, and the command line can draw it.
 
-The pause is a prediction from sizes and one bandwidth, not a measurement.  Executors send and
-receive at the same time, so all transfers together take as long as the busiest up- or downlink
-(paper 1 §3.2 shows that a schedule of phases reaches this).
+The pause is a prediction from sizes and bandwidths, not a measurement.  Executors send and receive
+at the same time, so all transfers together take as long as the busiest up- or downlink (paper 1
+§3.2 shows that a schedule of phases reaches this).  A running query knows where copies would come
+from, and how quickly they came from there of late (`godwit.planning.copy_routes`); without that,
+one bandwidth is taken for every link.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import numpy as np
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
+from godwit.planning.copy_routes import busiest_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from godwit.planning.copy_routes import CopyRoute
     from godwit.planning.move_order import PlannedMove
     from godwit.planning.solution import Solution
 
@@ -86,6 +90,8 @@ class PlanPreview:
         ``live`` copies in the background and waits only for what changed meanwhile; ``disruptive``
         waits for the transfer; ``stop_the_world`` writes and reads all moving state first, for
         everyone.
+    routes
+        Where copies would come from, as far as somebody knows.
     """
 
     method: str
@@ -102,6 +108,7 @@ class PlanPreview:
     transfer_s: float
     pause_s: Mapping[str, float]
     split_key_groups: int = 0
+    routes: tuple[CopyRoute, ...] = ()
 
     def to_text(self, *, most_moves: int = 20) -> str:
         """Return the preview as two tables; at most `most_moves` moves are listed."""
@@ -120,6 +127,7 @@ class PlanPreview:
             + ("" if self.gap is None else f", gap to the bound {self.gap:.2%}"),
             f"transfer {self.transfer_s:.3g} s; predicted pause "
             + ", ".join(f"{name} {seconds:.3g} s" for name, seconds in self.pause_s.items()),
+            *_copies_told(self.routes),
             "",
             table(
                 ("executor", "load", "->", "key groups", "->", "sends", "receives"),
@@ -160,15 +168,18 @@ def preview(
     *,
     bandwidth_bytes_per_s: float = DEFAULT_BANDWIDTH,
     changed_share: float = DEFAULT_CHANGED_SHARE,
+    routes: Sequence[CopyRoute] = (),
 ) -> PlanPreview:
     """Predict what carrying out `solution` would do.
 
     Parameters
     ----------
     bandwidth_bytes_per_s
-        Of one executor's link, each way.
+        Of one executor's link, each way; where `routes` are given, of ways never measured.
     changed_share
         Share of the state, in [0, 1], that changes while it is being copied.
+    routes
+        Where copies would come from; left out: from wherever they are now.
 
     Raises
     ------
@@ -199,6 +210,8 @@ def preview(
     total = float(state.sum())
     size = solution.moved_bytes
     transfer = float(max(sent.max(), received.max())) / bandwidth_bytes_per_s
+    if routes:
+        transfer = busiest_s(routes, bandwidth_bytes_per_s)
     return PlanPreview(
         method=solution.method,
         status=solution.status.value,
@@ -230,7 +243,27 @@ def preview(
             "disruptive": transfer,
             "stop_the_world": 2 * transfer + solution.migration_cost_s,
         },
+        routes=tuple(routes),
     )
+
+
+def _copies_told(routes: Sequence[CopyRoute]) -> list[str]:
+    """Say in lines where copies would come from, those of one way and one reason together."""
+    ways: dict[str, list[CopyRoute]] = {}
+    for route in routes:
+        if route.source == route.destination:
+            way = "there already, to be brought forward from the checkpoint"
+        else:
+            way = "from the checkpoint" if route.source is None else "from other executors"
+            rate = route.bytes_per_s
+            way += f" at {human_bytes(rate)}/s (measured)" if rate else " (never measured)"
+            way += f": {route.why}" if route.why else ""
+        ways.setdefault(way, []).append(route)
+    return [
+        f"copies of {sum(len(r.key_groups) for r in of)} key groups, "
+        f"{human_bytes(sum(r.size_bytes for r in of))}, {way}"
+        for way, of in ways.items()
+    ]
 
 
 def human_bytes(size: float) -> str:

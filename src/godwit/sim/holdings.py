@@ -77,6 +77,11 @@ class Holdings:
         """Shape ``(m,)``: what an empty copy reads to come to the committed version."""
         return self.snapshot_bytes + self.changelog_bytes
 
+    @property
+    def copied_bytes(self) -> FloatArray:
+        """Shape ``(m,)``: what an executor that holds a copy sends, every row once."""
+        return self.keys * self.key_bytes
+
     def copy(self, executor: str) -> Copy:
         """Return what an executor holds; nothing at first."""
         found = self.copies.get(executor)

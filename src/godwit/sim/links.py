@@ -79,6 +79,7 @@ class Links(Generic[Name]):
         self._link: dict[str, int] = {}
         self._capacity: list[float] = []
         self._flows: list[_Flow[Name]] = []
+        self._rates: FloatArray | None = None  # while none begins and none ends
         self.now_s = now_s
 
     def connect(self, place: str, *, up_bytes_per_s: float, down_bytes_per_s: float) -> None:
@@ -107,17 +108,19 @@ class Links(Generic[Name]):
         """Begin a transfer, now."""
         ends = (self._link[source], self._link[destination] + 1)
         self._flows.append(_Flow(name=name, ends=ends, left_bytes=max(size_bytes, 0.0)))
+        self._rates = None
 
     def stop(self, name: Name) -> None:
         """Break a transfer off."""
         self._flows = [flow for flow in self._flows if flow.name != name]
+        self._rates = None
 
     def next_end_s(self) -> float:
         """When the next transfer ends, if nothing else begins; infinity if none is under way."""
         if not self._flows:
             return float("inf")
         left = np.array([flow.left_bytes for flow in self._flows])
-        return self.now_s + float((left / self._rates()).min())
+        return self.now_s + float((left / self._fair_rates()).min())
 
     def advance(self, until_s: float) -> list[Name]:
         """Let time pass up to `until_s`, or to the next end if that comes first; return what ended.
@@ -127,15 +130,19 @@ class Links(Generic[Name]):
         end_s = self.next_end_s()
         step = max(min(until_s, end_s) - self.now_s, 0.0)
         if self._flows:
-            for flow, rate in zip(self._flows, self._rates(), strict=True):
+            for flow, rate in zip(self._flows, self._fair_rates().tolist(), strict=True):
                 flow.left_bytes -= rate * step
         self.now_s = max(self.now_s, min(until_s, end_s))
         ended = [f.name for f in self._flows if f.left_bytes <= _DONE_BYTES]
         if end_s <= until_s and not ended:  # rounding: the one that was to end has ended
             ended = [min(self._flows, key=lambda f: f.left_bytes).name]
-        self._flows = [f for f in self._flows if f.name not in ended]
+        if ended:
+            self._flows = [f for f in self._flows if f.name not in ended]
+            self._rates = None
         return ended
 
-    def _rates(self) -> FloatArray:
-        ends = np.array([flow.ends for flow in self._flows])
-        return fair_rates(ends, np.array(self._capacity))
+    def _fair_rates(self) -> FloatArray:
+        if self._rates is None:
+            ends = np.array([flow.ends for flow in self._flows])
+            self._rates = fair_rates(ends, np.array(self._capacity))
+        return self._rates

@@ -103,7 +103,7 @@ class Simulation:
         self._taken, self._batches, self._committed, self._runs = 0, 0, -1, 0
         self._held_back = 0
         self._offered: Batch | None = None
-        self._read_bytes = 0.0
+        self._copied_bytes = 0.0
         self._make_controller = control
         self._start_run()
 
@@ -143,7 +143,7 @@ class Simulation:
         """Let the driver die and a new one start on what is durable: every local store is empty."""
         for held in self.flow.holdings.values():
             held.copies.clear()
-        self._read_bytes = 0.0
+        self._copied_bytes = 0.0
         self._start_run()
 
     # -- the conductor's ports --------------------------------------------------------------------
@@ -319,8 +319,8 @@ class Simulation:
             moves += int((here != np.array(before.executors)[before.executor_of]).sum())
             loaded += float(part.moved_bytes[list(part.plan.load)].sum())
             self._places[name] = now
-        read = self._warming.read_bytes - self._read_bytes
-        self._read_bytes = self._warming.read_bytes
+        copied = self._warming.moved_bytes - self._copied_bytes
+        self._copied_bytes = self._warming.moved_bytes
         return EpochRecord(
             epoch=work.epoch,
             began_s=began_s,
@@ -330,7 +330,7 @@ class Simulation:
             waiting_rows=int(sum(b.waiting.sum() for b in self.flow.buffers.values())),
             executors=len(self.executors.alive),
             load_distance=self.load_distance(max(work.batch.rows, 1), work.batch.phase),
-            moved_bytes=read + loaded,
+            moved_bytes=copied + loaded,
             moves=moves,
             delays=Delays.of(left, self._now_s),
         )

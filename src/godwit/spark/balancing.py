@@ -18,12 +18,15 @@ import numpy as np
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import listing
 from godwit.migration import Strategy
+from godwit.migration.placement import check_target
 from godwit.model.errors import InvalidPlanError
-from godwit.planning import Limits
+from godwit.planning import Limits, Solution
 from godwit.planning import planner as planner_named
 from godwit.planning.carrying_out import carry_out, carry_out_each
 from godwit.planning.preview import preview
 from godwit.planning.running import ComponentFacts, joint_problem, problem_of
+from godwit.planning.validation import make_solution
+from godwit.spark.plans import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,8 +36,9 @@ if TYPE_CHECKING:
     from godwit.migration import Bounds
     from godwit.model.assignment import Assignment
     from godwit.model.pairs import KeyGroupPairs
-    from godwit.planning import Problem, Solution
+    from godwit.planning import Problem
     from godwit.planning.carrying_out import CarryingOut
+    from godwit.planning.copy_routes import CopyRoute
     from godwit.planning.preview import PlanPreview
     from godwit.spark.migrations import Migration
 
@@ -86,6 +90,10 @@ class Balancing(ABC):
         """Executors that nothing may move onto."""
 
     @abstractmethod
+    def _foresee(self, component: str, places: Mapping[int, str]) -> tuple[CopyRoute, ...]:
+        """Where copies of key groups that move would come from (key group → executor)."""
+
+    @abstractmethod
     def _start_draining(self, executor: str) -> None: ...
 
     @abstractmethod
@@ -124,7 +132,7 @@ class Balancing(ABC):
             )
         facts = self._facts(self._component(component))
         places, history = facts.assignment, facts.load
-        return problem_of(
+        problem = problem_of(
             places,
             load=history.mean(axis=0) if len(history) else np.zeros(places.num_key_groups),
             state_bytes=facts.state_bytes,
@@ -132,6 +140,7 @@ class Balancing(ABC):
             draining=self._draining() & set(places.executors),
             limits=limits,
         )
+        return replace(problem, operators=(self._component(component),))
 
     def _facts(self, component: str) -> ComponentFacts:
         places, epochs = self._places(component), self._cpu_ms(component)
@@ -148,15 +157,70 @@ class Balancing(ABC):
     @user_call
     def preview(
         self,
-        solution: Solution,
+        plan: Assignment | Mapping[int, str] | Solution | CarryingOut,
         *,
+        component: str | None = None,
         bandwidth_bytes_per_s: float = 125e6,
         changed_share: float = 0.05,
     ) -> PlanPreview:
-        """Predict what carrying out a solution would do; see `godwit.planning.preview`."""
+        """Predict what carrying out a plan would do, and where copies would come from.
+
+        Parameters
+        ----------
+        plan
+            As `migrate` takes it; a solution may also be of all components (see `problem`).
+        component
+            Whose key groups, unless the plan is a solution; may be left out if there is only one.
+        bandwidth_bytes_per_s
+            Of ways by which nothing has come yet; of the others what came of late counts.
+        changed_share
+            Share of the state that changes while it is being copied.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the plan is none, is outdated, or is of other components.
+        InvalidProblemError
+            If the bandwidth is not positive or the share is not in [0, 1].
+        """
+        solution = plan if isinstance(plan, Solution) else self._solved(plan, component)
         return preview(
-            solution, bandwidth_bytes_per_s=bandwidth_bytes_per_s, changed_share=changed_share
+            solution,
+            bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+            changed_share=changed_share,
+            routes=self._routes(solution, component),
         )
+
+    def _solved(
+        self, plan: Assignment | Mapping[int, str] | CarryingOut, component: str | None
+    ) -> Solution:
+        """Take a plan that somebody made as the solution of the problem there is now."""
+        name = self._component(component)
+        problem, places = self.problem(name), self._places(name)
+        target, _ = target_of(plan, places)
+        check_target(
+            name,
+            places,
+            target,
+            executors=places.executors,
+            draining=self._draining(),
+        )
+        number = {executor: at for at, executor in enumerate(problem.executors)}
+        owner = np.array([number[executor] for executor in target.executors])
+        return make_solution(problem, owner[target.executor_of], method="a plan by hand")
+
+    def _routes(self, solution: Solution, component: str | None) -> tuple[CopyRoute, ...]:
+        problem, moved = solution.problem, solution.moved
+        names: tuple[str | None, ...] = problem.operators
+        if len(names) == 1 and names[0] not in self.components:
+            names = (component,)  # of a problem that somebody made
+        routes: list[CopyRoute] = []
+        for number, name in enumerate(map(self._component, names)):
+            own = np.flatnonzero(problem.operator_of == number)
+            going = np.flatnonzero(np.isin(own, moved)).tolist()
+            places = {g: problem.executors[solution.assignment[own[g]]] for g in going}
+            routes += self._foresee(name, places)
+        return tuple(routes)
 
     @user_call
     def balance(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from godwit.model.pairs import KeyGroupPairs
     from godwit.planning import Solution
     from godwit.planning.carrying_out import CarryingOut
+    from godwit.planning.copy_routes import CopyRoute
     from godwit.spark.balancing import AnyStrategy
     from godwit.spark.dispatcher import EventDispatcher
     from godwit.spark.epoch_driver import EpochDriver
@@ -375,6 +376,11 @@ class Query(Regroupable):
             states = conductor.copies.states(component)
         with self._run.log.lock:
             return state_bytes(states, self._run.log.chains)
+
+    def _foresee(self, component: str, places: Mapping[int, str]) -> tuple[CopyRoute, ...]:
+        sizes = dict(enumerate(self._sizes(component).tolist()))
+        with self._run.conducting.turn() as conductor:
+            return conductor.foresee(component, places, sizes)
 
     def _draining(self) -> frozenset[str]:
         return self._run.view.draining

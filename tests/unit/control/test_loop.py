@@ -551,6 +551,74 @@ def test_a_plan_onto_an_executor_that_died_is_abandoned_and_planned_anew() -> No
     assert world.distance("sum") < 0.15
 
 
+# -- plans that are overtaken while they are carried out -------------------------------------------
+
+
+def held_up(noise: float = 0.0) -> World:
+    """Make a stream whose rebalancing has begun and cannot go on."""
+    world = World({"sum": Part(rows=skewed(3.0))}, FOUR, settings=control(), noise=noise)
+    world.warms = False
+    while not world.told(events.RebalancingStarted):
+        world.run(0.2)
+    return world
+
+
+def test_a_plan_under_way_is_abandoned_for_one_with_executors_that_have_come() -> None:
+    world = held_up()
+    world.pool.add(2)
+    world.run(3.0)
+    (abandoned,) = world.told(events.PlanAbandoned)
+    assert abandoned.reason == "executor n4 has come"
+    world.warms = True
+    world.run(PERIOD_S)
+    assert len(world.executors) == 6
+    assert world.distance("sum") < 0.15
+    assert len(world.told(events.PlanAbandoned)) == 1
+
+
+def test_a_plan_under_way_is_abandoned_for_one_that_empties_who_is_to_leave() -> None:
+    world = held_up()
+    world.conductor.drain("e0")
+    world.run(PERIOD_S)
+    (abandoned,) = world.told(events.PlanAbandoned)
+    assert abandoned.reason == "executor e0 is to leave"
+    world.warms = True
+    world.run(PERIOD_S)
+    assert not len(world.conductor.view.components["sum"].assignment.key_groups("e0"))
+
+
+def test_a_plan_under_way_that_leads_nowhere_after_a_shift_is_abandoned() -> None:
+    world = held_up()
+    world.parts["sum"].rows = np.roll(skewed(3.0), 1)
+    world.run(2 * PERIOD_S)
+    reasons = [e.reason for e in world.told(events.PlanAbandoned)]
+    assert len(reasons) == 1
+    assert reasons[0].startswith("it would lead to a load distance of")
+    world.warms = True
+    world.run(PERIOD_S)
+    assert world.distance("sum") < 0.15
+
+
+def test_a_plan_under_way_is_carried_out_to_its_end_however_long_it_takes_under_noise() -> None:
+    world = held_up(noise=0.1)
+    world.run(6 * PERIOD_S)
+    assert len(world.told(events.RebalancingStarted)) == 1
+    world.warms = True
+    world.run(PERIOD_S)
+    assert not world.told(events.PlanAbandoned)
+    assert world.distance("sum") < 0.15
+
+
+def test_what_was_given_back_and_is_not_gone_yet_was_drained_by_nobody_s_hand() -> None:
+    world = World(
+        {"sum": Part(rows=np.full(64, 10.0))}, FOUR, settings=control(scaling=utilisation(0.7))
+    )
+    world.pool.remove = world.pool.returned.extend  # type: ignore[method-assign,assignment]
+    world.run(10 * PERIOD_S)
+    assert world.pool.returned
+    assert not world.told(events.HandRespected)
+
+
 # -- policies -------------------------------------------------------------------------------------
 
 

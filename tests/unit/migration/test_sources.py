@@ -125,3 +125,39 @@ def test_what_is_small_measures_nothing(size: int) -> None:
         [Delivery(source=None, key_groups=(0,), duration_ms=1.0)], dict.fromkeys(range(4), size)
     )
     assert choose(sources).why == "measured first"
+
+
+def test_what_would_be_chosen_can_be_asked_and_changes_nothing() -> None:
+    sources = Sources()
+    deliver(sources, None, 1.0)
+    deliver(sources, "a", 4.0)
+    for _ in range(40):
+        routes = sources.foresee(
+            "sum",
+            dict.fromkeys(range(4), "c"),
+            copies=held(),
+            assignment=OWNERS,
+            state_bytes=dict.fromkeys(range(4), MB),
+        )
+        assert [(r.source, r.key_groups, r.bytes_per_s) for r in routes] == [
+            (None, (0, 1, 2, 3), 4.0 * MB)
+        ]
+    chosen = [bool(choose(sources).peers) for _ in range(17)]
+    assert chosen == [False] * 16 + [True]
+
+
+def test_each_destination_s_copies_are_foreseen_with_who_sends_them_and_what_is_there() -> None:
+    routes = Sources(CopiesFrom.PEERS).foresee(
+        "sum",
+        {0: "c", 2: "c", 3: "a", 1: "d"},
+        copies=held(c={2: 5}),
+        assignment=OWNERS,
+        state_bytes={0: 10, 1: 20, 2: 30, 3: 40},
+    )
+    told = {(r.destination, r.source): (r.key_groups, r.size_bytes, r.why) for r in routes}
+    assert told == {
+        ("a", "b"): ((3,), 40, "as was decided"),
+        ("c", "a"): ((0,), 10, "as was decided"),
+        ("c", "c"): ((2,), 0, ""),
+        ("d", "a"): ((1,), 20, "as was decided"),
+    }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
+from godwit.planning.copy_routes import CopyRoute
 from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.json_format import problem_from_dict
 from godwit.planning.json_schema import EXAMPLES
@@ -54,6 +55,35 @@ def test_a_plan_without_moves_pauses_nothing() -> None:
     shown = preview(make_solution(problem, problem.current, method="test"))
     assert shown.transfer_s == shown.moved_share == shown.pause_s["stop_the_world"] == 0
     assert "key group  from" not in shown.to_text()
+
+
+def _route(source: str | None, size: float, rate: float | None, why: str = "") -> CopyRoute:
+    return CopyRoute(
+        component="sums",
+        source=source,
+        destination="c",
+        key_groups=(1, 2),
+        size_bytes=size,
+        bytes_per_s=rate,
+        why=why,
+    )
+
+
+def test_where_copies_come_from_and_what_was_measured_says_how_long_they_take() -> None:
+    routes = [
+        _route("a", 100.0, 50.0, "peers give more"),
+        _route("b", 100.0, 50.0, "peers give more"),
+        _route(None, 30.0, None),
+        _route("c", 0.0, 7.0),
+    ]
+    shown = preview(_plan(), bandwidth_bytes_per_s=10.0, changed_share=0.1, routes=routes)
+    assert shown.transfer_s == 2 + 2 + 3
+    assert shown.pause_s["live"] == pytest.approx(0.7)
+    assert shown.to_text().splitlines()[4:7] == [
+        "copies of 4 key groups, 200 B, from other executors at 50 B/s (measured): peers give more",
+        "copies of 2 key groups, 30 B, from the checkpoint (never measured)",
+        "copies of 2 key groups, 0 B, there already, to be brought forward from the checkpoint",
+    ]
 
 
 def test_text_lists_executors_and_at_most_so_many_moves() -> None:
