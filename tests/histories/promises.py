@@ -27,6 +27,8 @@ __all__ = ["Watched", "broken", "uneven"]
 
 _SLACK = 0.03
 """What sampling noise of a period may add to a load distance, as a share of the mean."""
+_LEAST_GAIN = 0.05
+"""By how much of the mean a plan has to make the load more even to be carried out."""
 _TO_BALANCE = 2
 """Periods within which the load is even again."""
 _TO_RECOVER = 3
@@ -181,9 +183,11 @@ def uneven(drawn: Drawn, simulation: Simulation) -> list[str] | None:
     asked = drawn.settings.max_load_distance
     if distance <= asked + _SLACK or _within_tau(drawn, simulation):
         return []
+    # What lies within a move's least gain of the best is not worth a move.
     best = _best(drawn, simulation)
-    if distance > max(asked, 1.1 * best) + _SLACK:
-        return [f"load distance {distance:.1%} where {max(asked, best):.1%} can be had"]
+    allowed = max(asked, 1.1 * best, best + _LEAST_GAIN)
+    if distance > allowed + _SLACK:
+        return [f"load distance {distance:.1%} where {allowed:.1%} is promised"]
     return []
 
 

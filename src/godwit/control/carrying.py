@@ -68,10 +68,9 @@ class Carrying:
             if name in self._own:
                 promises.append(self._own[name].promise)
                 component, first = view.components[name], asked.first[name]
-                flying = (transfer for transfer in component.transfers if transfer.planned)
-                for move in (*flying, *component.moves):
-                    if move.destination in number:  # else it has come since
-                        left[first + move.key_group] = number[move.destination]
+                ends = {t.key_group: t.destination for t in component.transfers if t.planned}
+                ends |= {move.key_group: move.destination for move in component.moves}
+                left |= {first + g: number[e] for g, e in ends.items() if e in number}
         if not promises:
             return None
         return next(

@@ -201,9 +201,11 @@ class Controller:
 
     def _due(self, view: ProtocolView, now_s: float) -> bool:
         passed_s = now_s - self._statistics.began_s
+        if self._settings.scaling_model is not None and self._statistics.stepped:
+            return True  # what needs more executors should not wait for the period's end
         if passed_s < self._settings.period_s:
             return False
-        if self._statistics.epochs >= self._settings.least_epochs:
+        if self._statistics.show(self._settings.least_epochs, self._settings.period_s):
             return True
         late = passed_s >= _LATE * self._settings.period_s
         return late and (self._statistics.epochs > 0 or view.running is None)

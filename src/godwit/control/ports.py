@@ -71,8 +71,9 @@ class EpochObserved:
     took_s
         From its start to its commit, in seconds.
     backlog_rows
-        Rows that the sources had when the epoch began and that it did not take, since they give no
-        more than so many at once; ``None`` where they do not say.
+        Rows that the sources had beside those that it took; ``None`` where they do not say.
+    backlog_s
+        When they had them, by the controller's clock; ``None``: when the epoch began.
     committed_s
         When it was committed, by the controller's clock; ``None``: just now.
     """
@@ -81,6 +82,7 @@ class EpochObserved:
     assignments: Mapping[str, Assignment]
     took_s: float
     backlog_rows: int | None = None
+    backlog_s: float | None = None
     committed_s: float | None = None
 
 

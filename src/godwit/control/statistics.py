@@ -7,8 +7,7 @@ after a shift they show the new load alone.  They are smoothed by summing over t
 nothing else; sizes of state are the last ones known.  An epoch whose figures are missing counts as
 missing, not as idle.
 
-Source: paper 2 §3 (statistics per key group over a period, SPL); the arrival rate is that of
-the source and not what the stream has managed to take, as in DS2 (Kalavri et al. 2018).
+Source: paper 2 §3 (statistics per key group over a period, SPL).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.control.arrivals import Arrivals
 from godwit.model.pairs import KeyGroupPairs
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ __all__ = ["ComponentStatistics", "PeriodStatistics", "Statistics", "Stint"]
 
 _RECENT = 1 / 3
 """The last part of a period, whose arrival rate counts where it is higher than the whole one's."""
+_SHOWN = 2
+"""Epochs whose loads are enough to decide by, where a step cuts a period short or they are long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,8 +148,8 @@ class PeriodStatistics:
     covered
         Share of these rows whose figures are there.
     arrival_per_s
-        Source rows that arrived a second: over the whole period or its last third, whichever is
-        more.
+        Source rows that arrived a second: over the whole period, its last third or since a step
+        in it, whichever is most.
     epoch_s
         Mean time of an epoch, in seconds.
     fixed_s
@@ -200,13 +202,12 @@ class _Tally:
 
 @dataclass(slots=True, kw_only=True)
 class _Epochs:
-    """Epochs so far: when they began, how long they took, what they took in."""
+    """Epochs so far: how long they took, what they took in, what sources held back."""
 
-    began_s: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)
     busiest_s: list[float] = field(default_factory=list)
-    backlog: list[float] = field(default_factory=list)
+    backlog_rows: int | None = None
     missing: int = 0
     missing_rows: int = 0
 
@@ -230,8 +231,7 @@ class Statistics:
         self._topology = topology
         self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}
         self._state_bytes: dict[str, FloatArray] = {}
-        self._last: tuple[float, float] | None = None
-        """Beginning and backlog of the last epoch of the period before."""
+        self._arrivals = Arrivals()
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -244,6 +244,18 @@ class Statistics:
         """Epochs with input of this period."""
         return len(self._epochs.rows)
 
+    def show(self, epochs: int, lasting_s: float) -> bool:
+        """Whether there were so many epochs, or some that lasted so long and had rows for more."""
+        seen = self._epochs
+        long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
+        return len(seen.rows) >= epochs or long
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the rate has just risen by a step, which is seen whole."""
+        step_s = self._arrivals.step_s
+        return step_s is not None and self.epochs >= _SHOWN
+
     def observe(self, epoch: EpochObserved, committed_s: float) -> None:
         """Count an epoch that was committed at that time."""
         outcome, so_far = epoch.outcome, self._epochs
@@ -253,10 +265,13 @@ class Statistics:
                 sizes[load.key_groups] = load.state_bytes
         if outcome.batch is None:
             return  # what it cost is of rows that waited, which says nothing of the load to come
-        so_far.began_s.append(committed_s - epoch.took_s)
         so_far.rows.append(outcome.rows_in)
         so_far.took_s.append(epoch.took_s)
-        so_far.backlog.append(np.nan if epoch.backlog_rows is None else epoch.backlog_rows)
+        began_s, held_back = committed_s - epoch.took_s, epoch.backlog_rows
+        told_s = began_s if epoch.backlog_s is None else epoch.backlog_s
+        self._arrivals.note(outcome.rows_in, told_s, held_back)
+        if held_back is not None:
+            so_far.backlog_rows = held_back
         if outcome.rows_in and not any(len(load.key_groups) for load in outcome.loads.values()):
             so_far.missing += 1
             so_far.missing_rows += outcome.rows_in
@@ -320,7 +335,7 @@ class Statistics:
             arrival_per_s=self._arrival_per_s(now_s),
             epoch_s=mean_s,
             fixed_s=max(0.0, mean_s - busiest / counted) if counted else mean_s,
-            backlog_rows=_known(so_far.backlog),
+            backlog_rows=so_far.backlog_rows,
             components={
                 name: ComponentStatistics(
                     stints=tuple(tally.stints),
@@ -333,44 +348,24 @@ class Statistics:
                 for name, tally in self._components.items()
             },
         )
-        if so_far.rows:
-            self._last = so_far.began_s[-1], so_far.backlog[-1]
+        self._arrivals.forget()
         self._begin(now_s)
         return made
 
     def _arrival_per_s(self, now_s: float) -> float:
-        """Rows a second that reach the sources, the more of the whole period's and its last part's.
-
-        What has arrived between the beginnings of two epochs is what the second took, and by how
-        much more the sources held back, however long epochs take.  Sources that do not say are
-        taken to hold nothing back.
-        """
-        so_far = self._epochs
+        """Rows a second that reach the sources."""
+        so_far, arrivals = self._epochs, self._arrivals
         if not so_far.rows:
             return 0.0
-        rows = np.array(so_far.rows, np.float64)
-        # What the first epoch of a run takes has been lying there for nobody knows how long.
-        first = (so_far.began_s[0], so_far.backlog[0]) if self._last is None else self._last
-        began, before = np.array(so_far.began_s), np.array([first[0], *so_far.began_s[:-1]])
-        rows += np.nan_to_num(np.diff([first[1], *so_far.backlog]))
-        rows[began == before] = 0.0
-        rates = []
-        for since_s in (self.began_s, now_s - _RECENT * (now_s - self.began_s)):
-            # The last epoch counts in any case: when a stream falls behind, few begin.
-            counted = began >= min(since_s, began[-1])
-            passed_s = float((began - before)[counted].sum())
-            if passed_s > 0:
-                rates.append(float(rows[counted].sum()) / passed_s)
+        length_s = now_s - self.began_s
+        since = [self.began_s, now_s - _RECENT * length_s]
+        if arrivals.step_s is not None:
+            since.append(arrivals.step_s)
+        rates = [rate for s in since if (rate := arrivals.rate_since(s)) is not None]
         # Where nothing tells when rows arrived, they did as they were taken.
-        taken_per_s = float(sum(so_far.rows)) / max(now_s - self.began_s, 1e-9)
-        return max(0.0, max(rates, default=taken_per_s))
+        return max(rates, default=float(sum(so_far.rows)) / max(length_s, 1e-9))
 
 
 def _total(columns: list[FloatArray]) -> FloatArray:
     total: FloatArray = np.sum(columns, axis=0)
     return total
-
-
-def _known(backlog: list[float]) -> int | None:
-    """Return the last backlog; ``None`` where the sources did not say."""
-    return int(backlog[-1]) if backlog and np.isfinite(backlog[-1]) else None

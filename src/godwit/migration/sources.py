@@ -170,7 +170,7 @@ class Sources:
         moving: dict[str, list[int]] = {}
         for g, executor in places.items():
             moving.setdefault(executor, []).append(g)
-        routes = []
+        routes: list[CopyRoute] = []
         for executor, key_groups in sorted(moving.items()):
             order = self.choose(
                 StartWarming(

@@ -21,7 +21,7 @@ What is modelled, one file each, in the order to read them:
 `flow`                    one epoch: rows through components, the slowest lane of every level
 `wait_buffers`            rows of suspended key groups, in order; lost or overtaken rows show
 `holdings`                snapshots, changelogs, and which executor holds which version
-`links`, `warming`        transfers over shared links; copies warmed in the background
+`links`, `warming`        transfers over shared links; copies warmed from peers and checkpoint
 `delays`                  how long rows take, exactly, from the cumulative curves
 `run`, `history`          virtual time, and what a run tells
 `controlled`              the real controller for it

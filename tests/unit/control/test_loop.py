@@ -209,6 +209,25 @@ def test_a_surge_adds_executors_by_at_most_two_decisions_and_they_get_work() -> 
     assert world.distance("sum") < 0.15
 
 
+def test_a_step_is_answered_after_two_epochs_and_not_at_the_period_s_end() -> None:
+    part = Part(rows=np.full(64, 20.0))
+    world = World(
+        {"sum": part},
+        FOUR,
+        settings=control(scaling=utilisation(0.6), period=30.0, least=4),
+        noise=0.1,
+    )
+    world.run(65.0)
+    assert not world.told(events.ScaledOut)
+    stepped_s = world.now
+    part.rows *= 4
+    world.run(10.0)
+    first, *more = world.told(events.ScaledOut)
+    assert first.at_s - stepped_s < 3.0
+    assert first.wanted >= 64 * 80.0 * 1e-3 / (2 * 0.6) - 1
+    assert len(more) <= 1
+
+
 def test_a_stream_that_calms_down_gives_executors_back_once_they_are_empty() -> None:
     part = Part(rows=np.full(64, 80.0))
     settings = control(scaling=utilisation(0.7))

@@ -113,6 +113,13 @@ def test_what_sources_hold_back_is_to_be_worked_off_in_time() -> None:
     assert model.wanted(situation(backlog_rows=5, arrival_per_s=0.0)).executors
 
 
+def test_a_busy_share_counts_what_is_to_be_worked_off_as_well() -> None:
+    model = utilisation(0.5, catch_up="30 seconds")
+    behind = model.wanted(situation(backlog_rows=120_000))
+    assert behind.executors == model.wanted(situation(offered=8.0)).executors
+    assert behind.numbers["backlog_rows"] == 120_000
+
+
 def test_a_script_says_what_it_said_last() -> None:
     script = scripted({"1 minute": 4, 0: 2, 120: 3})
     said = [script.wanted(situation(now_s=t)).executors for t in (0, 59, 60, 119, 120, 999)]

@@ -210,3 +210,16 @@ def bottleneck(period: PeriodStatistics, means: Means) -> str:
         == asked.problem.resources[asked.problem.bottleneck]
     )
     return asked.problem.resources[asked.problem.bottleneck]
+
+
+def test_epochs_as_long_as_a_period_show_as_much_as_many_short_ones() -> None:
+    statistics = Statistics(ONE, 0.0, {})
+    statistics.observe(epoch(0, 400, 6.0), 6.0)
+    assert not statistics.show(3, 5.0)
+    statistics.observe(epoch(1, 400, 6.0), 12.0)
+    assert statistics.show(3, 5.0)
+    statistics = Statistics(ONE, 0.0, {})
+    for n in range(3):
+        assert not statistics.show(3, 5.0)
+        statistics.observe(epoch(n, 40, 0.5), n + 1.0)
+    assert statistics.show(3, 5.0)

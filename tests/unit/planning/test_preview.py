@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ def test_text_lists_executors_and_at_most_so_many_moves() -> None:
 
 
 @pytest.mark.parametrize("options", [{"bandwidth_bytes_per_s": 0.0}, {"changed_share": 1.5}])
-def test_impossible_predictions_are_refused(options: dict[str, float]) -> None:
+def test_impossible_predictions_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidProblemError, match=next(iter(options))):
         preview(_plan(), **options)
 

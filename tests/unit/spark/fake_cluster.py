@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
     from godwit.model.pairs import KeyGroupPairs
     from godwit.planning.carrying_out import CarryingOut
+    from godwit.planning.copy_routes import CopyRoute
 
 __all__ = ["FakeScheduler", "FakeStream"]
 
@@ -187,6 +188,10 @@ class FakeStream(Balancing):
 
     def _sizes(self, component: str) -> np.ndarray:
         return np.arange(10, 10 + KEY_GROUPS)
+
+    def _foresee(self, component: str, places: Mapping[int, str]) -> tuple[CopyRoute, ...]:
+        with self.conducting.turn() as conductor:
+            return conductor.foresee(component, places, {})
 
     def _draining(self) -> frozenset[str]:
         return self.conducting.view.draining

@@ -23,13 +23,13 @@ halving.  What they fall to with ever more executors is the best that can be had
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from godwit.control.durations import seconds
-from godwit.control.scaling.model import Wanted
+from godwit.control.scaling.model import Wanted, catching_up
 from godwit.control.scaling.utilisation import check_slack
 from godwit.planning.cores.core_allocation import CoreAllocationProblem, plan_core_allocation
 from godwit.planning.cores.queueing import QueueingNetwork
@@ -85,22 +85,6 @@ def _fewest(situation: Situation, target_s: float) -> int | None:
     return low
 
 
-def _catching_up(situation: Situation, within_s: float) -> Situation:
-    """Return the situation in which what is held back is worked off in some time, too."""
-    if not situation.backlog_rows or situation.arrival_per_s <= 0:
-        return situation
-    more = 1 + situation.backlog_rows / (within_s * situation.arrival_per_s)
-    return replace(
-        situation,
-        offered=situation.offered * more,
-        arrival_per_s=situation.arrival_per_s * more,
-        stations={
-            name: replace(station, arrival_per_s=station.arrival_per_s * more)
-            for name, station in situation.stations.items()
-        },
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """See `latency`."""
@@ -120,7 +104,7 @@ class Latency:
         }
         if situation.backlog_rows:
             numbers["backlog_rows"] = situation.backlog_rows
-        situation = _catching_up(situation, self.catch_up_s)
+        situation = catching_up(situation, self.catch_up_s)
         predicted_s = predicted_latency_s(situation, max(situation.executors, 1))
         if np.isfinite(predicted_s):
             numbers["predicted_s"] = predicted_s

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ScalingModel", "Situation", "Station", "Wanted"]
+__all__ = ["ScalingModel", "Situation", "Station", "Wanted", "catching_up"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,22 @@ class Wanted:
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
     unattainable: str = ""
+
+
+def catching_up(situation: Situation, within_s: float) -> Situation:
+    """Return the situation in which what is held back is worked off in some time, too."""
+    if not situation.backlog_rows or situation.arrival_per_s <= 0:
+        return situation
+    more = 1 + situation.backlog_rows / (within_s * situation.arrival_per_s)
+    return replace(
+        situation,
+        offered=situation.offered * more,
+        arrival_per_s=situation.arrival_per_s * more,
+        stations={
+            name: replace(station, arrival_per_s=station.arrival_per_s * more)
+            for name, station in situation.stations.items()
+        },
+    )
 
 
 class ScalingModel(Protocol):

@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from godwit.control.scaling.model import Wanted
+from godwit.control.durations import seconds
+from godwit.control.scaling.model import Wanted, catching_up
 from godwit.model.errors import InvalidControlError
 
 if TYPE_CHECKING:
+    from godwit.control.durations import Duration
     from godwit.control.scaling.model import Situation
 
 __all__ = ["Utilisation", "utilisation"]
@@ -23,25 +25,33 @@ class Utilisation:
 
     target: float
     slack: float
+    catch_up_s: float
     name: str = "utilisation"
     paced: bool = True
 
     def wanted(self, situation: Situation) -> Wanted:
         """See `ScalingModel.wanted`."""
+        offered = situation.offered
+        numbers = {}
+        if situation.backlog_rows:
+            numbers["backlog_rows"] = situation.backlog_rows
+        situation = catching_up(situation, self.catch_up_s)
 
         def fewest(target: float) -> int:
             return max(1, math.ceil(situation.offered / (situation.lanes * target) - ROUNDING))
 
-        busy = situation.offered / (situation.lanes * max(situation.executors, 1))
+        busy = offered / (situation.lanes * max(situation.executors, 1))
         return Wanted(
             executors=fewest(self.target),
             comfortable=fewest(self.target * (1 - self.slack)),
             reason=f"lanes should be busy for {self.target:.0%} of the time",
-            numbers={"utilisation": busy, "offered_lanes": situation.offered},
+            numbers={"utilisation": busy, "offered_lanes": offered, **numbers},
         )
 
 
-def utilisation(target: float = 0.7, *, slack: float = 0.2) -> Utilisation:
+def utilisation(
+    target: float = 0.7, *, slack: float = 0.2, catch_up: Duration = 60.0
+) -> Utilisation:
     """Scale so that lanes are busy for a share of their time, counting all rows that arrive.
 
     Parameters
@@ -50,11 +60,13 @@ def utilisation(target: float = 0.7, *, slack: float = 0.2) -> Utilisation:
         The share, above 0 and at most 1.
     slack
         Executors go only if the rest would stay under the target by this share of it.
+    catch_up
+        Time within which rows that sources hold back are to be worked off beside those that come.
 
     Raises
     ------
     InvalidControlError
-        If a share is out of range.
+        If a share is out of range, or `catch_up` is no time.
     """
     if not 0 < target <= 1:
         raise InvalidControlError(
@@ -63,7 +75,9 @@ def utilisation(target: float = 0.7, *, slack: float = 0.2) -> Utilisation:
             target=target,
         )
     check_slack(slack)
-    return Utilisation(target=target, slack=slack)
+    return Utilisation(
+        target=target, slack=slack, catch_up_s=seconds(catch_up, "The time to catch up")
+    )
 
 
 def check_slack(slack: float) -> None:
