@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from godwit.migration import ProtocolView
     from godwit.model.assignment import Assignment
 
-__all__ = ["Carrying"]
+__all__ = ["Carrying", "is_own"]
+
+_OWN = "control-"
+
+
+def is_own(migration: str) -> bool:
+    """Whether a migration of that id is one of a controller's."""
+    return migration.startswith(_OWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +178,7 @@ class Carrying:
         weight = asked.problem.weight[asked.part(name)]
         sizes = asked.problem.state_bytes[asked.part(name)]
         self._asked += 1
-        migration = f"control-{self._asked}"
+        migration = f"{_OWN}{self._asked}"
         try:
             current = with_newcomers(view.components[name].assignment, view.executors)
             _check_sources(name, current, dict(zip(places, sources, strict=True)))

@@ -215,7 +215,10 @@ class Controller:
     def _adapt(
         self, period: PeriodStatistics, view: ProtocolView, now_s: float, *, scale: bool
     ) -> None:
-        own = self._carrying.ids
+        known = self._settings.registered
+        # A planner by ranges cannot begin in the middle of a plan, where there are none.
+        whole = known is not None and known.family == "intervals"
+        own = frozenset() if whole else self._carrying.ids
         busy = {
             name: "it is being migrated" if c.migration else "it was migrated by hand"
             for name, c in view.components.items()

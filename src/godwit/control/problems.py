@@ -23,6 +23,8 @@ import numpy as np
 
 from godwit.control.statistics import ComponentStatistics, Stint
 from godwit.migration.placement import with_newcomers
+from godwit.model.checks import insist_on_number
+from godwit.model.errors import InvalidControlError
 from godwit.planning import Limits, Problem, metrics
 from godwit.planning.planner import a_load_range, one_range_each, some_tau
 from godwit.planning.running import ComponentFacts, joint_problem
@@ -50,10 +52,22 @@ class Means:
         What it can take in over the network.
     memory_bytes
         State that it can hold.
+
+    Raises
+    ------
+    InvalidControlError
+        If one of them is no number, or less than one byte.
     """
 
     link_bytes_per_s: float | None = 125e6
     memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("link_bytes_per_s", "memory_bytes"):
+            value = getattr(self, name)
+            if value is not None:
+                what = f"What an executor has, {name},"
+                insist_on_number(what, value, least=1, error=InvalidControlError, whole=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

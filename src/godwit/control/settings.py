@@ -11,6 +11,7 @@ from godwit.control.problems import Means
 from godwit.control.scaling import custom
 from godwit.control.worth import Budget
 from godwit.migration.strategy import Bounds
+from godwit.model.checks import insist_on_number
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.planning import Limits, planner
 from godwit.planning.problem import Problem
@@ -129,27 +130,27 @@ class Control:
                     f"The setting {name} of the controller is {getattr(self, name)!r}.",
                     remedy=f"Give a {kind.__name__}.",
                 )
-        for name, least in (
-            ("least", 1),
-            ("least_epochs", 1),
-            ("horizon", 1),
-            ("theta", 1.0),
-            ("max_load_distance", 0.0),
-            ("seconds_per_byte", 0.0),
+        for name, least, whole in (
+            ("least", 1, True),
+            ("least_epochs", 1, True),
+            ("horizon", 1, True),
+            ("theta", 1.0, False),
+            ("max_load_distance", 0.0, False),
+            ("seconds_per_byte", 0.0, False),
         ):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not least <= value < float("inf"):
-                raise InvalidControlError(
-                    f"The setting {name} of the controller is {value!r}.",
-                    remedy=f"Give a number that is at least {least}.",
-                    setting=name,
-                    value=value,
-                )
+            _check_number(name, getattr(self, name), least=least, whole=whole)
+        if self.most is not None:
+            _check_number("most", self.most, least=1, whole=True)
         for name in ("period", "respect", "planning_limit"):
             seconds(getattr(self, name), f"The setting {name} of the controller")
         self._check_scaling()
 
     def _check_planner(self) -> None:
+        if not isinstance(self.options, Mapping):
+            raise InvalidControlError(
+                f"The planner's options are {self.options!r}.",
+                remedy='Give a mapping, as in options={"rounds": 3}.',
+            )
         if callable(self.planner):
             return
         if not isinstance(self.planner, str):
@@ -244,3 +245,12 @@ class Control:
         if self.cool_down is None:
             return 3 * self.period_s
         return seconds(self.cool_down, "The cool-down")
+
+
+def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
+    what = f"The setting {name} of the controller"
+    insist_on_number(what, value, least=least, error=InvalidControlError, whole=whole)
+    if value == float("inf"):
+        raise InvalidControlError(
+            f"{what} is {value!r}.", remedy="Give a finite number.", setting=name, value=value
+        )

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.model.checks import insist_on_number
+from godwit.model.errors import InvalidControlError
 from godwit.planning import metrics
 from godwit.planning.move_order import move_order
 
@@ -44,10 +46,22 @@ class Budget:
         Key groups.
     max_bytes
         Bytes of state. A key group that is larger by itself moves alone.
+
+    Raises
+    ------
+    InvalidControlError
+        If one of them is no number, or is negative.
     """
 
     max_moves: int | None = None
     max_bytes: float | None = 2.0**30
+
+    def __post_init__(self) -> None:
+        for name, whole in (("max_moves", True), ("max_bytes", False)):
+            value = getattr(self, name)
+            if value is not None:
+                what = f"The budget's {name}"
+                insist_on_number(what, value, least=0, error=InvalidControlError, whole=whole)
 
     def less(self, moves: int, size_bytes: float) -> Budget:
         """Return what is left after some moves."""

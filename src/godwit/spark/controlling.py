@@ -17,9 +17,11 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from godwit.control import Controller, Topology
+from godwit.control.carrying import is_own
 from godwit.dataflow.compiled import UpstreamInput
 from godwit.model import events
 from godwit.model.errors import GodwitError
+from godwit.spark.pending_files import PendingFiles
 from godwit.state.journal import read_tail
 
 if TYPE_CHECKING:
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 
     from godwit.control import Control, EpochObserved, ExecutorPool
     from godwit.dataflow.compiled import CompiledFlow
-    from godwit.migration import LanesRequested, MigrationRequested, ProtocolView
+    from godwit.migration import Conductor, LanesRequested, MigrationRequested, ProtocolView
     from godwit.spark.conducting import Conducting
+    from godwit.state.records import BatchRef
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["Controlling", "SharedMigrations", "past_decisions", "topology_of"]
@@ -136,8 +139,8 @@ class Controlling:
     Attributes
     ----------
     backlog_rows
-        Called after every epoch: rows that the sources hold back, or ``None`` where nobody knows.
-        Nobody does, until somebody who does puts something else in its place.
+        Called after every epoch: rows that the sources hold back, or ``None`` where they do not
+        tell. They do not, until somebody who asks them puts something else in its place.
     """
 
     backlog_rows: Callable[[], int | None] = staticmethod(lambda: None)
@@ -163,6 +166,7 @@ class Controlling:
             state_bytes=state_bytes,
             past=past,
         )
+        self._pending = PendingFiles()
         self._told: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._status: Mapping[str, Any] = self._controller.status
         self._fault = ""
@@ -178,11 +182,26 @@ class Controlling:
         """Return the time by the controller's clock."""
         return self._clock.now_s()
 
-    def observe(self, epoch: EpochObserved) -> None:
-        """Hand over what an epoch did; returns at once."""
-        self._told.put(
-            lambda: self._controller.observe(replace(epoch, backlog_rows=self.backlog_rows()))
-        )
+    def observe(self, epoch: EpochObserved, batch: BatchRef | None = None) -> None:
+        """Hand over what an epoch did, and with which micro-batch; returns at once."""
+        self._told.put(lambda: self._controller.observe(self._with_backlog(epoch, batch)))
+
+    def _with_backlog(self, epoch: EpochObserved, batch: BatchRef | None) -> EpochObserved:
+        """Add what sources hold back, as they tell or as lies in their directories."""
+        rows = self.backlog_rows()
+        if rows is not None or batch is None:
+            return replace(epoch, backlog_rows=rows)
+        pending = self._pending.rows_after(batch, epoch.outcome.rows_in)
+        if pending is None:
+            return epoch
+        return replace(epoch, backlog_rows=pending, backlog_s=self._clock.now_s())
+
+    @staticmethod
+    def give_way(conductor: Conductor, component: str) -> None:
+        """End what the controller moves of a component: somebody wants something else by hand."""
+        view = conductor.view.components.get(component)
+        if view is not None and view.migration is not None and is_own(view.migration):
+            conductor.cancel(view.migration, "somebody asked for another migration")
 
     def regrouped(self, flow: CompiledFlow) -> None:
         """Let the controller know that the components are others."""

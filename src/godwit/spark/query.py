@@ -332,7 +332,8 @@ class Query(Regroupable):
         InvalidPlanError
             If the plan is no plan, is not total, or names something that does not exist.
         MigrationError
-            If the component is being migrated already, or the query has stopped.
+            If the component is being migrated already (a controller's migration gives way), or the
+            query has stopped.
         """
         if not self.isActive:
             raise MigrationError(
@@ -346,6 +347,8 @@ class Query(Regroupable):
         migration = uuid.uuid4().hex[:8]
         sizes = self._sizes(name)
         with self._run.conducting.turn() as conductor:
+            if self._run.controlling is not None:
+                self._run.controlling.give_way(conductor, name)
             conductor.migrate(
                 inputs.MigrationRequested(
                     id=migration,

@@ -250,7 +250,8 @@ class Run:
                     assignments={name: plan.assignment for name, plan in plans.items()},
                     took_s=took_s,
                     committed_s=self.controlling.now_s(),
-                )
+                ),
+                batch,
             )
         if self.fusion is not None:
             self.fusion.observe(outcome, self.flow)

@@ -113,10 +113,11 @@ def test_what_sources_hold_back_is_to_be_worked_off_in_time() -> None:
     assert model.wanted(situation(backlog_rows=5, arrival_per_s=0.0)).executors
 
 
-def test_a_busy_share_counts_what_is_to_be_worked_off_as_well() -> None:
+def test_for_a_busy_share_nobody_goes_before_what_is_held_back_can_be_worked_off() -> None:
     model = utilisation(0.5, catch_up="30 seconds")
     behind = model.wanted(situation(backlog_rows=120_000))
-    assert behind.executors == model.wanted(situation(offered=8.0)).executors
+    assert behind.executors == model.wanted(situation()).executors
+    assert behind.comfortable == model.wanted(situation(offered=8.0)).comfortable
     assert behind.numbers["backlog_rows"] == 120_000
 
 
@@ -144,7 +145,9 @@ def test_a_function_may_say_a_number_or_a_whole_answer() -> None:
         (lambda: latency(1, catch_up=0), "time to catch up is 0"),
         (lambda: fixed(0), "cannot be 0 executors"),
         (lambda: fixed(2.5), "cannot be 2.5 executors"),  # type: ignore[arg-type]
-        (lambda: scripted({}), "script for the number of executors is empty"),
+        (lambda: scripted({}), "script for the number of executors is {}"),
+        (lambda: scripted([(0, 2)]), "script for the number of executors is \\[\\(0, 2\\)\\]"),  # type: ignore[arg-type]
+        (lambda: utilisation("half"), "utilisation of .half. cannot"),  # type: ignore[arg-type]
         (lambda: scripted({"soon": 2}), "step of the script is 'soon'"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from godwit.control import Budget, Control
+from godwit.control import Budget, Control, Means
 from godwit.control.durations import seconds
 from godwit.control.scaling import fixed, scripted, utilisation
 from godwit.model.errors import InvalidControlError
@@ -39,12 +39,31 @@ def keep(problem: Problem) -> Any:
         ({"max_load_distance": float("nan")}, "setting max_load_distance of the controller is nan"),
         ({"budget": 3}, "setting budget of the controller is 3. Give a Budget"),
         ({"horizon": 0}, "setting horizon of the controller is 0"),
+        ({"horizon": 1.5}, "setting horizon of the controller is 1.5"),
+        ({"theta": float("inf")}, "setting theta of the controller is inf"),
+        ({"least": True}, "setting least of the controller is True"),
+        ({"least": 1.5}, "setting least of the controller is 1.5. Give at least 1, a whole number"),
+        ({"most": "4"}, "setting most of the controller is '4', of type str"),
+        ({"most": float("nan")}, "setting most of the controller is nan"),
+        ({"options": [("rounds", 3)]}, "options are"),
     ],
 )
 def test_nonsense_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidControlError, match=said) as refused:
         Control(**given)
     assert refused.value.remedy
+
+
+@pytest.mark.parametrize("value", [-1, "many", float("nan"), True])
+def test_a_budget_and_means_of_nonsense_are_refused(value: Any) -> None:
+    for kind, names in (
+        (Budget, ("max_moves", "max_bytes")),
+        (Means, ("link_bytes_per_s", "memory_bytes")),
+    ):
+        for name in names:
+            with pytest.raises(InvalidControlError, match=name):
+                kind(**{name: value})
+    assert Means(memory_bytes=2**30).memory_bytes == 2**30
 
 
 def test_what_makes_sense_is_taken() -> None:

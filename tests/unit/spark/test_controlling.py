@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from tests.oracles.controlled import Part, World
 
 from godwit.control import Control, EpochObserved
 from godwit.dataflow.compiled import UpstreamInput
+from godwit.migration import EpochOutcome, MigrationRequested
 from godwit.model import events
+from godwit.model.errors import MigrationError
 from godwit.spark.conducting import Conducting
 from godwit.spark.controlling import Controlling, past_decisions, topology_of
 from godwit.state.journal import JournalWriter
+from godwit.state.records import BatchRef
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
 
 PATIENCE_S = 30.0
@@ -91,6 +95,23 @@ class Run:
             return self.world.told(kind)
 
 
+def files_taken(directory: Path, *, taken: int, lying: int) -> BatchRef:
+    """Write files; say that a micro-batch took the first of them."""
+    entries = []
+    for number in range(taken + lying):
+        file = directory / f"{number}.parquet"
+        file.touch()
+        os.utime(file, (1000 + number, 1000 + number))
+        entry = {"path": file.as_uri(), "timestamp": 1000 * (1000 + number), "batchId": 0}
+        entries.append(json.dumps(entry).encode())
+    return BatchRef(
+        number=0,
+        digest="",
+        offsets=b'v1\n{}\n{"logOffset":0}',
+        sources={"sources/0/0": b"\n".join([b"v1", *entries[:taken]])},
+    )
+
+
 def test_epochs_are_handed_over_and_key_groups_move() -> None:
     run = Run()
     try:
@@ -102,6 +123,49 @@ def test_epochs_are_handed_over_and_key_groups_move() -> None:
         until(moved)
         assert run.told(events.RebalancingStarted)[0].planner == "flux"
         assert run.controlling.status["planner"] == "flux"
+    finally:
+        run.controlling.close()
+
+
+def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() -> None:
+    run = Run()
+    run.world.warms = False
+    try:
+
+        def moving() -> bool:
+            run.epoch()
+            return bool(run.told(events.RebalancingStarted))
+
+        until(moving)
+        target = run.world.conductor.view.components["of sums"].assignment.moved({0: "b"})
+        wanted = MigrationRequested(id="by hand", component="of sums", target=target)
+        with run.conducting.turn() as conductor:
+            with pytest.raises(MigrationError, match="is under way"):
+                conductor.migrate(wanted)
+            run.controlling.give_way(conductor, "of sums")
+            conductor.migrate(wanted)
+            run.controlling.give_way(conductor, "of sums")
+            assert conductor.view.components["of sums"].migration == "by hand"
+        (cancelled,) = run.told(events.MigrationCancelled)
+        assert cancelled.reason == "somebody asked for another migration"
+        until(lambda: bool(run.told(events.HandRespected)))
+    finally:
+        run.controlling.close()
+
+
+def test_files_that_lie_there_count_as_rows_that_are_held_back(tmp_path: Path) -> None:
+    seen: list[EpochObserved] = []
+    run = Run()
+    run.controlling._controller.observe = seen.append  # type: ignore[method-assign]
+    try:
+        batch = files_taken(tmp_path, taken=2, lying=3)
+        observed = EpochObserved(
+            outcome=EpochOutcome(epoch=0, batch=0, rows_in=50), assignments={}, took_s=1.0
+        )
+        run.controlling.observe(observed, batch)
+        until(lambda: bool(seen))
+        assert seen[0].backlog_rows == 75
+        assert seen[0].backlog_s is not None
     finally:
         run.controlling.close()
 

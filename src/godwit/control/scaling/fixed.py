@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,6 @@ from godwit.control.scaling.model import Wanted
 from godwit.model.errors import InvalidControlError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from godwit.control.durations import Duration
     from godwit.control.scaling.model import Situation
 
@@ -80,9 +79,9 @@ def scripted(steps: Mapping[Duration, int]) -> Scripted:
     InvalidControlError
         If there is no step, or one is no time or no number.
     """
-    if not steps:
+    if not isinstance(steps, Mapping) or not steps:
         raise InvalidControlError(
-            "The script for the number of executors is empty.",
+            f"The script for the number of executors is {steps!r}.",
             remedy='Give steps, as in gw.scripted({0: 2, "1 minute": 4}).',
         )
     read = {

@@ -31,21 +31,20 @@ class Utilisation:
 
     def wanted(self, situation: Situation) -> Wanted:
         """See `ScalingModel.wanted`."""
-        offered = situation.offered
-        numbers = {}
+        behind = catching_up(situation, self.catch_up_s)
+
+        def fewest(offered: float, target: float) -> int:
+            return max(1, math.ceil(offered / (situation.lanes * target) - ROUNDING))
+
+        busy = situation.offered / (situation.lanes * max(situation.executors, 1))
+        numbers = {"utilisation": busy, "offered_lanes": situation.offered}
         if situation.backlog_rows:
             numbers["backlog_rows"] = situation.backlog_rows
-        situation = catching_up(situation, self.catch_up_s)
-
-        def fewest(target: float) -> int:
-            return max(1, math.ceil(situation.offered / (situation.lanes * target) - ROUNDING))
-
-        busy = offered / (situation.lanes * max(situation.executors, 1))
         return Wanted(
-            executors=fewest(self.target),
-            comfortable=fewest(self.target * (1 - self.slack)),
+            executors=fewest(situation.offered, self.target),
+            comfortable=fewest(behind.offered, self.target * (1 - self.slack)),
             reason=f"lanes should be busy for {self.target:.0%} of the time",
-            numbers={"utilisation": busy, "offered_lanes": offered, **numbers},
+            numbers=numbers,
         )
 
 
@@ -61,14 +60,15 @@ def utilisation(
     slack
         Executors go only if the rest would stay under the target by this share of it.
     catch_up
-        Time within which rows that sources hold back are to be worked off beside those that come.
+        Executors go only if the rest would work off within this time what sources hold back,
+        beside what comes. Nobody is asked for because of it: it will be worked off in the end.
 
     Raises
     ------
     InvalidControlError
         If a share is out of range, or `catch_up` is no time.
     """
-    if not 0 < target <= 1:
+    if not isinstance(target, int | float) or not 0 < target <= 1:
         raise InvalidControlError(
             f"A utilisation of {target!r} cannot be aimed at.",
             remedy="Give a share above 0 and at most 1, such as 0.7.",
@@ -88,7 +88,7 @@ def check_slack(slack: float) -> None:
     InvalidControlError
         If it is no share below 1.
     """
-    if not 0 <= slack < 1:
+    if not isinstance(slack, int | float) or not 0 <= slack < 1:
         raise InvalidControlError(
             f"A slack of {slack!r} is none.",
             remedy="Give a share that is at least 0 and below 1, such as 0.2.",

@@ -152,7 +152,9 @@ def _control(scenario: Scenario) -> gw.Control:
     return gw.Control(
         period="3 seconds",
         respect="1 second",  # of the number of executors that the scenario begins with
-        scaling=gw.utilisation(0.7) if scenario.most > scenario.executors else None,
+        scaling=gw.utilisation(0.7, catch_up="20 seconds")
+        if scenario.most > scenario.executors
+        else None,
         least=scenario.executors,
         most=scenario.most,
     )
