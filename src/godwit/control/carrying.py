@@ -80,6 +80,8 @@ class Carrying:
                 left |= {first + g: number[e] for g, e in ends.items() if e in number}
         if not promises:
             return None
+        if not left:
+            return ""  # everything has moved, and it ends by itself
         return next(
             filter(
                 None,

@@ -5,7 +5,8 @@ like one that has just so much to do.
 
 The idea: a file source takes files in the order of their times of modification, and notes in its
 log which ones a micro-batch took.  Whatever lies beside them and is younger is still to be taken.
-A file counts as many rows as those of the micro-batch had on average.
+How many rows that is follows from bytes and files, by what the last micro-batches had of each: a
+file has something of its own, and each row some bytes.
 
 Invariant: nobody waits for it but the controller's thread, of whose time listing directories may
 take a fiftieth; where they cannot be listed, nothing is known, and nothing is tried again.
@@ -15,8 +16,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+import numpy as np
 from pyarrow import fs
 
 if TYPE_CHECKING:
@@ -28,6 +32,9 @@ __all__ = ["PendingFiles"]
 
 _SHARE = 50
 _HIDDEN = ("_", ".")
+_BATCHES = 16
+_BYTES_FIRST = 10.0
+"""Where all files are alike, rows are put down to bytes and not to files, by so much."""
 
 
 class PendingFiles:
@@ -43,6 +50,8 @@ class PendingFiles:
         self._now_s = now_s
         self._next_s = float("-inf")
         self._given_up = False
+        self._taken: deque[tuple[int, int, int]] = deque(maxlen=_BATCHES)
+        """Rows, bytes and files of the last micro-batches."""
 
     def rows_after(self, batch: BatchRef, rows: int) -> int | None:
         """Count the rows that lie there and that a micro-batch, the last one, did not take.
@@ -59,22 +68,40 @@ class PendingFiles:
         int
             ``None`` where that is not known (now), and where not all sources are files.
         """
-        taken = [entry for log in batch.sources.values() for entry in _entries(log)]
-        if not taken or not _files_only(batch) or self._given_up or self._now_s() < self._next_s:
+        newest_ms: dict[str, int] = {}
+        names: set[str] = set()
+        for entry in (entry for log in batch.sources.values() for entry in _entries(log)):
+            directory, _, name = str(entry["path"]).rpartition("/")
+            newest_ms[directory] = max(newest_ms.get(directory, 0), int(entry["timestamp"]))
+            names.add(unquote(name))
+        if not names or not _files_only(batch) or self._given_up or self._now_s() < self._next_s:
             return None
         began_s = self._now_s()
-        newest_ms: dict[str, int] = {}
-        for entry in taken:
-            directory = str(entry["path"]).rpartition("/")[0]
-            newest_ms[directory] = max(newest_ms.get(directory, 0), int(entry["timestamp"]))
+        taken_bytes = pending_bytes = pending = 0
         try:
-            pending = sum(_younger(d, at_ms) for d, at_ms in newest_ms.items())
+            for directory, at_ms in newest_ms.items():
+                for info in _files(directory):
+                    if info.base_name in names:
+                        taken_bytes += info.size
+                    elif info.mtime_ns // 10**6 > at_ms:
+                        pending_bytes += info.size
+                        pending += 1
         except Exception:  # noqa: BLE001  a store that is reached in another way, or not from here
             self._given_up = True
             return None
         ended_s = self._now_s()
         self._next_s = ended_s + _SHARE * (ended_s - began_s)
-        return round(pending * rows / len(taken))
+        self._taken.append((rows, taken_bytes, len(names)))
+        return self._rows_of(pending_bytes, pending)
+
+    def _rows_of(self, size_bytes: int, files: int) -> int:
+        """Say how many rows so many bytes in so many files are, by least squares."""
+        rows, sizes, counts = np.array(self._taken, np.float64).T
+        scale = np.array([_BYTES_FIRST / max(sizes.mean(), 1.0), 1.0 / max(counts.mean(), 1.0)])
+        weight = 1.0 / np.maximum(rows, 1.0)
+        columns = np.stack([sizes, counts], axis=1) * scale * weight[:, None]
+        per_unit, *_ = np.linalg.lstsq(columns, rows * weight, rcond=1e-3)
+        return max(0, round(float((per_unit * scale) @ [size_bytes, files])))
 
 
 def _files_only(batch: BatchRef) -> bool:
@@ -88,11 +115,8 @@ def _entries(log: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.splitlines()[1:]]
 
 
-def _younger(directory: str, than_ms: int) -> int:
-    """Count the files of a directory that are younger."""
+def _files(directory: str) -> list[fs.FileInfo]:
+    """Files of a directory that Spark would read."""
     store, path = fs.FileSystem.from_uri(directory)
     listed = store.get_file_info(fs.FileSelector(path))
-    return sum(
-        info.is_file and not info.base_name.startswith(_HIDDEN) and info.mtime_ns // 10**6 > than_ms
-        for info in listed
-    )
+    return [info for info in listed if info.is_file and not info.base_name.startswith(_HIDDEN)]

@@ -25,7 +25,7 @@ from godwit.state.records import BatchRef
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 
@@ -95,12 +95,12 @@ class Run:
             return self.world.told(kind)
 
 
-def files_taken(directory: Path, *, taken: int, lying: int) -> BatchRef:
+def files_taken(directory: Path, *, taken: int, lying: int, sizes: Sequence[int] = ()) -> BatchRef:
     """Write files; say that a micro-batch took the first of them."""
     entries = []
     for number in range(taken + lying):
         file = directory / f"{number}.parquet"
-        file.touch()
+        file.write_bytes(bytes(sizes[number] if sizes else 100))
         os.utime(file, (1000 + number, 1000 + number))
         entry = {"path": file.as_uri(), "timestamp": 1000 * (1000 + number), "batchId": 0}
         entries.append(json.dumps(entry).encode())
@@ -153,10 +153,14 @@ def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() ->
         run.controlling.close()
 
 
-def test_files_that_lie_there_count_as_rows_that_are_held_back(tmp_path: Path) -> None:
+def test_files_that_lie_there_count_as_rows_that_are_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[EpochObserved] = []
+    monkeypatch.setattr(
+        "godwit.control.Controller.observe", lambda _self, epoch: seen.append(epoch)
+    )
     run = Run()
-    run.controlling._controller.observe = seen.append  # type: ignore[method-assign]
     try:
         batch = files_taken(tmp_path, taken=2, lying=3)
         observed = EpochObserved(

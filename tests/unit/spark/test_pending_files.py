@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.unit.spark.test_controlling import files_taken
 
 from godwit.spark.pending_files import PendingFiles
@@ -29,6 +30,26 @@ def test_younger_files_count_as_many_rows_as_those_that_were_taken(tmp_path: Pat
         (tmp_path / hidden).touch()
     (tmp_path / "directory").mkdir()
     assert PendingFiles(Clock(0.0)).rows_after(batch, 100) == 250
+
+
+def test_files_of_other_sizes_have_other_numbers_of_rows(tmp_path: Path) -> None:
+    """A file has a hundred bytes of its own here, and ten for each row."""
+
+    def size(rows: int) -> int:
+        return 100 + 10 * rows
+
+    pending = PendingFiles(Clock(0.0))
+    for number, rows in enumerate((50, 200, 60)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        batch = files_taken(directory, taken=2, lying=3, sizes=[size(rows)] * 2 + [size(400)] * 3)
+        found = pending.rows_after(batch, 2 * rows)
+    assert found == pytest.approx(3 * 400, rel=0.02)
+
+
+def test_where_all_files_were_alike_rows_go_by_bytes(tmp_path: Path) -> None:
+    batch = files_taken(tmp_path, taken=2, lying=4, sizes=[4000, 4000, *[1000] * 4])
+    assert PendingFiles(Clock(0.0)).rows_after(batch, 800) == pytest.approx(400, rel=0.05)
 
 
 def test_nothing_is_known_where_nothing_is_told(tmp_path: Path) -> None:
