@@ -56,15 +56,19 @@ def guarded_plan(
     if isinstance(planner, Planner) and (refusal := planner.refusal(problem)):
         raise _failed(name, f"it cannot take this problem: {refusal}")
     try:
-        made = run(lambda: planner(problem, **options), time_limit_s=time_limit_s)
+        # What it returns may be anything, too, and is read where it may take its time.
+        solution = run(
+            lambda: _read(planner(problem, **options), problem, name), time_limit_s=time_limit_s
+        )
     except TimeoutError:
         raise _failed(name, f"it has not returned after {time_limit_s:g} s") from None
+    except PlannerFailedError:
+        raise
     except GodwitError as error:
         raise _failed(name, str(error)) from error
     except Exception as error:
         raise _failed(name, f"it raised {type(error).__name__}: {error}") from error
     try:
-        solution = _read(made, problem, name)
         validate_solution(solution)
     except GodwitError as error:
         raise _failed(name, error.message) from error

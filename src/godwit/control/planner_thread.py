@@ -60,7 +60,11 @@ class PlannerThread:
             self._given_up = thread
             raise TimeoutError
         if failed:
-            raise failed[0]
+            error = failed[0]
+            if isinstance(error, Exception):
+                raise error
+            # What would end a program ends nothing here but the planner.
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         return made[0]
 
 

@@ -7,14 +7,14 @@ the same planner that will have to.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from godwit.control.durations import seconds
-from godwit.control.scaling import Pace
+from godwit.control.scaling import Pace, Wanted
 from godwit.model import events
-from godwit.model.errors import GodwitError
+from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.planning import metrics
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from godwit.control.planning import Planned
     from godwit.control.ports import ExecutorPool, Migrations, PlannerRunner
-    from godwit.control.scaling import Situation, Step, Wanted
+    from godwit.control.scaling import ScalingModel, Situation, Step
     from godwit.control.settings import Control
     from godwit.migration import ProtocolView
 
@@ -130,7 +130,7 @@ class Resizing:
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
         try:
-            wanted = self._run(lambda: model.wanted(situation), time_limit_s=self._limit_s)
+            wanted = self._run(lambda: _asked(model, situation), time_limit_s=self._limit_s)
         except TimeoutError:
             self._tell_failure(model.name, f"it has not returned after {self._limit_s:g} s")
             return False
@@ -269,6 +269,15 @@ class Resizing:
         if reason != self._refused:
             self._refused = reason
             self._tell(events.PlannerFailed, planner=model, reason=reason)
+
+
+def _asked(model: ScalingModel, situation: Situation) -> Wanted:
+    wanted: Any = model.wanted(situation)
+    if not isinstance(wanted, Wanted):
+        raise InvalidControlError(
+            f"The scaling model said {wanted!r}.", remedy="Let it return a godwit.control.scaling.Wanted."
+        )
+    return wanted
 
 
 def _owns_nothing(view: ProtocolView, executor: str) -> bool:

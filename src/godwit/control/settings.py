@@ -191,6 +191,12 @@ class Control:
                 most=self.most,
             )
         model = self.scaling_model
+        missing = [name for name in ("name", "paced") if not hasattr(model, name)]
+        if model is not None and missing:
+            raise InvalidControlError(
+                f"The scaling model {model!r} has no {missing[0]!r}.",
+                remedy="Give it what godwit.control.scaling.ScalingModel asks for, or a function.",
+            )
         ordered = [getattr(model, "executors", None), *(n for _, n in getattr(model, "steps", ()))]
         for asked in ordered:
             if not isinstance(asked, int) or self.least <= asked <= (self.most or asked):

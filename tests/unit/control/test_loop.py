@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,11 @@ import pytest
 from tests.oracles.controlled import Part, World
 
 from godwit.control import Budget, Control, Topology
-from godwit.control.scaling import fixed, latency, scripted, utilisation
+from godwit.control.scaling import Wanted, fixed, latency, scripted, utilisation
 from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
 from godwit.model import events
 from godwit.model.assignment import even_assignment
+from godwit.planning.validation import make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -466,6 +468,25 @@ def nowhere(problem: Problem) -> np.ndarray:
     return problem.current + problem.num_executors
 
 
+def ends(problem: Problem) -> None:
+    raise SystemExit(problem.num_key_groups)
+
+
+class Unreadable:
+    """What fails once it is looked at."""
+
+    def __array__(self, *_given: object, **_more: object) -> np.ndarray:
+        raise RuntimeError("not for you")
+
+
+def unreadable(_problem: Problem) -> Unreadable:
+    return Unreadable()
+
+
+def another(problem: Problem) -> Solution:
+    return make_solution(replace(problem), problem.current, method="another")
+
+
 @pytest.mark.parametrize(
     ("planner", "reason"),
     [
@@ -474,6 +495,9 @@ def nowhere(problem: Problem) -> np.ndarray:
         (short, "no vector of 64 executors' indices"),
         (elsewhere, "no vector of 64 executors' indices"),
         (nowhere, "key group 0 is on executor"),
+        (ends, "it raised RuntimeError: SystemExit: 64"),
+        (unreadable, "it raised RuntimeError: not for you"),
+        (another, "its solution is one of another problem"),
     ],
 )
 def test_a_planner_that_fails_is_told_of_once_and_the_stream_goes_on(
@@ -541,6 +565,50 @@ def test_a_scaling_function_that_raises_is_told_of_and_the_stream_is_still_balan
     (failed,) = world.told(events.PlannerFailed)
     assert failed.reason == "it raised RuntimeError: no idea"
     assert world.distance("sum") < 0.1
+
+
+def ended(_situation: object) -> int:
+    raise SystemExit(3)
+
+
+def wants(*counts: object) -> Callable[[object], Wanted]:
+    executors, comfortable = counts
+
+    def model(_situation: object) -> Wanted:
+        return Wanted(executors=executors, comfortable=comfortable, reason="")  # type: ignore[arg-type]
+
+    return model
+
+
+class Number:
+    """A model that says a number, as functions may."""
+
+    name, paced = "number", True
+
+    def wanted(self, _situation: object) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("scaling", "reason"),
+    [
+        (ended, "it raised RuntimeError: SystemExit: 3"),
+        (wants("many", 3), "it raised InvalidControlError: There cannot be 'many' executors"),
+        (wants(2, float("nan")), "it raised InvalidControlError: There cannot be nan executors"),
+        (wants(-1, 2), "it raised InvalidControlError: There cannot be -1 executors"),
+        (lambda _situation: True, "it raised InvalidControlError: There cannot be True executors"),
+        (Number(), "it raised InvalidControlError: The scaling model said 3"),
+    ],
+)
+def test_a_scaling_model_of_nonsense_is_told_of_and_the_stream_is_still_balanced(
+    scaling: Callable[[object], object], reason: str
+) -> None:
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(scaling=scaling))
+    world.run(3 * PERIOD_S)
+    (failed,) = world.told(events.PlannerFailed)
+    assert failed.reason.startswith(reason)
+    assert world.distance("sum") < 0.1
+    assert not world.told(events.ScaledOut, events.ScaledIn)
 
 
 def test_epochs_without_figures_count_as_missing_and_not_as_idle() -> None:

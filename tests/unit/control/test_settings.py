@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,6 +47,7 @@ def keep(problem: Problem) -> Any:
         ({"most": "4"}, "setting most of the controller is '4', of type str"),
         ({"most": float("nan")}, "setting most of the controller is nan"),
         ({"options": [("rounds", 3)]}, "options are"),
+        ({"scaling": SimpleNamespace(wanted=keep, name="half")}, "has no 'paced'"),
     ],
 )
 def test_nonsense_is_refused(given: dict[str, Any], said: str) -> None:

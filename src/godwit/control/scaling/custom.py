@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from godwit.control.scaling.fixed import checked_count
-from godwit.control.scaling.model import Wanted
+from godwit.control.scaling.model import Wanted, checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from godwit.control.durations import seconds
-from godwit.control.scaling.model import Wanted
+from godwit.control.scaling.model import Wanted, checked_count
 from godwit.model.errors import InvalidControlError
 
 if TYPE_CHECKING:
@@ -89,22 +88,3 @@ def scripted(steps: Mapping[Duration, int]) -> Scripted:
         for since, count in steps.items()
     }
     return Scripted(steps=tuple(sorted(read.items())))
-
-
-def checked_count(count: Any) -> int:
-    """Return a number of executors.
-
-    Raises
-    ------
-    InvalidControlError
-        If it is none.
-    """
-    try:
-        number = operator.index(count)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(count, bool):
-        raise InvalidControlError(
-            f"There cannot be {count!r} executors.", remedy="Give a whole number of at least 1."
-        )
-    return number

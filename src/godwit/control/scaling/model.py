@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from godwit.model.errors import InvalidControlError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ScalingModel", "Situation", "Station", "Wanted", "catching_up"]
+__all__ = ["ScalingModel", "Situation", "Station", "Wanted", "catching_up", "checked_count"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,11 @@ class Wanted:
         What it rests on: name (with its unit) → value.
     unattainable
         Why even `executors` will not do; empty where they do.
+
+    Raises
+    ------
+    InvalidControlError
+        If a number of executors is none.
     """
 
     executors: int
@@ -97,6 +105,10 @@ class Wanted:
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
     unattainable: str = ""
+
+    def __post_init__(self) -> None:
+        checked_count(self.executors)
+        checked_count(self.comfortable)
 
 
 def catching_up(situation: Situation, within_s: float) -> Situation:
@@ -128,3 +140,22 @@ class ScalingModel(Protocol):
 
     def wanted(self, situation: Situation) -> Wanted:
         """Say it. Pure."""
+
+
+def checked_count(count: Any) -> int:
+    """Return a number of executors.
+
+    Raises
+    ------
+    InvalidControlError
+        If it is none.
+    """
+    try:
+        number = operator.index(count)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(count, bool):
+        raise InvalidControlError(
+            f"There cannot be {count!r} executors.", remedy="Give a whole number of at least 1."
+        )
+    return number
