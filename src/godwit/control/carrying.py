@@ -201,7 +201,7 @@ class Carrying:
         self._own[name] = _UnderWay(
             migration=migration,
             executors=frozenset(places.values()) | frozenset(sources),
-            promise=Promise.of(plan.verdict, view),
+            promise=Promise.of(asked.problem, plan.verdict),
         )
         return migration
 

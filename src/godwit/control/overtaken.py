@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.control.worth import Verdict
-    from godwit.migration import ProtocolView
     from godwit.planning import Problem
 
 __all__ = ["Promise", "why_overtaken"]
@@ -46,11 +45,12 @@ class Promise:
     distance: float
 
     @classmethod
-    def of(cls, verdict: Verdict, view: ProtocolView) -> Promise:
-        """Note what a verdict promises now."""
+    def of(cls, problem: Problem, verdict: Verdict) -> Promise:
+        """Note what a verdict promises."""
+        names = np.array(problem.executors)
         return cls(
-            executors=frozenset(view.executors),
-            draining=view.draining,
+            executors=frozenset(problem.executors),
+            draining=frozenset(names[problem.draining].tolist()),
             distance=verdict.distance_after,
         )
 

@@ -275,7 +275,8 @@ def _asked(model: ScalingModel, situation: Situation) -> Wanted:
     wanted: Any = model.wanted(situation)
     if not isinstance(wanted, Wanted):
         raise InvalidControlError(
-            f"The scaling model said {wanted!r}.", remedy="Let it return a godwit.control.scaling.Wanted."
+            f"The scaling model said {wanted!r}.",
+            remedy="Let it return a godwit.control.scaling.Wanted.",
         )
     return wanted
 
