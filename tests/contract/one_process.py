@@ -109,6 +109,9 @@ class OneProcess:
         How lanes write; small snapshots and files by default, so that there are some.
     """
 
+    columns = _ROWS
+    """Of the source."""
+
     def __init__(
         self,
         directory: Path,
@@ -130,16 +133,20 @@ class OneProcess:
         self._told: list[Event] = []
         self._goes = "works"
         self._rows: dict[str, dict[int, list[tuple[int, ...]]]] = {
-            output.name: {} for output in compiled(deep=deep, again=again).outputs
+            output.name: {} for output in self.compiled().outputs
         }
         self._migrations = 0
+
+    def compiled(self) -> CompiledFlow:
+        """Compile the flow."""
+        return compiled(deep=self._deep, again=self._again)
 
     # -- a run ------------------------------------------------------------------------------------
 
     def start(self, executors: Mapping[str, int]) -> None:
         """See `Realization.start`."""
         run = uuid4().hex[:12]
-        flow = compiled(deep=self._deep, again=self._again)
+        flow = self.compiled()
         if self._plan is not None:
             flow = flow.under(self._plan)
         self.log, taken_up = take_up(flow, self.storage, run, retain_epochs=4)
@@ -284,15 +291,15 @@ class OneProcess:
 
     def epoch(
         self,
-        rows: Sequence[tuple[int, int]],
+        rows: Sequence[tuple[Any, ...]],
         misfortune: Misfortune | None = None,
         loses: str | None = None,
     ) -> None:
         """See `Realization.epoch`."""
         self._catch_up()
         columns = zip(*rows, strict=True)
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, _ROWS, strict=True)]
-        self._source.append(pa.RecordBatch.from_arrays(arrays, schema=_ROWS))
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self.columns, strict=True)]
+        self._source.append(pa.RecordBatch.from_arrays(arrays, schema=self.columns))
         try:
             self._epoch(len(self._source) - 1, misfortune, loses)
         except _DiedError:

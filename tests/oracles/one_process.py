@@ -203,6 +203,8 @@ class OneProcess:
         Level of each operator in the flow's order; by default one more than what feeds it.
     log
         The checkpoint in that directory, where it is open already.
+    hot_keys
+        As of `godwit.epoch.settings.LaneSettings`.
     """
 
     def __init__(
@@ -214,8 +216,9 @@ class OneProcess:
         levels: Sequence[int] | None = None,
         snapshot_budget_bytes: int = 64 * 2**20,
         log: CommitLog | None = None,
+        hot_keys: float = 0.1,
     ) -> None:
-        self.flow, self.root = flow, root
+        self.flow, self.root, self._hot_keys = flow, root, hot_keys
         self.levels = _levels_of(flow) if levels is None else list(levels)
         self._budget = snapshot_budget_bytes
         self._executors = {
@@ -281,6 +284,7 @@ class OneProcess:
             local_dir=str(self.root / "local"),
             inline_bytes=32 * 1024,
             compression=None,
+            hot_keys=self._hot_keys,
         )
 
     def _state_instruction(self, state: StateId, settled: Sequence[int]) -> StateInstruction:

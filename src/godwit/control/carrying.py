@@ -189,6 +189,7 @@ class Carrying:
                     id=migration,
                     component=name,
                     target=current.moved(places),
+                    strategy=view.components[name].default_strategy,
                     bounds=self._settings.bounds,
                     loads=dict(enumerate(weight.tolist())),
                     order=tuple(places),

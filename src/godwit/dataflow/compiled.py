@@ -58,6 +58,8 @@ class SourceInput:
         Column that holds the source's event time, if the flow uses that and the maps left it.
     number
         Which of the operator's inputs it is.
+    others
+        Operators that take some of the rows in place of `operator`: other slots of its key groups.
     """
 
     operator: str
@@ -67,6 +69,7 @@ class SourceInput:
     schema: pa.Schema
     time: pa.Field | None = None
     number: int = 0
+    others: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -87,7 +90,7 @@ class UpstreamInput:
     maps
         Maps over Arrow tables, in order; they run in the lanes of `upstream`. The same map on the
         way to several operators and sinks is one object, so it has to run only once.
-    keys, schema, number
+    keys, schema, number, others
         As in `SourceInput`.
     """
 
@@ -97,6 +100,7 @@ class UpstreamInput:
     keys: tuple[str, ...]
     schema: pa.Schema
     number: int = 0
+    others: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -227,7 +231,8 @@ class CompiledFlow:
     def operators(self) -> tuple[KeyedOperator, ...]:
         """Every operator, upstream before downstream; in one order, whatever the physical plan."""
         of = {operator.name: operator for c in self.components for operator in c.operators}
-        return tuple(of[name] for name in dict.fromkeys(given.operator for given in self.inputs))
+        fed = (name for given in self.inputs for name in (given.operator, *given.others))
+        return tuple(of[name] for name in dict.fromkeys(fed))
 
     @property
     def levels(self) -> int:
@@ -284,7 +289,7 @@ class CompiledFlow:
     def inputs_of(self, operator: str) -> tuple[Input, ...]:
         """Return what feeds the operator of that name."""
         found = self.operator(operator).name
-        return tuple(given for given in self.inputs if given.operator == found)
+        return tuple(i for i in self.inputs if found == i.operator or found in i.others)
 
     def sources_of(self, operator: str) -> tuple[str, ...]:
         """Return the sources that the rows of the operator of that name descend from."""

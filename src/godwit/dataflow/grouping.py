@@ -55,7 +55,7 @@ def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     for operator in flow.operators:
         for given in flow.fed_by(operator.name):
             receiver = flow.operator(given.operator)
-            if isinstance(receiver, ConsolidatePart):
+            if given.others or isinstance(receiver, ConsolidatePart):
                 continue
             if keeps_keys(operator, given) and operator.keys.equals(receiver.keys):
                 found.append(given)
@@ -83,11 +83,12 @@ def grouped(flow: CompiledFlow, plan: PhysicalPlan) -> CompiledFlow:
     fed_by: dict[str, set[str]] = {component.name: set() for component in plan.components}
     for given in flow.inputs:
         if isinstance(given, UpstreamInput):
-            receiver, sender = component_of[given.operator], component_of[given.upstream]
-            if receiver != sender:
-                fed_by[receiver].add(sender)
-            else:
-                _insist_on_staying(flow, given, receiver)
+            sender = component_of[given.upstream]
+            for receiver in {component_of[name] for name in (given.operator, *given.others)}:
+                if receiver != sender:
+                    fed_by[receiver].add(sender)
+                else:
+                    _insist_on_staying(flow, given, receiver)
     levels = _levels(fed_by)
     components = sorted(
         (_component(flow, component, levels[component.name]) for component in plan.components),
@@ -112,6 +113,14 @@ def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component
 def _insist_on_staying(flow: CompiledFlow, given: UpstreamInput, component: str) -> None:
     """Refuse to have an operator beside the one that feeds it, if its rows are of other lanes."""
     sender, receiver = flow.operator(given.upstream), flow.operator(given.operator)
+    if given.others:
+        raise InvalidPlanError(
+            f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, whose "
+            "windows are consolidated apart: its key groups may be in two places each.",
+            remedy="Leave either in a component of its own, or leave consolidate= out.",
+            component=component,
+            operators=[sender.name, receiver.name],
+        )
     if tuple(sender.keys.names) != given.keys:
         raise InvalidPlanError(
             f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, and is "

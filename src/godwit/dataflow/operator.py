@@ -197,6 +197,11 @@ class MergeableOperator(KeyedOperator):
     Where `complete`, the lane calls `finish` on the whole state.
     """
 
+    @property
+    def commutative(self) -> bool:
+        """Whether rows may be seen in any order."""
+        return False
+
     @abstractmethod
     def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Aggregate raw rows into one partial state per group (G rows of state columns)."""

@@ -29,10 +29,12 @@ from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.grid import BEGINNING, END
-from godwit.dataflow.windows.in_two import ConsolidatePart
+from godwit.dataflow.windows.in_two import ComputePart, ConsolidatePart
 from godwit.dataflow.windows.moments import Arrivals, Due, OperatorTime
 from godwit.dataflow.windows.operator import WindowedOperator
+from godwit.dataflow.windows.slots import Slots
 from godwit.epoch.sharing import Sharing
+from godwit.migration import EpochPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.operator import KeyedOperator
     from godwit.lane.messages import LaneReport
-    from godwit.migration import EpochPlan
     from godwit.migration.views import ComponentView
 
 __all__ = ["EventTimes", "Times", "arrivals_of", "closes"]
@@ -58,11 +59,14 @@ class Times:
         Source → greatest event time seen.
     closed
         State, as text → windows that end by then are closed.
+    slots
+        Operator → which slots of its key groups take rows.
     """
 
     watermarks: Mapping[str, int] = field(default_factory=dict)
     newest: Mapping[str, int] = field(default_factory=dict)
     closed: Mapping[str, int] = field(default_factory=dict)
+    slots: Mapping[str, Slots] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +131,11 @@ class EventTimes:
         self._ended = False
         self._windowed = [o for o in flow.operators if isinstance(o, WindowedOperator)]
         self._timed = [o for o in flow.operators if isinstance(o, TimedProcess)]
-        self._consolidates = {
-            o.compute: o.name for o in flow.operators if isinstance(o, ConsolidatePart)
+        # Operators that close the same windows as another one, and its name.
+        self._follows = {
+            o.name: o.compute if isinstance(o, ConsolidatePart) else o.first
+            for o in flow.operators
+            if isinstance(o, ConsolidatePart) or (isinstance(o, ComputePart) and o.slot)
         }
         # Not known after a start, unless there is no state: the first epoch looks for it.
         unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
@@ -137,6 +144,7 @@ class EventTimes:
             o.name: Sharing(o.grid, o.share)
             for o in self._windowed
             if isinstance(o, WindowedCompute) and o.may_duplicate and o.commutative
+            if o.name not in self._follows
         }
 
     @property
@@ -178,9 +186,9 @@ class EventTimes:
         emitted: dict[str, _Front | None] = {}
         for operator in self._flow.operators:
             arriving = self._arriving(operator.name, emitted, drained)
-            if isinstance(operator, ConsolidatePart):  # what its other half closes, it closes
-                emitted[operator.name] = arriving
-                told[operator.name] = replace(told[operator.compute], duplicated=False)
+            if operator.name in self._follows:
+                first = self._follows[operator.name]
+                emitted[operator.name], told[operator.name] = emitted[first], told[first]
                 continue
             held = operator.name in suspended or (arriving is not None and arriving.held)
             ahead = min(
@@ -205,6 +213,7 @@ class EventTimes:
                 sharing = self.sharing.get(operator.name)
                 time = replace(
                     time,
+                    slots=self._slots(operator, arriving.newest, components),
                     closed=closed,
                     until=closed if held else max(closed, until),
                     duplicated=sharing is not None and sharing.duplicated,
@@ -225,9 +234,27 @@ class EventTimes:
             if component.name in components and components[component.name].suspended
             for operator in component.operators
         }
-        return suspended | {
-            compute for compute, other in self._consolidates.items() if other in suspended
-        }
+        return suspended | {first for other, first in self._follows.items() if other in suspended}
+
+    def _slots(
+        self,
+        operator: KeyedOperator,
+        newest: int,
+        components: Mapping[str, EpochPlan | ComponentView],
+    ) -> Slots | None:
+        """Which slots of an operator's key groups take rows in the next epoch."""
+        if not isinstance(operator, ComputePart):
+            return None
+        slots = self._times.slots.get(operator.name) or Slots.of((), self._flow.num_key_groups)
+        plans = [
+            components.get(self._flow.component_of(name).name)
+            for name in (operator.first, operator.second)
+        ]
+        second = plans[1]
+        if not isinstance(second, EpochPlan) or second.takes is None:
+            return slots  # in one component with others, nothing can turn
+        smooth = {g for plan in plans if isinstance(plan, EpochPlan) for g in plan.smooth}
+        return slots.become(second.takes, smooth, newest, operator.grid)
 
     def _arriving(
         self, operator: str, emitted: Mapping[str, _Front | None], drained: set[str]
@@ -292,7 +319,12 @@ class EventTimes:
             until = told[operator_.name].until
             if until > BEGINNING:
                 closed[str(operator_.states[0])] = until
-        return Times(watermarks=watermarks, newest=newest, closed=closed)
+        slots = {
+            name: time.slots.as_of(time.until)
+            for name, time in told.items()
+            if time.slots is not None and name not in self._follows
+        }
+        return Times(watermarks=watermarks, newest=newest, closed=closed, slots=slots)
 
     def take(
         self,
@@ -313,7 +345,7 @@ class EventTimes:
             ]
             self._due[operator_.name] = reduce(or_, due, before)
         for name, sharing in self.sharing.items():
-            parts = (name, self._consolidates.get(name))
+            parts = (name, *(other for other, first in self._follows.items() if first == name))
             works = [d.windows for r in reports for d in r.operators if d.operator in parts]
             sharing.take(told[name], [work for work in works if work is not None])
         for source in self._heard(reports):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.dataflow.windows.in_two import ComputePart
 from godwit.epoch.event_time import closes
 from godwit.epoch.instructions import mask_of, operator_instruction, places_of, state_instruction
 from godwit.lane.messages import EpochInstruction
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.lineage import Layouts
+    from godwit.dataflow.operator import KeyedOperator
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.epoch.executor import Executor
     from godwit.epoch.settings import LaneSettings
@@ -107,7 +109,13 @@ class Instructor:
                 wanted = ~mask_of(plan.suspended, self.num_key_groups)
                 for operator in component.operators:
                     states = [
-                        self._state(state, copies.held_by(plan.assignment, state), wanted, settled)
+                        self._state(
+                            state,
+                            copies.held_by(plan.assignment, state),
+                            wanted,
+                            settled,
+                            also=self._drained(operator, state, times[operator.name]),
+                        )
                         for state in operator.states
                     ]
                     told[operator.name] = operator_instruction(
@@ -133,6 +141,7 @@ class Instructor:
             local_dir=self._settings.local_dir,
             inline_bytes=self._settings.inline_bytes,
             compression=self._settings.compression,
+            hot_keys=self._settings.hot_keys,
         )
 
     def catching_up(
@@ -149,21 +158,33 @@ class Instructor:
         floor: npt.NDArray[int64],
         wanted: npt.NDArray[bool_],
         settled: npt.NDArray[integer] = _NONE,
+        *,
+        also: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
+        chosen = choose_snapshots(
+            self._log.chains,
+            state,
+            settled,
+            budget_bytes=self._settings.snapshot_budget_bytes,
+            growth=self._settings.snapshot_growth,
+        )
         return state_instruction(
             state=state,
             recorded_as=self._log.recorded_as(state),
             chains=self._log.chains,
             floor=floor,
             wanted=wanted,
-            to_snapshot=choose_snapshots(
-                self._log.chains,
-                state,
-                settled,
-                budget_bytes=self._settings.snapshot_budget_bytes,
-                growth=self._settings.snapshot_growth,
-            ),
+            to_snapshot=list(dict.fromkeys([*chosen, *np.intersect1d(also, settled).tolist()])),
         )
+
+    def _drained(
+        self, operator: KeyedOperator, state: StateId, time: OperatorTime
+    ) -> npt.NDArray[integer]:
+        """Key groups of which a slot holds only panes that are gone: a snapshot empties it."""
+        if not isinstance(operator, ComputePart) or time.slots is None:
+            return _NONE
+        drained = time.slots.drained(operator.slot, time.closed)
+        return np.flatnonzero(drained & ~self._log.chains.is_empty(state))
 
     def _settled(self, view: ProtocolView, component: str, plan: EpochPlan) -> npt.NDArray[integer]:
         """Key groups to take snapshots of: those that run here and are not on their way.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.epoch.event_time import arrivals_of
+from godwit.epoch.slots import empty_slots
 from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
 from godwit.model.pairs import KeyGroupPairs
 from godwit.model.per_key_group import PerKeyGroup
@@ -71,6 +72,7 @@ def record_of(
         watermarks=dict(times.watermarks),
         newest=dict(times.newest),
         expired=dict(times.closed),
+        slots={name: told for name, of in times.slots.items() if (told := of.recorded())},
     )
 
 
@@ -149,6 +151,9 @@ def outcome_of(
         tables=tables,
         watermarks=dict(record.watermarks),
         left_out=left_out_of(reports),
+        hot_keys=hot_keys_of(reports),
+        held_twice=held_twice_of(reports),
+        empty=empty_slots(flow, chains),
         changelog_bytes=sum(s.block.length for s in record.segments),
         snapshot_bytes=sum(s.block.length for s in record.snapshots),
         lane_ms=lane_ms,
@@ -164,6 +169,32 @@ def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int
             rows, size = streams.get(edge, (0, 0))
             streams[edge] = (rows + passed.rows, size + passed.size_bytes)
     return streams
+
+
+def held_twice_of(reports: Iterable[LaneReport]) -> dict[str, int]:
+    """Operator → partials of windows that were over whose key was held in two slots."""
+    twice: dict[str, int] = {}
+    for done in (done for report in reports for done in report.operators if done.twice):
+        twice[done.operator] = twice.get(done.operator, 0) + done.twice
+    return twice
+
+
+def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
+    """Operator → key, as JSON → share of its rows, of keys of which some sender had many."""
+    rows: dict[str, int] = {}
+    hot: dict[str, dict[str, int]] = {}
+    for done in (done for report in reports for done in report.operators):
+        rows[done.operator] = rows.get(done.operator, 0) + sum(done.rows_in.values())
+        for key, count in done.hot_keys.items():
+            of = hot.setdefault(done.operator, {})
+            of[key] = of.get(key, 0) + count
+    return {
+        operator: {
+            key: count / rows[operator]
+            for key, count in sorted(of.items(), key=lambda item: (-item[1], item[0]))
+        }
+        for operator, of in hot.items()
+    }
 
 
 def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:

@@ -30,6 +30,9 @@ class LaneSettings:
     compression
         Arrow IPC compression of changelog and staged output: ``None``, ``"lz4"`` or ``"zstd"``.
         Worth it for object stores; local disks are faster without.
+    hot_keys
+        Rows of a key that has this much of what a lane gets on average are combined before they are
+        sent, whatever becomes of others; 0: of none.
 
     Raises
     ------
@@ -42,18 +45,20 @@ class LaneSettings:
     snapshot_growth: float = 4.0
     inline_bytes: int = 16 * 2**10
     compression: Literal["lz4", "zstd"] | None = None
+    hot_keys: float = 0.1
 
     def __post_init__(self) -> None:
         for name, least in (
             ("snapshot_budget_bytes", 1),
             ("snapshot_growth", 0),
             ("inline_bytes", 0),
+            ("hot_keys", 0),
         ):
             insist_on_number(
                 f"The option {name} of start",
                 getattr(self, name),
                 least=least,
-                whole=name != "snapshot_growth",
+                whole=name not in ("snapshot_growth", "hot_keys"),
                 error=InvalidFlowError,
             )
         if self.compression not in (None, "lz4", "zstd"):

@@ -10,8 +10,11 @@ import numpy as np
 
 from godwit.dataflow.lineage import flow_version, layouts_of
 from godwit.dataflow.regrouping import regrouped
+from godwit.dataflow.windows.in_two import ComputePart
+from godwit.dataflow.windows.slots import Slots
 from godwit.epoch.event_time import Times
 from godwit.epoch.outcomes import state_bytes
+from godwit.epoch.slots import insist_on_slots, slot_pairs
 from godwit.migration import LoadSummary, inputs
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
@@ -84,6 +87,15 @@ class TakenUp:
         """Give what was recorded by names of the last run, by those of this one."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
+    def slots(self, latest: CommitRecord | None) -> dict[str, Slots]:
+        """Operator → slots of its key groups as the last epoch left them."""
+        recorded = {} if latest is None else self.renamed(latest.slots)
+        return {
+            o.name: Slots.of(recorded.get(o.name, ()), self.flow.num_key_groups)
+            for o in self.flow.operators
+            if isinstance(o, ComputePart) and o.name == o.first
+        }
+
     def times(self, latest: CommitRecord | None) -> Times | None:
         """Event time as the last epoch left it, by the names of this run."""
         if latest is None:
@@ -101,7 +113,8 @@ class TakenUp:
                 {source: max(moments.values())} if moments else {}
                 for moments in (watermarks, newest)
             )
-        return Times(watermarks=watermarks, newest=newest, closed=closed)
+        slots = self.slots(latest)
+        return Times(watermarks=watermarks, newest=newest, closed=closed, slots=slots)
 
 
 def take_up(
@@ -150,6 +163,7 @@ def take_up(
         if tried is not None and tried.sources != given.sources:
             # Offsets of a start that committed nothing, for sources that this flow does not have.
             forget_sparks_progress(storage)
+    insist_on_slots(flow, None if stored is None else stored.latest, changes.renamed)
     held = None if stored is None else stored.physical_plan
     flow = _carrying_on(flow, held, changes.renamed)
     last = flow.physical_plan
@@ -272,6 +286,7 @@ def run_started(
             for c in flow.components
             for sizes in [state_bytes(c.states, log.chains)]
         },
+        slots=slot_pairs(flow, log.chains, taken_up.slots(log.latest)),
     )
 
 

@@ -20,7 +20,8 @@ import pyarrow as pa
 from godwit.dataflow.hashing import canonical_keys, hash_keys
 from godwit.dataflow.naming import listing
 from godwit.dataflow.windows.operator import WindowedOperator
-from godwit.lane.wire import ARRIVALS, LEFT_OUT, ROWS, Header, raw_schema
+from godwit.lane.packing import raw_schema
+from godwit.lane.wire import ARRIVALS, LEFT_OUT, ROWS, Header
 from godwit.model.errors import EpochFailedError
 from godwit.model.key_groups import key_groups_of
 

@@ -13,13 +13,14 @@ leaves only files that no commit record names.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from godwit.dataflow.grouping import keeps_keys
+from godwit.dataflow.windows.in_two import ComputePart
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.lane.executor import claim_local_store, current_executor, local_store_root
 from godwit.lane.files import LaneFiles
@@ -125,7 +126,7 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
 
 def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:
     """How rows reach each operator in this epoch, in the flow's order."""
-    return tuple(
+    alone = [
         Shipment(
             index=o.index,
             level=told.level,
@@ -133,9 +134,16 @@ def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, 
             places=told.places,
             time=told.time,
             keeps_left_out=o.left_out is not None,
+            hot_share=instruction.hot_keys / len(instruction.places),
         )
         for o, told in zip(flow.operators, instruction.operators, strict=True)
-    )
+    ]
+    second = {
+        o.operator.first: alone[o.index]
+        for o in flow.operators
+        if isinstance(o.operator, ComputePart) and o.operator.slot
+    }
+    return tuple(replace(s, second=second.get(s.operator.name)) for s in alone)
 
 
 def run_lane(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.dataflow.windows.moments import OperatorTime, WindowWork
+    from godwit.lane.hot_keys import HotRows
     from godwit.model.errors import GodwitError
     from godwit.model.pairs import KeyGroupPairs
     from godwit.model.per_key_group import PerKeyGroup
@@ -136,6 +137,8 @@ class EpochInstruction:
         What one lane writes up to this size travels in the commit record.
     compression
         Arrow IPC compression of segments and outputs, or ``None``.
+    hot_keys
+        A key is hot that has this much of what a lane gets on average; 0: none is.
     """
 
     epoch: int
@@ -147,6 +150,7 @@ class EpochInstruction:
     local_dir: str | None
     inline_bytes: int
     compression: Literal["lz4", "zstd"] | None
+    hot_keys: float = 0.0
 
     @property
     def levels(self) -> int:
@@ -208,6 +212,10 @@ class OperatorReport:
         them, else of those that had rows.
     windows
         What windows took, where state could be kept in another way.
+    twice
+        Partials, of windows that were over, of keys that were held in two slots.
+    hot_keys
+        Keys of which some sender had many rows, and how many that were.
     """
 
     operator: str
@@ -219,6 +227,8 @@ class OperatorReport:
     arrivals: Arrivals = field(default_factory=Arrivals)
     next_due: Due = field(default_factory=Due)
     windows: WindowWork | None = None
+    twice: int = 0
+    hot_keys: HotRows = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

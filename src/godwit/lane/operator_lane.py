@@ -21,6 +21,7 @@ from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.windows.moments import Arrivals, Due
 from godwit.dataflow.windows.operator import Entries, WindowedOperator
 from godwit.dataflow.windows.sessions import SessionCompute
+from godwit.lane.hot_keys import hot_keys_of, hot_schema
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
 from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.sessions import settle_sessions
@@ -30,7 +31,7 @@ from godwit.lane.timers import next_due, with_due_keys
 from godwit.lane.waiting import set_aside, with_waiting
 from godwit.lane.window_meter import WindowMeter
 from godwit.lane.windows import window_output
-from godwit.lane.wire import unpack_arrivals
+from godwit.lane.wire import unpack_arrivals, unpack_rows
 from godwit.model.errors import EpochFailedError
 from godwit.state.changes import EntryRange
 from godwit.state.entries import StateRows
@@ -76,7 +77,8 @@ def run_operator(
     rows_in: dict[int, int] = {}
     for header, _ in arrived:
         rows_in[header.given] = rows_in.get(header.given, 0) + header.rows
-    arrived = [(h, p) for h, p in arrived if not (h.is_arrivals or h.is_left_out)]
+    hot = hot_keys_of(unpack_rows(p, hot_schema(operator.keys)) for h, p in arrived if h.is_hot)
+    arrived = [(h, p) for h, p in arrived if h.is_rows]
     num_key_groups = len(told.places)
     mine = told.places == report.place
     suspended = told.suspended
@@ -164,6 +166,8 @@ def run_operator(
             if isinstance(operator, TimedProcess)
             else Due(),
             windows=meter.work if settles else None,
+            twice=meter.twice,
+            hot_keys=hot,
         )
     )
     if windowed is not None and not settles:

@@ -1,13 +1,14 @@
 """What arrives at a lane for one operator: rows with their hashes, raw or as partial states.
 
 A row's hash is computed when the row arrives and stays beside it.  If everything came raw, rows are
-combined once, together; as soon as something came, or has to be kept, as partial states, each
-payload is combined by itself, which keeps the order of arrival.
+combined once, together; as soon as something came, or has to be kept, as partial states, what came
+raw in a row is combined by itself, which keeps the order of arrival where that counts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,8 @@ from godwit.dataflow.hashing import hash_keys
 from godwit.dataflow.operator import MergeableOperator
 from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.operator import WindowedOperator
-from godwit.lane.wire import partial_schema, raw_schema, unpack_rows
+from godwit.lane.packing import partial_schema, raw_schema
+from godwit.lane.wire import unpack_rows
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
@@ -167,11 +169,19 @@ def arrived_rows(
         Whether partial states are wanted even if everything came raw.
     """
     partial = partial or any(header.is_partial for header, _ in arrived)
-    parts = []
-    for header, payload in arrived:
-        schema = partial_schema(operator) if header.is_partial else raw_schema(operator)
-        rows = LaneRows.of(
-            operator, num_key_groups, unpack_rows(payload, schema), partial=header.is_partial
+    if partial and isinstance(operator, MergeableOperator) and operator.commutative:
+        # What came raw is combined once, together, where rows may be seen in any order.
+        arrived = sorted(arrived, key=lambda item: item[0].is_partial)
+    parts: list[LaneRows] = []
+    for is_partial, of_kind in groupby(arrived, key=lambda item: item[0].is_partial):
+        schema = partial_schema(operator) if is_partial else raw_schema(operator)
+        rows = _joined(
+            [
+                LaneRows.of(
+                    operator, num_key_groups, unpack_rows(payload, schema), partial=is_partial
+                )
+                for _, payload in of_kind
+            ]
         )
         parts.append(rows.combined() if partial else rows)
     if parts:

@@ -36,10 +36,15 @@ class WindowMeter:
     ----------
     operator, told
         The operator, and the epoch's moments.
+
+    Attributes
+    ----------
+    twice
+        Partials of keys that were held in two slots.
     """
 
     def __init__(self, operator: KeyedOperator, told: OperatorTime) -> None:
-        self._operator, self._told = operator, told
+        self._operator, self._told, self.twice = operator, told, 0
         self._panes: dict[int, int] = {}
         self._keys = self._written = self._spread = self._scanned = self._merged = 0
         self._write_ms = self._spread_ms = self._scan_ms = self._merge_ms = 0.0
@@ -89,6 +94,7 @@ class WindowMeter:
 
     def closed(self, closed: Closed) -> None:
         """Take note of windows that were over."""
+        self.twice += closed.twice
         if isinstance(self._operator, WindowedCompute):  # else it has seen all keys of the rows
             self._keys = max(self._keys, closed.keys)
         if closed.merged:

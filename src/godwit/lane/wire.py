@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.dataflow.groups import group_repeating_rows, group_rows
+from godwit.dataflow.arrays import values_of
 from godwit.dataflow.hashing import canonical_keys, hash_keys
-from godwit.dataflow.operator import MergeableOperator
 from godwit.dataflow.windows.moments import NO_TIME, Arrivals
 from godwit.dataflow.windows.operator import WindowedOperator
+from godwit.lane.packing import pack
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ __all__ = [
     "Shipment",
     "Tally",
     "due_at",
-    "partial_schema",
-    "raw_schema",
     "ship",
     "ship_arrivals",
 ]
@@ -48,12 +46,11 @@ Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
 """What a lane has for an operator: as it crossed an exchange, or, if it did not, as it is."""
 
 _HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow wants its buffers aligned
-ROWS, PARTIAL, LEFT_OUT, ARRIVALS = range(4)  # 0xFF is left to whatever carries payloads
+ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT = range(5)  # 0xFF is left to whatever carries payloads
 _LEVEL = 1  # where the header has it
 _FOUND = struct.Struct("<3qH")
 _NEWEST = struct.Struct("<Hq")
 _MAX_CHUNK_ROWS = 1_000_000
-_SAMPLE = 0xF  # one hash in sixteen
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,8 @@ class Header:
     Attributes
     ----------
     kind
-        Raw rows, partial states, rows that were left out, or what was found while rows were sent.
+        Raw rows, partial states, rows that were left out, what was found while rows were sent, or
+        keys that had many of them.
     level
         Level of the components it is for.
     operator
@@ -93,7 +91,12 @@ class Header:
     @property
     def arrival(self) -> tuple[int, ...]:
         """Orders payloads for one operator."""
-        return (*self.origin, self.given)
+        return (*self.origin, self.given, self.kind)
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether there are rows for the operator in it, combined or not."""
+        return self.kind in (ROWS, PARTIAL)
 
     @property
     def is_partial(self) -> bool:
@@ -110,17 +113,10 @@ class Header:
         """Whether the payload says what was found while rows were sent."""
         return self.kind == ARRIVALS
 
-
-def raw_schema(operator: KeyedOperator) -> pa.Schema:
-    """Columns of raw rows: the key columns, then the others that the operator reads."""
-    keys = operator.schema.keys
-    others = [field for field in operator.inputs if field.name not in keys.names]
-    return pa.schema([*keys, *others])
-
-
-def partial_schema(operator: KeyedOperator) -> pa.Schema:
-    """Columns of partial states: the key columns, then the state columns."""
-    return pa.schema([*operator.schema.keys, *operator.schema.values])
+    @property
+    def is_hot(self) -> bool:
+        """Whether the payload says which keys had many rows."""
+        return self.kind == HOT
 
 
 def due_at(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
@@ -168,6 +164,10 @@ class Shipment:
         Event time of the operator in this epoch.
     keeps_left_out
         Whether rows that the operator leaves out are wanted.
+    hot_share
+        A key that has at least this share of the rows is hot; 0: none is.
+    second
+        How rows reach the operator's second slots, if it has any: some are for those.
     """
 
     index: int
@@ -176,6 +176,8 @@ class Shipment:
     places: npt.NDArray[np.int32]
     time: OperatorTime = NO_TIME
     keeps_left_out: bool = False
+    hot_share: float = 0.0
+    second: Shipment | None = None
 
 
 class Tally:
@@ -281,8 +283,7 @@ def _ship_chunk(
     tally: Tally | None,
     given: int,
 ) -> Iterator[Blob]:
-    operator, num_key_groups = shipment.operator, len(shipment.places)
-    rows = columns.num_rows
+    operator, rows = shipment.operator, columns.num_rows
     columns = operator.received(columns, given)
     if isinstance(operator, WindowedOperator):
         arranged = operator.arrange(columns, shipment.time, given)
@@ -294,38 +295,42 @@ def _ship_chunk(
         columns = arranged.rows
         if not columns.num_rows:
             return
-    own = len(operator.keys)
-    # The hash does not travel: computing it again in the lane costs less than carrying it.
-    keys = canonical_keys(columns.select(operator.schema.keys.names))
-    kind = ROWS
-    mergeable = operator if isinstance(operator, MergeableOperator) else None
-    groups = None if mergeable is None else group_repeating_rows(keys, num_key_groups, own)
-    if groups is None:
-        hashes = hash_keys(keys.select(list(range(own))))
-        if mergeable is not None and combining_pays(hashes):
-            groups = group_rows(hashes, keys, num_key_groups, own)
-    if mergeable is not None and groups is not None:
-        states = mergeable.combine(groups, columns.select(operator.inputs.names))
-        keys = keys.take(pa.array(groups.first_row))
-        batch = pa.RecordBatch.from_arrays(
-            [*keys.columns, *states.columns], schema=partial_schema(operator)
-        )
-        kind = PARTIAL
-        key_groups = groups.key_groups
-    else:
-        others = columns.columns[len(keys.schema) :]
-        batch = pa.RecordBatch.from_arrays([*keys.columns, *others], schema=raw_schema(operator))
-        key_groups = key_groups_of(hashes, num_key_groups)
-    places = shipment.places[key_groups]
-    sent_bytes = {}
-    for place, part in split_by_place(batch, places):
-        header = _HEADER.pack(kind, shipment.level, shipment.index, *origin, rows, given)
-        payload = header + part.serialize().to_pybytes()
-        sent_bytes[place] = len(payload)
-        yield place, payload
-        rows = 0
-    if tally is not None and sent_bytes:
-        tally.add(key_groups, places, sent_bytes)
+    packed, hot = pack(operator, columns, len(shipment.places), shipment.hot_share)
+    if hot is not None:
+        header = _HEADER.pack(HOT, shipment.level, shipment.index, *origin, 0, given)
+        yield int(shipment.places[0]), header + hot.serialize().to_pybytes()
+    for are_partial, every, all_key_groups in packed:
+        kind = PARTIAL if are_partial else ROWS
+        for to, batch, key_groups in _by_slot(shipment, every, all_key_groups):
+            places = to.places[key_groups]
+            sent_bytes = {}
+            for place, part in split_by_place(batch, places):
+                header = _HEADER.pack(kind, to.level, to.index, *origin, rows, given)
+                payload = header + part.serialize().to_pybytes()
+                sent_bytes[place] = len(payload)
+                yield place, payload
+                rows = 0
+            if tally is not None and sent_bytes:
+                tally.add(key_groups, places, sent_bytes)
+
+
+def _by_slot(
+    shipment: Shipment, rows: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
+) -> Iterator[tuple[Shipment, pa.RecordBatch, npt.NDArray[np.int32]]]:
+    """Part rows by the slot that takes them, where key groups have two."""
+    slots, second = shipment.time.slots, shipment.second
+    if slots is None or second is None:
+        yield shipment, rows, key_groups
+        return
+    assert isinstance(shipment.operator, WindowedOperator), "no other operator has slots"
+    panes = values_of(rows.column(shipment.operator.pane_position))
+    slot_of = slots.slot_of(key_groups, panes)
+    for slot, to in enumerate((shipment, second)):
+        which = np.flatnonzero(slot_of == slot)
+        if len(which) == len(slot_of):
+            yield to, rows, key_groups
+        elif len(which):
+            yield to, rows.take(pa.array(which)), key_groups[which]
 
 
 def _ship_left_out(
@@ -355,18 +360,3 @@ def split_by_place(
     ends = np.cumsum(counts[used])
     for place, end, count in zip(used.tolist(), ends.tolist(), counts[used].tolist(), strict=True):
         yield place, batch.slice(end - count, count)
-
-
-def combining_pays(hashes: npt.NDArray[np.int64]) -> bool:
-    """Whether keys repeat often enough that combining before the exchange saves work.
-
-    Counts distinct hashes in a sixteenth of the hash space, which estimates without bias the
-    ratio of keys to rows.
-    """
-    if len(hashes) < 1024:
-        return True
-    sample = hashes[(hashes >> 32) & _SAMPLE == 0]
-    if len(sample) < 16:  # a few hot keys, none of them in the sample
-        sample = hashes[:1024]
-    distinct = 1 + np.count_nonzero(np.diff(np.sort(sample)))
-    return bool(distinct < 0.7 * len(sample))

@@ -203,7 +203,8 @@ class TrackedComponent:
             recoveries.append(Move(key_group=g, source=here, destination=here, state_bytes=size))
         self._admit(run, recoveries, run.policy.recovery, planned=False)
         migration = self.migration
-        if migration is not None and migration.strategy.warms and not self.suspended:
+        waits = migration is not None and migration.strategy.turns and not migration.turned
+        if migration is not None and migration.strategy.warms and not (self.suspended or waits):
             # To stop the world is to flush first: the epoch that runs must end.
             flushed = run.running is None or not migration.strategy.holds_epochs
             moves = migration.moves.values() if flushed else ()

@@ -15,6 +15,7 @@ from godwit.migration.strategy import Bounds, Strategy
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
+    from godwit.migration.slots import SlotPair
     from godwit.model.assignment import Assignment
 
 __all__ = [
@@ -55,6 +56,8 @@ class RunStarted:
         Component → key groups with rows in a wait buffer.
     state_bytes
         Component → key group → bytes of state, as far as known.
+    slots
+        States that are two slots of every key group of one operator.
     """
 
     run_id: str
@@ -63,6 +66,7 @@ class RunStarted:
     committed: int = -1
     waiting: Mapping[str, Collection[int]] = field(default_factory=dict)
     state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    slots: tuple[SlotPair, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +200,15 @@ class EpochSucceeded:
         Component → executor → key group → version of the copy there now, as far as lanes saw.
     state_bytes
         Component → key group → bytes of state, where changed.
+    empty
+        State that is a slot → key groups of which it holds nothing.
     """
 
     epoch: int
     waited: Mapping[str, Collection[int]] = field(default_factory=dict)
     held: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    empty: Mapping[Hashable, frozenset[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ class OngoingMigration:
         Key group → move not yet in flight, in the order in which they are to be made.
     opened
         Whether the target's lanes and executors are in force (since the first boundary).
+    turned
+        Whether key groups that can have turned to their other slots.
     settles_after
         The migration may end once a later epoch than this is committed: one that started under the
         last assignment.
@@ -33,6 +35,7 @@ class OngoingMigration:
     request: MigrationRequested
     moves: dict[int, Move]
     opened: bool = False
+    turned: bool = False
     settles_after: int = -2
     moved: int = 0
     withdrawn: int = 0

@@ -119,6 +119,12 @@ class EpochOutcome:
     left_out
         Operator → reason → rows that belong to none of its windows: ``late`` for all of them,
         too far ``ahead`` of the clock, ``untimed``.
+    hot_keys
+        Operator → key, as JSON → share of the operator's rows, of keys that are hot.
+    held_twice
+        Operator → partials, of windows that were over, of keys that were held in two slots.
+    empty
+        State that is a slot → key groups of which it holds nothing.
     changelog_bytes, snapshot_bytes
         What was written.
     lane_ms
@@ -140,6 +146,9 @@ class EpochOutcome:
     tables: Mapping[str, Mapping[Any, Mapping[int, int]]] = field(default_factory=dict)
     watermarks: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    hot_keys: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    held_twice: Mapping[str, int] = field(default_factory=dict)
+    empty: Mapping[Any, frozenset[int]] = field(default_factory=dict)
     changelog_bytes: int = 0
     snapshot_bytes: int = 0
     lane_ms: Mapping[str, float] = field(default_factory=dict)
@@ -154,6 +163,7 @@ class EpochOutcome:
                 name: PerKeyGroup(load.key_groups, load.state_bytes)
                 for name, load in self.loads.items()
             },
+            empty=self.empty,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -190,6 +200,11 @@ class EpochOutcome:
             ],
             "watermarks": dict(self.watermarks),
             "left_out": {name: dict(counts) for name, counts in self.left_out.items()},
+            "held_twice": dict(self.held_twice),
+            "hot_keys": {
+                name: {key: round(share, 4) for key, share in keys.items()}
+                for name, keys in self.hot_keys.items()
+            },
             "changelog_bytes": self.changelog_bytes,
             "snapshot_bytes": self.snapshot_bytes,
             "lane_ms": {phase: round(ms, 1) for phase, ms in self.lane_ms.items()},

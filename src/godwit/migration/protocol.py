@@ -25,6 +25,7 @@ from godwit.migration.order import order_moves
 from godwit.migration.placement import change_lanes, check_target
 from godwit.migration.regrouping import merged
 from godwit.migration.situation import RunningEpoch, Situation
+from godwit.migration.slots import pair_of, taken_by, turn
 from godwit.migration.strategy import Policy
 from godwit.migration.views import EpochPlan, ProtocolView
 from godwit.model.errors import MigrationError
@@ -83,6 +84,7 @@ class MigrationProtocol:
             executors=dict(started.executors),
             copies=Copies() if copies is None else copies,
             committed=started.committed,
+            slots=started.slots,
         )
         self._components = {
             name: TrackedComponent(
@@ -117,7 +119,13 @@ class MigrationProtocol:
                 f"No epoch may start now: {why}.",
                 remedy="Wait for the commit, the abort or ReleaseEpochs.",
             )
-        return MappingProxyType({name: c.plan() for name, c in self._components.items()})
+        return MappingProxyType(
+            {
+                name: replace(c.plan(), takes=takes, smooth=smooth)
+                for name, c in self._components.items()
+                for takes, smooth in [taken_by(c, self._run)]
+            }
+        )
 
     def view(self) -> ProtocolView:
         """Return the whole state as a value."""
@@ -128,7 +136,12 @@ class MigrationProtocol:
             committed=run.committed,
             running=run.running.epoch if run.running else None,
             holds=self._holds,
-            components=MappingProxyType({n: c.view() for n, c in self._components.items()}),
+            components=MappingProxyType(
+                {
+                    n: replace(c.view(), takes=taken_by(c, run)[0])
+                    for n, c in self._components.items()
+                }
+            ),
         )
 
     def handle(self, fact: inputs.Fact) -> tuple[Command, ...]:
@@ -187,6 +200,7 @@ class MigrationProtocol:
             for component in self._components.values():
                 component.start_transfers(run)
                 while run.running is None:
+                    turn(component, self._components, run)
                     component.switch(run)
                     if not component.start_transfers(run):
                         component.finish(run)
@@ -236,6 +250,8 @@ class MigrationProtocol:
         running = self._end_epoch(fact.epoch, "committed")
         for component in self._components.values():
             component.committed(self._run, running, fact)
+        for pair in self._run.slots:
+            pair.note(fact.empty)
         self._run.committed = fact.epoch
         self._run.on_cold = self._run.policy.on_loss
         self._tick()
@@ -260,6 +276,16 @@ class MigrationProtocol:
                 remedy="Wait for its end or cancel it, then plan again on what it left.",
                 component=c.name,
                 migration=c.migration.request.id,
+            )
+        if fact.strategy.turns and pair_of(self._run, c.name) is None:
+            raise MigrationError(
+                f"Component {c.name!r} cannot migrate by strategy {fact.strategy.value!r}: its "
+                "state cannot be made of parts in two places, or nothing would merge them.",
+                remedy="Migrate it by 'live'. Aggregates of windows of fixed lengths can be "
+                "migrated so with window(..., consolidate='apart'), without other operators in "
+                "their component.",
+                component=c.name,
+                strategy=fact.strategy.value,
             )
         executors, draining = self._run.executors, self._run.draining
         check_target(c.name, c.assignment, fact.target, executors=executors, draining=draining)

@@ -27,7 +27,7 @@ import numpy as np
 
 from godwit.migration.component import TrackedComponent
 from godwit.migration.inputs import MigrationRequested
-from godwit.migration.strategy import Bounds
+from godwit.migration.strategy import Bounds, Strategy
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ class OngoingRegrouping:
                     id=f"{self.request.id}-{name}-{self.tries[name]}",
                     component=name,
                     target=anchor.assignment,
+                    strategy=Strategy.LIVE,
                     bounds=self.request.bounds,
                     state_bytes=self.stage.state_bytes.get(name, {}),
                 )

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from godwit.migration.commands import Command, LoadKeyGroups, ResumeKeyGroups, SuspendKeyGroups
     from godwit.migration.copies import Copies
+    from godwit.migration.slots import SlotPair
     from godwit.migration.strategy import LossPolicy, Policy
     from godwit.migration.views import EpochPlan
 
@@ -62,6 +63,8 @@ class Situation:
         Epochs committed, aborted or held since the run started: the only clock.
     attempts
         Number of attempts at warming so far.
+    slots
+        Components that are two slots of every key group of one operator.
     orders
         What the fact at hand has led to.
     """
@@ -76,6 +79,7 @@ class Situation:
     running: RunningEpoch | None = None
     ticks: int = 0
     attempts: int = 0
+    slots: tuple[SlotPair, ...] = ()
     orders: list[Command] = field(default_factory=list)
 
     @property

@@ -16,11 +16,7 @@ __all__ = ["Bounds", "CopiesFrom", "LossPolicy", "Policy", "Strategy"]
 
 
 class Strategy(StrEnum):
-    """When a key group that moves may switch.
-
-    Strategies for which no state moves at all (windows: Enorm §4.5, instant and smooth) would be
-    further members; the protocol asks a strategy nothing but the questions below.
-    """
+    """When a key group that moves may switch; the protocol asks nothing but the questions below."""
 
     LIVE = "live"
     """Each key group by itself, as soon as its copy is nearly fresh (Ding et al. §3.2)."""
@@ -28,11 +24,26 @@ class Strategy(StrEnum):
     """All at the next epoch, which waits for the load (Enorm §4.5)."""
     STOP_THE_WORLD = "stop_the_world"
     """All together, once every copy is fresh; no epoch runs until then (the baseline)."""
+    INSTANT = "instant"
+    """At the next epoch, and no state moves: an empty slot at the destination takes the rows from
+    then on. Only windows that are consolidated apart (Enorm §4.5)."""
+    SMOOTH = "smooth"
+    """Likewise, but rows of panes that have begun go where they went before (Enorm §4.5)."""
 
     @property
     def warms(self) -> bool:
         """Whether copies are warmed before the switch."""
         return self is not Strategy.DISRUPTIVE
+
+    @property
+    def turns(self) -> bool:
+        """Whether key groups turn to empty slots, as far as they can."""
+        return self in (Strategy.INSTANT, Strategy.SMOOTH)
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether panes that have begun stay where they are."""
+        return self is Strategy.SMOOTH
 
     @property
     def holds_epochs(self) -> bool:

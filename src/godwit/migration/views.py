@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from godwit.migration.strategy import Strategy
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.migration.strategy import Strategy
     from godwit.model.assignment import Assignment, Move
 
 __all__ = ["ComponentView", "EpochPlan", "ProtocolView", "Transfer"]
@@ -28,12 +29,19 @@ class EpochPlan:
         Key groups that may be anywhere: their lanes load them before they process.
     consume
         Key groups that run and have rows waiting: those come first, in order, all of them.
+    takes
+        Of a component that is one of two slots of every key group: where it is the one that takes
+        rows. ``None`` of others.
+    smooth
+        Those of them whose other slot takes rows of panes that it has.
     """
 
     assignment: Assignment
     suspended: frozenset[int]
     load: frozenset[int]
     consume: frozenset[int]
+    takes: frozenset[int] | None = None
+    smooth: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,8 @@ class ComponentView:
         The migration under way, if any.
     settling
         Whether that migration has moved everything, and waits for an epoch under its assignment.
+    takes
+        As of `EpochPlan`.
     """
 
     assignment: Assignment
@@ -98,6 +108,12 @@ class ComponentView:
     migration: str | None
     strategy: Strategy | None
     settling: bool
+    takes: frozenset[int] | None = None
+
+    @property
+    def default_strategy(self) -> Strategy:
+        """How it migrates where nobody says how: without moving state, if that is possible."""
+        return Strategy.LIVE if self.takes is None else Strategy.INSTANT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

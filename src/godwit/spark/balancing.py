@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyStrategy", "Balancing"]
 
-AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world"]
+AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instant", "smooth"]
 
 
 class Balancing(ABC):
@@ -56,7 +56,7 @@ class Balancing(ABC):
         plan: Assignment | Mapping[int, str] | Solution | CarryingOut,
         *,
         component: str | None = None,
-        strategy: AnyStrategy = Strategy.LIVE,
+        strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
     ) -> Migration:
         """Move key groups to other executors while the stream flows."""
@@ -229,7 +229,7 @@ class Balancing(ABC):
         *,
         component: str | None = None,
         limits: Limits | None = None,
-        strategy: AnyStrategy = Strategy.LIVE,
+        strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
         **options: Any,
     ) -> Migration | None:
@@ -276,7 +276,7 @@ class Balancing(ABC):
         self,
         solution: Solution,
         *,
-        strategy: AnyStrategy = Strategy.LIVE,
+        strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
     ) -> tuple[Migration, ...]:
         """Carry out a solution of the problem of all components (see `problem`).
@@ -319,7 +319,7 @@ class Balancing(ABC):
         self,
         executor: str,
         *,
-        strategy: AnyStrategy = Strategy.LIVE,
+        strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
     ) -> tuple[Migration, ...]:
         """Empty an executor, and let nothing move onto it any more.

@@ -113,6 +113,7 @@ class Flow(LogicalFlow):
         snapshot_growth: float = 4.0,
         inline_bytes: int = 16 * 2**10,
         compression: Literal["lz4", "zstd"] | None = None,
+        hot_keys: float = 0.1,
         name: str | None = None,
         access: Literal["owner", "umask"] = "owner",
         single_driver: bool = False,
@@ -157,6 +158,10 @@ class Flow(LogicalFlow):
         compression
             Arrow IPC compression of changelog and staged output. Worth it for object stores; local
             disks are faster without.
+        hot_keys
+            Rows of a key that has this much of what a lane gets on average are combined before they
+            are sent to its lane, where the operator can merge them; 0: only where combining pays
+            for all keys. ``query.lastProgress["hotKeys"]`` names such keys.
         name
             Name of the Spark query; by default the flow's.
         access
@@ -214,6 +219,7 @@ class Flow(LogicalFlow):
                 snapshot_growth=snapshot_growth,
                 inline_bytes=inline_bytes,
                 compression=compression,
+                hot_keys=hot_keys,
             ),
             access=access,
             single_driver=single_driver,

@@ -192,8 +192,9 @@ def open_run(
             fusion=fusion,
             program=program,
             counting=frozenset(
-                (flow.operators[given.operator].name, given.number)
+                (name, given.number)
                 for given in (feed.inputs[0] for feed in feeds)
+                for name in _taking(flow, flow.operators[given.operator].name)
             ),
             source=source,
             few=FewRows(source, schema),
@@ -201,6 +202,12 @@ def open_run(
             gate=gate,
             spark=spark,
         )
+
+
+def _taking(flow: CompiledFlow, operator: str) -> tuple[str, ...]:
+    """Operators among which the rows for one are divided."""
+    others = (name for given in flow.inputs_of(operator) for name in given.others)
+    return tuple(dict.fromkeys((operator, *others)))
 
 
 def _components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:

@@ -56,7 +56,9 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``),
         ``laneMs`` (per phase of the lanes, the sum over lanes), ``changelogBytes``,
         ``snapshotBytes``, ``watermarks`` (source → ISO 8601, UTC), ``leftOutRows`` (operator →
-        ``late``, ``ahead``, ``untimed``), ``stateBytes`` (of the key groups touched), ``numKeys``
+        ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as JSON → its share of the
+        operator's rows), ``heldTwice`` (operator → partials of keys that two slots held, of windows
+        that were over), ``stateBytes`` (of the key groups touched), ``numKeys``
         (distinct keys touched), ``waitingKeyGroups``, ``suspendedKeyGroups``,
         ``inFlightKeyGroups``, ``plannedMoves`` (key groups that are to move and are not in flight
         yet), ``keyGroups`` (component → executor → number), ``executors`` (executor → ``lanes``,
@@ -79,6 +81,11 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         "snapshotBytes": outcome.snapshot_bytes,
         "watermarks": {source: _iso(moment) for source, moment in outcome.watermarks.items()},
         "leftOutRows": {name: dict(counts) for name, counts in outcome.left_out.items()},
+        "hotKeys": {
+            name: {key: round(share, 4) for key, share in keys.items()}
+            for name, keys in outcome.hot_keys.items()
+        },
+        "heldTwice": dict(outcome.held_twice),
         "stateBytes": sum(int(load.state_bytes.sum()) for load in outcome.loads.values()),
         "numKeys": sum(int(load.keys.sum()) for load in outcome.loads.values()),
         "waitingKeyGroups": sum(len(c.waiting) for c in view.components.values()),

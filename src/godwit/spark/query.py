@@ -11,7 +11,7 @@ import numpy as np
 
 from godwit.dataflow.frames import user_call
 from godwit.epoch.outcomes import state_bytes
-from godwit.migration import Strategy, inputs
+from godwit.migration import inputs
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, MigrationError
@@ -301,7 +301,7 @@ class Query(Regroupable):
         plan: Assignment | Mapping[int, str] | Solution | CarryingOut,
         *,
         component: str | None = None,
-        strategy: AnyStrategy = Strategy.LIVE,
+        strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
     ) -> Migration:
         """Move key groups to other executors while the stream flows.
@@ -317,7 +317,11 @@ class Query(Regroupable):
             ``"live"``: copies are warmed in the background, each key group switches at an epoch
             boundary once its copy is nearly fresh (paper 1 §3.2). ``"disruptive"``: all switch now
             and the next epoch waits for the load. ``"stop_the_world"``: no epoch runs until
-            everything is in place.
+            everything is in place. ``"instant"``: no state moves; rows go to empty slots at the
+            destination, and the windows that they are of are merged from both. ``"smooth"``:
+            likewise, but panes that have begun stay where they are. The last two only for windows
+            that are consolidated apart, and ``"instant"`` is their default; that of others is
+            ``"live"``.
         bounds
             Limits of a live migration: key groups and bytes in flight at once, and the epochs a
             copy may lag by when it takes over. Left out, the default ones.
@@ -332,8 +336,8 @@ class Query(Regroupable):
         InvalidPlanError
             If the plan is no plan, is not total, or names something that does not exist.
         MigrationError
-            If the component is being migrated already (a controller's migration gives way), or the
-            query has stopped.
+            If the component is being migrated already (a controller's migration gives way), or
+            cannot be migrated by that strategy, or the query has stopped.
         """
         if not self.isActive:
             raise MigrationError(
@@ -341,8 +345,9 @@ class Query(Regroupable):
                 remedy="Start the flow again from its checkpoint, and migrate that query.",
                 query=self.name,
             )
-        chosen, limits = checked_strategy(strategy), checked_bounds(bounds)
-        name = self._component(component)
+        limits, name = checked_bounds(bounds), self._component(component)
+        default = self._run.view.components[name].default_strategy
+        chosen = default if strategy is None else checked_strategy(strategy)
         target, order = target_of(plan, self._places(name))
         migration = uuid.uuid4().hex[:8]
         sizes = self._sizes(name)

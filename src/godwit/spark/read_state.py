@@ -14,8 +14,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from godwit.dataflow.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.dataflow.state_text import state_as_json
 from godwit.dataflow.timers import shown as beside_state
+from godwit.dataflow.windows.compute import WINDOWED
 from godwit.dataflow.windows.description import gone_before
 from godwit.dataflow.windows.grid import BEGINNING
+from godwit.dataflow.windows.in_two import second_slots
 from godwit.model.errors import CheckpointError
 from godwit.state.blocks import read_batch
 from godwit.state.changes import EntryRange
@@ -66,7 +68,8 @@ def read_state(
         One row per key: ``key_group``, the key columns, and the state columns. Structured Python
         state written as msgpack comes as JSON text, with the key's ``timers`` and when it
         ``expires`` beside it, if it has any. Of an operator over windows, one row per key
-        and pane, with the start of the pane as ``pane``.
+        and pane, with the start of the pane as ``pane``; of one whose windows are consolidated
+        apart, one for each of the two slots that hold anything of them.
 
     Raises
     ------
@@ -92,15 +95,19 @@ def read_state(
             remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
         )
     state = StateId(operator, next(iter(found.states)))
-    every = (chains.chain(state, g) for g in range(chains.num_key_groups))
+    states = [state]
+    if (second := second_slots(operator)) in version.operators and found.kind == WINDOWED:
+        states.append(StateId(second, state.state))
+    every = (chains.chain(s, g) for s in states for g in range(chains.num_key_groups))
     held = [chain for chain in every if chain.snapshot is not None or chain.segments]
     if not held:
         raise CheckpointError(
             f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
             remedy="Read it once the operator has seen rows.",
         )
-    layout = _layout(log, chains, state, len(found.keys) + len(found.states[state.state].entries))
-    schema = layout.schema
+    entries = len(found.keys) + len(found.states[state.state].entries)
+    layouts = {s: _layout(log, chains, s, entries) for s in {chain.state for chain in held}}
+    schema = next(iter(layouts.values())).schema
     readable = found.states[state.state].codec == "msgpack"
     described_as = found.states[state.state]
     live = _live_panes(log, chains.epoch, state, described_as, len(found.keys))
@@ -118,7 +125,7 @@ def read_state(
         for batch in batches:
             for chunk in batch.column(0).to_pylist():
                 for chain in pickle.loads(chunk):  # noqa: S301  our own driver's
-                    rows = read_chain(storage, chain, layout, cache=cache)
+                    rows = read_chain(storage, chain, layouts[chain.state], cache=cache)
                     rows = rows if live is None else rows.take(live.positions(rows.keys))
                     yield _shown(chain.key_group, rows, shown, readable=readable)
 

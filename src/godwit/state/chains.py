@@ -284,6 +284,14 @@ class Chains:
         """Shape ``(num_key_groups,)``: number of each key group's segments (a copy)."""
         return self._read(state).num_segments.copy()
 
+    def is_empty(self, state: StateId) -> npt.NDArray[np.bool_]:
+        """Shape ``(num_key_groups,)``: whether there is no entry of the state, to be certain."""
+        chains = self._read(state)
+        empty: npt.NDArray[np.bool_] = chains.num_segments == 0
+        for key_group, snapshot in chains.snapshots.items():
+            empty[key_group] &= snapshot.rows == 0
+        return empty
+
     def waiting(self, operator: str, key_group: int) -> tuple[SegmentRef, ...]:
         """Segments with rows of a key group that are yet to be processed, in order of epochs."""
         return tuple(self._read_waiting(operator).segments.get(key_group, ()))

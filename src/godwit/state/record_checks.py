@@ -144,6 +144,11 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     for key_groups in record.consumed.values():
         if _integers(key_groups, 0, MAX_NUM_KEY_GROUPS - 1) is None:
             yield "it names a key group that does not exist"
+    for slots in record.slots.values():
+        if _integers([slot[0] for slot in slots], 0, MAX_NUM_KEY_GROUPS - 1) is None or any(
+            slot[1] not in (0, 1) for slot in slots
+        ):
+            yield "it names a slot that does not exist"
     yield from _plain("an assignment", record.assignments)
 
 

@@ -234,6 +234,10 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     expired
         State, as text → windows that end by this moment of event time are closed: panes that no
         other window holds are gone from it. Microseconds.
+    slots
+        Operator whose windows are consolidated apart → of key groups that have migrated without
+        their state: which slot takes rows, of panes from which moment on, and by which moment
+        windows end that hold anything of the other slot (`godwit.dataflow.windows.slots`).
     retained_from
         The earliest epoch whose state can still be read once this record is there. Set by the
         commit log.
@@ -255,6 +259,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
     newest: dict[str, int] = msgspec.field(default_factory=dict)
     expired: dict[str, int] = msgspec.field(default_factory=dict)
+    slots: dict[str, list[tuple[int, int, int, int]]] = msgspec.field(default_factory=dict)
     retained_from: int = 0
     manifest: int = -1
 

@@ -53,10 +53,12 @@ if TYPE_CHECKING:
     from godwit.dataflow.windows.operator import Find
     from godwit.state.evolution import StateDescription, StateUpgrade
 
-__all__ = ["SPAN", "WindowedCompute"]
+__all__ = ["SPAN", "WINDOWED", "WindowedCompute"]
 
 IntArray = npt.NDArray[np.int64]
 
+WINDOWED: Final = "windowed compute"
+"""What makes such operators, as the checkpoint says it."""
 SPAN: Final = f"{RESERVED_PREFIX}_span"
 """Column of the state: microseconds of a window that has a state of its own, 0 of a pane."""
 SPAN_TYPE: Final = pa.int64()
@@ -116,7 +118,7 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
     @property
     def kind(self) -> str:
         """What makes one."""
-        return "windowed compute"
+        return WINDOWED
 
     def advance(self, step: Step) -> Advance:
         """Update the partials of an epoch's keys and panes; windows come later."""

@@ -3,7 +3,7 @@
 ::
 
     rows ──▶ compute part ──partials of windows that are over──▶ consolidate part ──▶ windows
-             state: panes                                        state: none
+             state: panes, in two slots per key group             state: none
 
 The compute part is a `WindowedCompute` that hands its partials on where that would merge them; the
 consolidate part merges what it is handed as that would.  So both together do what the one does,
@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from godwit.dataflow.arrays import values_of
 from godwit.dataflow.compiled import CompiledFlow, Component, UpstreamInput
 from godwit.dataflow.groups import group_rows
-from godwit.dataflow.naming import check_unique
+from godwit.dataflow.naming import RESERVED_PREFIX, check_unique
 from godwit.dataflow.settling import Settled, SettlingOperator
 from godwit.dataflow.windows.closing import of_closing_windows
 from godwit.dataflow.windows.compute import WindowedCompute
@@ -38,13 +39,23 @@ from godwit.dataflow.windows.operator import PANE, Arranged, Closed, Entries
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    import numpy.typing as npt
+
     from godwit.dataflow.settling import HeldEntries
     from godwit.dataflow.windows.moments import OperatorTime
 
-__all__ = ["ComputePart", "ConsolidatePart", "in_two"]
+__all__ = ["ComputePart", "ConsolidatePart", "in_two", "second_slots"]
 
 _CONSOLIDATES: Final = "_windows"
 """Put behind the name of a windowed aggregate: its consolidate part."""
+_SECOND: Final = "_second"
+"""Put behind the name of a windowed aggregate: the second slots of its compute part."""
+_SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int8())
+
+
+def second_slots(operator: str) -> str:
+    """Name of the operator that is the second slots of another one."""
+    return f"{operator}{_SECOND}"
 
 
 class ComputePart(WindowedCompute):
@@ -53,13 +64,22 @@ class ComputePart(WindowedCompute):
     Parameters
     ----------
     whole
-        The windowed aggregate. The part has its name, and hence its state.
+        The windowed aggregate. The first slots have its name, and hence its state.
+    slot
+        Which of the two slots of every key group this is (`godwit.dataflow.windows.slots`).
+
+    Attributes
+    ----------
+    first, second
+        Names of the operators that are the slots.
     """
 
     emits = "partial states of windows that are over"
 
-    def __init__(self, whole: WindowedCompute) -> None:
+    def __init__(self, whole: WindowedCompute, slot: int = 0) -> None:
         vars(self).update(vars(whole))  # its aggregates are bound, and stay so
+        self.slot, self.first, self.second = slot, whole.name, second_slots(whole.name)
+        self.name = self.second if slot else self.first
         self.output = pa.schema([*self.schema.keys, *self.schema.values])
 
     def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
@@ -92,7 +112,8 @@ class ConsolidatePart(SettlingOperator):
 
     def __init__(self, name: str, whole: WindowedCompute) -> None:
         self.name, self.whole, self.compute = name, whole, whole.name
-        self.schema, self.inputs, self.output = whole.schema, whole.schema.values, whole.output
+        self.schema, self.output = whole.schema, whole.output
+        self.inputs = pa.schema([*whole.schema.values, _SLOT])
         self.arriving = pa.schema([*whole.schema.keys, *whole.schema.values])
         self.time, self.grid, self.update = RowTime(column=PANE), whole.grid, False
 
@@ -105,6 +126,11 @@ class ConsolidatePart(SettlingOperator):
     def means(self) -> list[dict[str, Any]]:
         """Nothing is kept, so nothing has to mean the same."""
         return windows_of(self.grid)
+
+    def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
+        """Say which slot partials come from: that is the number of the input."""
+        slot = pa.array(np.full(rows.num_rows, given, np.int8))
+        return rows.append_column(_SLOT, slot)
 
     def arrange(self, rows: pa.RecordBatch, told: OperatorTime, given: int = 0) -> Arranged:  # noqa: ARG002
         """Leave partials as they are: they tell their entry, and were judged as rows."""
@@ -119,15 +145,37 @@ class ConsolidatePart(SettlingOperator):
         if not len(arrived.hashes):
             return None
         own = arrived.keys.select(self.keys.names)
-        closed = self.whole.close(arrived, None, told)
+        groups = group_rows(arrived.hashes, own, held.num_key_groups)
+        partials = self._merged(arrived, groups.key_groups[groups.of_row], told)
+        closed = self.whole.close(partials, None, told)
         none = pa.array([], pa.int64())
         return Settled.of(
-            group_rows(arrived.hashes, own, held.num_key_groups),
+            groups,
             key=np.empty(0, np.int64),
             keys=arrived.keys.take(none),
-            values=arrived.values.take(none),
+            values=partials.values.take(none),
             output=closed.output,
-            closed=closed,
+            closed=replace(closed, twice=len(arrived.hashes) - len(partials.hashes)),
+        )
+
+    def _merged(
+        self, arrived: Entries, key_groups: npt.NDArray[np.int32], told: OperatorTime
+    ) -> Entries:
+        """Merge what both slots hold of a key and pane; what was there first comes first."""
+        slot = values_of(arrived.values.column(self.inputs.get_field_index(_SLOT.name)))
+        values = arrived.values.select(self.schema.values.names)
+        partials = Entries(hashes=arrived.hashes, keys=arrived.keys, values=values)
+        if told.slots is None or not slot.any() or slot.all():
+            return partials  # one slot has a key and pane once
+        last = slot == told.slots.active[key_groups]
+        partials = partials.take(np.argsort(last, kind="stable"))
+        groups = group_rows(partials.hashes, partials.keys, 1, len(self.keys))
+        if groups.count == len(slot):
+            return partials
+        return Entries(
+            hashes=groups.hashes,
+            keys=partials.keys.take(pa.array(groups.first_row)),
+            values=self.whole.merge_partials(groups, partials.values),
         )
 
 
@@ -171,31 +219,40 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
             components.append(component)
             continue
         assert isinstance(whole, WindowedCompute), "only such operators have two parts"
-        check_unique("operator", parts[whole.name], names, flow.name)
-        compute, consolidate = ComputePart(whole), ConsolidatePart(parts[whole.name], whole)
-        components += [
-            Component(name=part.name, operators=(part,), level=1) for part in (compute, consolidate)
-        ]
-        last = max(at for at, given in enumerate(inputs) if given.operator == whole.name)
-        inputs.insert(
-            last + 1,
+        slots = [ComputePart(whole, slot) for slot in range(2)]
+        consolidate = ConsolidatePart(parts[whole.name], whole)
+        for part in (*slots, consolidate):
+            if part.name != whole.name:
+                check_unique("operator", part.name, names, flow.name)
+            components.append(Component(name=part.name, operators=(part,), level=1))
+        fed = [at for at, given in enumerate(inputs) if given.operator == whole.name]
+        for at in fed:
+            inputs[at] = replace(inputs[at], others=(slots[1].name,))
+        inputs[fed[-1] + 1 : fed[-1] + 1] = [
             UpstreamInput(
                 operator=consolidate.name,
-                upstream=compute.name,
+                upstream=part.name,
                 maps=(),
                 keys=tuple(whole.keys.names),
                 schema=consolidate.arriving,
-            ),
-        )
+                number=part.slot,
+            )
+            for part in slots
+        ]
     actions = {
         name: does
         for whole, action in flow.actions.items()
         for name, does in (
             [(whole, action)]
             if whole not in parts
-            else [(whole, f"{action}, partial"), (parts[whole], f"consolidate {whole}")]
+            else [
+                (whole, f"{action}, partial"),
+                (second_slots(whole), f"{action}, partial, of key groups that have migrated"),
+                (parts[whole], f"consolidate {whole}"),
+            ]
         )
     }
+    formerly = {second_slots(new): second_slots(old) for new, old in flow.formerly.items()}
     made = replace(
         flow,
         components=tuple(components),
@@ -207,5 +264,6 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
             for output in flow.outputs
         ),
         actions=actions,
+        formerly={**flow.formerly, **{n: o for n, o in formerly.items() if n in actions}},
     )
     return made.under(made.physical_plan)

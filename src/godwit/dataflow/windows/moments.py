@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from godwit.dataflow.windows.slots import Slots
+
 __all__ = ["NO_TIME", "Arrivals", "Due", "OperatorTime", "RowTime", "SourceTime", "WindowWork"]
 
 
@@ -75,6 +77,8 @@ class OperatorTime:
         Whether timers or expiries of some keys may be due.
     duplicated
         Whether rows go to a state of every window that holds them, and not to that of their pane.
+    slots
+        Where windows are consolidated apart: which slot of each key group takes rows.
     """
 
     closed: int = BEGINNING
@@ -83,6 +87,7 @@ class OperatorTime:
     clock: int = BEGINNING
     due: bool = False
     duplicated: bool = False
+    slots: Slots | None = None
 
 
 NO_TIME: Final = OperatorTime()

@@ -121,12 +121,15 @@ class Closed:
         Keys of the largest.
     merged, merge_ms
         Keys in the parts that were merged into them, and CPU time for it.
+    twice
+        Partials of a key that was held in two slots.
     """
 
     output: pa.RecordBatch
     keys: int = 0
     merged: int = 0
     merge_ms: float = 0.0
+    twice: int = 0
 
 
 class WindowedOperator(KeyedOperator):

@@ -1,0 +1,74 @@
+"""The slots of key groups that migrate without their state, as the checkpoint has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.dataflow.windows.in_two import ComputePart
+from godwit.migration.slots import SlotPair
+from godwit.model.errors import CheckpointMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.windows.slots import Slots
+    from godwit.state.chains import Chains
+    from godwit.state.records import CommitRecord
+
+__all__ = ["empty_slots", "insist_on_slots", "slot_pairs"]
+
+
+def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[int]]:
+    """State that is a slot → key groups of which it holds nothing."""
+    return {
+        state: frozenset(np.flatnonzero(chains.is_empty(state)).tolist())
+        for operator in flow.operators
+        if isinstance(operator, ComputePart)
+        for state in operator.states
+    }
+
+
+def slot_pairs(
+    flow: CompiledFlow, chains: Chains, held: Mapping[str, Slots]
+) -> tuple[SlotPair, ...]:
+    """Slots of the operators whose windows are consolidated apart, as the last epoch left them."""
+    empty = empty_slots(flow, chains)
+    pairs = []
+    for name, slots in held.items():
+        operator = flow.operator(name)
+        assert isinstance(operator, ComputePart), "no other operator has slots"
+        states = tuple(flow.operator(n).states[0] for n in (operator.first, operator.second))
+        pair = SlotPair(
+            states=(states[0], states[1]), second=set(np.flatnonzero(slots.active).tolist())
+        )
+        pair.note(empty)
+        pairs.append(pair)
+    return tuple(pairs)
+
+
+def insist_on_slots(
+    flow: CompiledFlow, latest: CommitRecord | None, renamed: Mapping[str, str]
+) -> None:
+    """Refuse to go on without slots that still hold partials of open windows.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        Names the operator.
+    """
+    apart = {o.first for o in flow.operators if isinstance(o, ComputePart)}
+    there = {operator.name for operator in flow.operators}
+    for old in () if latest is None else latest.slots:
+        name = renamed.get(old, old)
+        if name in there and name not in apart:
+            raise CheckpointMismatchError(
+                f"Operator {name!r} has key groups in the checkpoint that have migrated without "
+                "their state: part of it lies in slots which only an operator has whose windows "
+                "are consolidated apart.",
+                remedy="Leave consolidate='apart' as it was. To have one component all the same, "
+                "start with components= that put its operators together.",
+                operator=name,
+            )

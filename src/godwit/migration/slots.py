@@ -1,0 +1,130 @@
+"""Instant and smooth migration: a key group's other slot begins at the destination, empty.
+
+Two components, each of one state, are the two slots of every key group of one operator: each slot
+has a place, copies and losses like any key group, so nothing else of the protocol knows of this.
+One slot of each key group takes rows.  A migration that moves no state turns to the other slot,
+between two epochs, if that is empty; the key group whose other slot is not empty yet, since it
+migrated so a while ago, migrates live; and so does what leaves an executor that is draining, since
+both slots have to.
+
+Invariant: what a slot holds was put there while it took rows; a slot begins to take them only when
+it is empty, so at any time a key group has at most one slot more than it needs.
+
+Source: instant and smooth migration, Madsen et al. (Enorm) §4.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from godwit.migration.commands import LoadKeyGroups
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.migration.component import TrackedComponent
+    from godwit.migration.situation import Situation
+
+__all__ = ["SlotPair", "pair_of", "taken_by", "turn"]
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotPair:
+    """Two slots of every key group.
+
+    Attributes
+    ----------
+    states
+        The first slots' state, and the second ones'.
+    second
+        Key groups whose second slot takes rows.
+    smooth
+        Key groups whose other slot still takes rows of earlier panes.
+    empty
+        Key groups whose first, and whose second slot holds nothing.
+    """
+
+    states: tuple[Any, Any]
+    second: set[int] = field(default_factory=set)
+    smooth: set[int] = field(default_factory=set)
+    empty: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+
+    def is_active(self, slot: int, key_group: int) -> bool:
+        """Whether a slot takes rows."""
+        return (key_group in self.second) == (slot == 1)
+
+    def note(self, empty: Mapping[Any, frozenset[int]]) -> None:
+        """Take note of the slots that hold nothing, as of an epoch."""
+        for slot, state in enumerate(self.states):
+            if state in empty:
+                self.empty[slot].clear()
+                self.empty[slot].update(empty[state])
+
+
+def pair_of(run: Situation, component: str) -> tuple[SlotPair, int] | None:
+    """Find whose slots a component is, and which; ``None`` if it has more states than that."""
+    states = run.copies.states(component)
+    for pair in run.slots:
+        for slot, state in enumerate(pair.states):
+            if states == (state,):
+                return pair, slot
+    return None
+
+
+def taken_by(
+    component: TrackedComponent, run: Situation
+) -> tuple[frozenset[int] | None, frozenset[int]]:
+    """Where a component takes rows (`EpochPlan.takes`), and where smoothly."""
+    found = pair_of(run, component.name)
+    if found is None:
+        return None, frozenset()
+    pair, slot = found
+    size = component.assignment.num_key_groups
+    takes = frozenset(g for g in range(size) if pair.is_active(slot, g))
+    return takes, takes & pair.smooth
+
+
+def turn(
+    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: Situation
+) -> None:
+    """At a boundary: let the other slots of key groups that are to migrate so take their rows."""
+    migration = component.migration
+    if migration is None or not migration.strategy.turns or migration.turned:
+        return
+    migration.turned = True
+    found = pair_of(run, component.name)
+    other = None
+    if found is not None:
+        pair, slot = found
+        states = (pair.states[1 - slot],)
+        other = next((c for c in components.values() if run.copies.states(c.name) == states), None)
+    if found is None or other is None:
+        return  # regrouped since it was asked for: it migrates live
+    busy = other.suspended.keys() | other.transfers.keys() | other.waiting
+    if other.migration is not None:
+        busy |= other.migration.moves.keys()
+    places = {
+        g: move.destination
+        for g, move in migration.moves.items()
+        if pair.is_active(slot, g) and g in pair.empty[1 - slot] and g not in busy
+        if component.assignment.executor(g) not in run.draining
+    }
+    if not places:
+        return
+    for g, destination in places.items():
+        del migration.moves[g]
+        pair.second ^= {g}
+        pair.smooth.discard(g)
+        if migration.strategy.is_smooth:
+            pair.smooth.add(g)
+        pair.empty[1 - slot].discard(g)
+        source = other.assignment.executor(g)
+        if source != destination:
+            other.retired.setdefault(source, set()).add(g)
+    migration.moved += len(places)
+    migration.settles_after = run.horizon
+    lags = {g for g, to in places.items() if other.lag(run, g, to) > migration.bounds.max_lag}
+    other.switch_to(run, other.arranged(run, places))
+    other.load = (other.load - places.keys()) | lags
+    run.order(LoadKeyGroups, other.name, lags)

@@ -1,0 +1,198 @@
+"""Windows whose key groups migrate instantly, smoothly and otherwise, against plain Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.contract.windows_apart import History, WindowsApart, expected
+
+from godwit.migration import Strategy
+from godwit.model.errors import CheckpointMismatchError, MigrationError
+from godwit.model.events import KeyGroupsWarmed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def taken(run: WindowsApart, component: str = "w_second") -> set[int]:
+    """Key groups whose rows a component takes."""
+    return set(run.view.components[component].takes or ())
+
+
+@pytest.mark.parametrize(("seed", "share"), [(0, None), (3, None), (4, "never")])
+def test_windows_are_those_of_a_batch_whatever_happens(
+    tmp_path: Path, seed: int, share: str | None
+) -> None:
+    """Migrations of all strategies and components, losses, failures, aborted epochs, restarts."""
+    run = WindowsApart(tmp_path, **({} if share is None else {"share": share}))
+    history = History(run, seed)
+    for _ in range(18):
+        history.step()
+    history.end()
+    assert run.windows == expected(history.rows, ordered=share is None)
+
+
+def test_an_instant_migration_moves_no_state_and_its_old_slot_is_free_again(
+    tmp_path: Path,
+) -> None:
+    run = WindowsApart(tmp_path)
+    history = History(run, 1)
+    for _ in range(4):
+        history.epoch(40)
+    before = run.view.components["w"].assignment
+    moved = [g for g in range(16) if before.executor(g) != "c"]
+    migration = run.send("w", dict.fromkeys(moved, "c"), Strategy.INSTANT)
+    view = run.view.components
+    assert view["w_second"].takes == frozenset(moved)
+    assert view["w"].assignment.executor_of.tolist() == before.executor_of.tolist()
+    assert {view["w_second"].assignment.executor(g) for g in moved} == {"c"}
+    assert not view["w_second"].transfers
+    assert not any(isinstance(event, KeyGroupsWarmed) for event in run.events)
+    history.epoch(40)
+    ended = run.ended(migration)
+    assert ended is not None
+    assert ended.moved == len(moved)
+    record = run.log.latest
+    assert record is not None
+    assert {slot[0]: slot[1] for slot in record.slots["w"]} == dict.fromkeys(moved, 1)
+    written = {segment.operator: set(segment.key_groups) for segment in record.segments}
+    assert written["w_second"] <= set(moved)
+    assert not written["w"] & set(moved)
+    twice = 0
+    for _ in range(12):
+        history.epoch(30)
+        twice += sum(run.outcomes[-1].held_twice.values())
+    assert twice > 0  # keys that both slots held, until their windows were over
+    first = run.flow.operator("w").states[0]
+    assert run.outcomes[-1].empty[first] >= set(moved)
+    run.send("w_second", dict.fromkeys(moved[:3], "a"), Strategy.INSTANT)
+    assert taken(run, "w") >= set(moved[:3])
+    history.end()
+    assert run.windows == expected(history.rows)
+
+
+def test_a_smooth_migration_leaves_panes_that_have_begun_where_they_are(tmp_path: Path) -> None:
+    run = WindowsApart(tmp_path)
+    history = History(run, 2)
+    for _ in range(4):
+        history.epoch(40)
+    at_b = set(run.view.components["w"].assignment.key_groups("b").tolist())
+    run.send("w", dict.fromkeys(range(16), "b"), Strategy.SMOOTH)
+    for _ in range(14):
+        history.epoch(30)
+        assert run.outcomes[-1].held_twice == {}  # no key of a pane is in both slots
+    assert taken(run, "w") == at_b
+    (of,) = [load for name, load in run.outcomes[-1].loads.items() if name == "w"]
+    assert set(of.key_groups.tolist()) <= at_b
+    history.end()
+    assert run.windows == expected(history.rows)
+
+
+def test_a_key_group_whose_other_slot_is_not_free_yet_migrates_live(tmp_path: Path) -> None:
+    run = WindowsApart(tmp_path)
+    history = History(run, 3)
+    history.epoch(60)
+    (g, *_) = run.outcomes[-1].loads["w"].key_groups.tolist()
+    here = run.view.components["w"].assignment.executor(g)
+    way, to = [name for name in "abc" if name != here]
+    run.send("w", {g: way}, Strategy.INSTANT)
+    history.epoch(5)
+    assert taken(run) == {g}
+    again = run.send("w_second", {g: to}, Strategy.INSTANT)
+    for _ in range(3):
+        history.epoch(2)
+    assert taken(run) == {g}
+    assert run.view.components["w_second"].assignment.executor(g) == to
+    ended = run.ended(again)
+    assert ended is not None
+    assert (ended.moved, ended.withdrawn) == (1, 0)
+    history.end()
+    assert run.windows == expected(history.rows)
+
+
+@pytest.mark.parametrize("when", ["planned", "staged", "committed"])
+def test_a_driver_that_dies_in_the_epoch_of_an_instant_migration_goes_on(
+    tmp_path: Path, when: Any
+) -> None:
+    run = WindowsApart(tmp_path)
+    history = History(run, 4)
+    for _ in range(3):
+        history.epoch(40)
+    run.send("w", dict.fromkeys(range(10), "c"), Strategy.INSTANT)
+    turned = taken(run)
+    assert turned
+    history.epoch(40, when)
+    run.start({"x": 1, "y": 2})
+    takes = taken(run)
+    assert takes == (turned if when == "committed" else set())
+    for _ in range(3):
+        history.epoch(40)
+    history.end()
+    assert run.windows == expected(history.rows)
+
+
+def test_an_executor_that_dies_with_an_old_slot_costs_nothing_but_time(tmp_path: Path) -> None:
+    run = WindowsApart(tmp_path)
+    history = History(run, 5)
+    for _ in range(3):
+        history.epoch(40)
+    run.send("w", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
+    history.epoch(40)
+    run.see({"b": 1, "c": 1, "d": 1})
+    history.epoch(40)
+    history.end()
+    assert run.windows == expected(history.rows)
+
+
+def test_parts_that_are_put_together_merge_both_slots_and_do_not_migrate_so(tmp_path: Path) -> None:
+    run = WindowsApart(tmp_path)
+    history = History(run, 6)
+    for _ in range(3):
+        history.epoch(40)
+    run.send("w", dict.fromkeys(range(9), "c"), Strategy.INSTANT)
+    turned = taken(run)
+    assert turned
+    history.epoch(40)
+    run.regroup({"w": ("w", "w_second", "w_windows")})
+    run.settle()
+    history.epoch(40)
+    assert list(run.view.components) == ["w"]
+    with pytest.raises(MigrationError, match="cannot migrate by strategy 'instant'"):
+        run.send("w", {0: "b"}, Strategy.INSTANT)
+    run.send("w", {0: "b", 1: "a"}, Strategy.LIVE)
+    history.epoch(40)
+    run.settle()
+    run.regroup({"w": ("w",), "w_second": ("w_second",), "w_windows": ("w_windows",)})
+    run.settle()
+    history.epoch(40)
+    assert taken(run) == turned
+    history.end()
+    assert run.windows == expected(history.rows)
+
+
+def test_a_flow_without_slots_is_refused_while_they_hold_anything(tmp_path: Path) -> None:
+    run = WindowsApart(tmp_path)
+    history = History(run, 7)
+    for _ in range(3):
+        history.epoch(40)
+    run.send("w", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
+    history.epoch(40)
+    fused = WindowsApart(tmp_path, consolidate="together")
+    with pytest.raises(CheckpointMismatchError, match="migrated without their state"):
+        fused.start({"a": 1})
+
+
+def test_a_checkpoint_of_one_operator_goes_on_in_two_parts(tmp_path: Path) -> None:
+    history = History(WindowsApart(tmp_path, consolidate="together"), 8)
+    for _ in range(4):
+        history.epoch(40)
+    fused = history.run
+    history.run = apart = WindowsApart(tmp_path)
+    apart.take_over(fused)
+    apart.start({"a": 2, "b": 1, "c": 1})
+    apart.send("w", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
+    for _ in range(4):
+        history.epoch(40)
+    history.end()
+    assert apart.windows == expected(history.rows)
