@@ -30,7 +30,7 @@ from godwit.state.paths import ALIGNMENT, padded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["write_variant"]
+__all__ = ["change_something", "record_in", "write_variant"]
 
 Files = dict[str, bytes]
 
@@ -110,13 +110,18 @@ def write_variant(number: int, root: Path) -> None:
     """Write variant `number` into the directory `root`, which must be empty or not there."""
     random = Random(number)
     files = dict(random.choice(originals()))
-    for _ in range(random.choice((1, 1, 1, 2, 3))):
-        random.choice(_MUTATIONS)(files, random)
+    change_something(files, random)
     for path, content in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(content)
     if random.random() < 0.05:
         _replace_by_no_file(root, random.choice(sorted(files)), random)
+
+
+def change_something(files: Files, random: Random) -> None:
+    """Change the files of a checkpoint, path → content."""
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        random.choice(_MUTATIONS)(files, random)
 
 
 def _replace_by_no_file(root: Path, path: str, random: Random) -> None:
@@ -177,7 +182,7 @@ def _records(files: Files) -> list[str]:
     return [path for path in sorted(files) if path.endswith(".rec")]
 
 
-def _opened(content: bytes) -> tuple[bytes, Any] | None:
+def record_in(content: bytes) -> tuple[bytes, Any] | None:
     """Give the blocks in a record's file and what the record says, as plain values."""
     if len(content) < ALIGNMENT:
         return None
@@ -199,7 +204,7 @@ def _say(files: Files, random: Random, change: Callable[[Any, Random], Any]) -> 
     if not names:
         return
     path = random.choice(names)
-    opened = _opened(files[path])
+    opened = record_in(files[path])
     if opened is not None:
         files[path] = _closed(opened[0], change(opened[1], random))
 
@@ -271,7 +276,7 @@ def _stray_that_fits(files: Files, random: Random) -> None:
     if not commits:
         return
     source = random.choice(commits)
-    opened = _opened(files[source])
+    opened = record_in(files[source])
     if opened is None or not isinstance(opened[1], dict):
         return
     number = random.choice((3, 7, 99, 10**12 - 1))
@@ -297,7 +302,7 @@ def _references(value: Any) -> Iterator[dict[str, Any]]:
 
 def _spoil_block(files: Files, random: Random) -> None:
     """Change a block's bytes, and the checksum in every record that names it."""
-    opened = {path: found for path in _records(files) if (found := _opened(files[path]))}
+    opened = {path: found for path in _records(files) if (found := record_in(files[path]))}
     refs = [ref for _, value in opened.values() for ref in _references(value)]
     refs = [ref for ref in refs if isinstance(ref["file"], str) and ref["file"] in files]
     if not refs:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.dataflow.arrays import mask_of, numpy_type, values_of
+from godwit.model.errors import EpochFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +95,14 @@ def _row_type(names: tuple[str, ...]) -> Any:
 def _python_values(column: pa.Array) -> list[Any]:
     dtype = column.type
     if numpy_type(dtype) is None or pa.types.is_temporal(dtype):
-        plain: list[Any] = column.to_pylist()
+        try:
+            plain: list[Any] = column.to_pylist()
+        except OverflowError as error:
+            raise EpochFailedError(
+                "A row has a date or moment that Python's datetime cannot hold: before the year 1, "
+                "or after 9999.",
+                remedy="Leave such rows out in a map, or give another value in their place.",
+            ) from error
         return plain
     values, mask = values_of(column), mask_of(column)
     if mask is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from godwit.dataflow.operator import MergeableOperator
-from godwit.model.errors import CheckpointMismatchError
+from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.state.entries import ColumnsByName, EntryLayout, Former, WaitingLayout
 from godwit.state.evolution import (
     Columns,
@@ -120,7 +120,16 @@ def _former(
                 state=str(stored),
                 flow=flow,
             )
-        upgrade = operator.upgrade_state_from(stored.state, description)
+        try:
+            upgrade = operator.upgrade_state_from(stored.state, description)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise CorruptCheckpointError(
+                f"What flow version {flow} of the checkpoint says of state '{stored}' makes no "
+                f"sense ({type(error).__name__}: {error}).",
+                remedy="Restore the checkpoint from a copy.",
+                state=str(stored),
+                flow=flow,
+            ) from error
         today = columns_of(operator.schema_of(stored.state).values)
         if upgrade is not None or description.columns != today:
             found[flow] = Former(columns=description.columns, upgrade=upgrade)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from godwit.dataflow.operator import MergeableOperator
 from godwit.lane.rows import LaneRows
-from godwit.state.blocks import read_batch
+from godwit.state.blocks import read_segment
 from godwit.state.entries import ranges
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def with_waiting(
     wanted[resuming] = True
     earlier: list[pa.RecordBatch] = []
     for segment in sorted(waiting, key=lambda s: (s.epoch, s.lane)):
-        held = layout.read(read_batch(storage, segment.block), segment.flow)
+        held = layout.read(read_segment(storage, segment), segment.flow)
         earlier.extend(
             held.slice(start, end - start)
             for key_group, start, end in ranges(segment)

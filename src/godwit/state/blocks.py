@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from godwit.state.records import SegmentRef
     from godwit.state.storage import CheckpointStorage, OutputFile
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "encode_batch",
     "read_batch",
     "read_block",
+    "read_segment",
 ]
 
 DEFAULT_INLINE_BYTES: Final = 32 * 1024
@@ -225,3 +227,24 @@ def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
             offset=ref.offset,
             uri=storage.uri,
         ) from error
+
+
+def read_segment(storage: CheckpointStorage, segment: SegmentRef) -> pa.RecordBatch:
+    """Read the rows of a segment.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        As of `read_batch`, or if there are more rows or fewer than the segment says.
+    """
+    batch = read_batch(storage, segment.block)
+    told = segment.row_ends[-1] if segment.row_ends else 0
+    if batch.num_rows != told:
+        raise CorruptCheckpointError(
+            f"A segment of epoch {segment.epoch} of '{segment.id}' has {batch.num_rows} rows, not "
+            f"{told}.",
+            remedy="Run a verification of the checkpoint, and restore it from a copy.",
+            file=segment.block.file,
+            uri=storage.uri,
+        )
+    return batch

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.state.blocks import read_batch
+from godwit.state.blocks import read_batch, read_segment
 from godwit.state.changes import Changes, sizes_of
 from godwit.state.commit_log import CommitLog
 
@@ -207,7 +207,7 @@ class Hydration:
     def _part(
         self, segment: SegmentRef, key_groups: KeyGroups, takes: npt.NDArray[np.bool_]
     ) -> _Part:
-        rows = self._layout.read(read_batch(self._storage, segment.block), segment.flow)
+        rows = self._layout.read(read_segment(self._storage, segment), segment.flow)
         sizes = sizes_of(np.array(segment.row_ends, np.int64))
         if not takes.all():
             rows = rows.take(np.flatnonzero(np.repeat(takes, sizes)))

@@ -6,10 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fuzz.variants import record_in
 from tests.unit.epoch.restarted import Restarted
 
 import godwit as gw
-from godwit.model.errors import CheckpointMismatchError
+from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
+from godwit.state.framing import encode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,3 +83,39 @@ def test_what_would_mean_something_else_is_refused_and_nothing_is_lost(
     for run_ in (run, expected):
         run_.times.end_input()
     assert run.epoch() == expected.epoch()
+
+
+def changed(root: Path, directory: str, change: Callable[[Any], None]) -> None:
+    """Let the newest record of a kind say something else, with every checksum right."""
+    path = max((root / "checkpoint" / directory).iterdir())
+    blocks, said = record_in(path.read_bytes())
+    change(said)
+    path.write_bytes(encode_record(said, blocks))
+
+
+@pytest.mark.parametrize("nonsense", [None, [], "text", {"form": 1}])
+def test_a_description_of_state_that_makes_no_sense_is_refused(
+    tmp_path: Path, nonsense: Any
+) -> None:
+    Restarted(tmp_path, timed("event")).epoch(rows=ROWS)
+
+    def change(said: Any) -> None:
+        said["operators"]["timed"]["states"]["state"]["type"] = nonsense
+
+    changed(tmp_path, "flows", change)
+    with pytest.raises(CorruptCheckpointError, match="makes no sense"):
+        Restarted(tmp_path, timed("event"))
+
+
+@pytest.mark.parametrize("more", [-1, 3])
+def test_a_segment_that_says_other_rows_than_it_has_is_refused(tmp_path: Path, more: int) -> None:
+    Restarted(tmp_path, windows()).epoch(rows=[*ROWS, ("c", 3 * S, 3)])
+
+    def change(said: Any) -> None:
+        said["segments"][-1]["row_ends"][-1] += more
+
+    changed(tmp_path, "commits", change)
+    run = Restarted(tmp_path, windows())
+    run.times.end_input()
+    with pytest.raises(CorruptCheckpointError, match="rows, not"):
+        run.epoch()

@@ -184,7 +184,7 @@ class WindowedOperator(KeyedOperator):
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
         not_after = END if self.gets_windows(given) else told.not_after
         ahead = (times > not_after) & ~untimed
-        late = self.is_late(times, told.closed) & ~untimed
+        late = (self.is_late(times, told.closed) | (times < BEGINNING)) & ~untimed & ~ahead
         out = untimed | ahead | late
         left_out = None
         if out.any():
