@@ -88,7 +88,9 @@ def test_what_would_mean_something_else_is_refused_and_nothing_is_lost(
 def changed(root: Path, directory: str, change: Callable[[Any], None]) -> None:
     """Let the newest record of a kind say something else, with every checksum right."""
     path = max((root / "checkpoint" / directory).iterdir())
-    blocks, said = record_in(path.read_bytes())
+    record = record_in(path.read_bytes())
+    assert record is not None
+    blocks, said = record
     change(said)
     path.write_bytes(encode_record(said, blocks))
 
