@@ -118,7 +118,6 @@ def _pass_on(output: IO[str], lines: queue.SimpleQueue[str]) -> None:
 def work(first: int, end: int) -> None:
     """Read variants, and write a line before and after each."""
     from tests.fuzz.readers import findings_in
-    from tests.fuzz.starts import findings_of_start
     from tests.fuzz.variants import write_variant
 
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
@@ -134,8 +133,6 @@ def work(first: int, end: int) -> None:
             write_variant(number, root)
             what = findings_in(root, printed=number % 10 == 0)
             shutil.rmtree(root)
-            if number % 10 == 1:
-                what += findings_of_start(number, place / "start")
             print(json.dumps((number, what)), file=out, flush=True)
     finally:
         shutil.rmtree(place, ignore_errors=True)
