@@ -1,4 +1,4 @@
-"""``python -m experiments.calibration measure|fit``."""
+"""``python -m experiments.calibration measure|fit|draw``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=calibration.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=["measure", "fit"])
+    parser.add_argument("step", choices=["measure", "fit", "draw"])
     parser.add_argument("--real", type=Path, default=Path("artifacts/calibration.json"))
     parser.add_argument("--figure", type=Path, default=Path("artifacts/calibration.png"))
     given = parser.parse_args()
@@ -20,6 +20,11 @@ def main() -> None:
         from experiments.calibration.measure import measure
 
         measure(given.real)
+    elif given.step == "draw":
+        from experiments.calibration.fit import draw
+        from godwit.sim import calibration as kept
+
+        draw(kept(), given.figure)
     else:
         from experiments.calibration.fit import fit
 

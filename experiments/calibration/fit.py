@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,10 @@ from godwit.sim import (
     Simulation,
 )
 
-__all__ = ["fit", "nonnegative_least_squares"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["draw", "fit", "nonnegative_least_squares"]
 
 _KEY_BYTES = 24
 _QUANTILE = 0.25
@@ -74,7 +77,7 @@ def fit(real: Path, *, drawing: Path) -> str:
     }
     target = Path(godwit.sim.__file__).with_name("calibration.json")
     target.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
-    _draw(epoch_ms, simulated, fits, drawing)
+    draw(kept, drawing)
     body = [
         (
             run.name,
@@ -157,11 +160,20 @@ def _simulated_ms(run: RealRun, costs: CostModel) -> float:
     return 1000 * float(np.median(simulation.history.column("took_s")[4:]))
 
 
-def _draw(measured: np.ndarray, simulated: np.ndarray, fits: np.ndarray, path: Path) -> None:
+def draw(kept: Mapping[str, Any], path: Path) -> None:
+    """Draw simulated epochs over measured ones, of a calibration as it is kept."""
+    runs = kept["runs"]
     with figure(path, size=(5, 5)) as axes:
-        for which, label, marker in ((fits, "fitted", "o"), (~fits, "held out", "s")):
-            axes.loglog(measured[which], simulated[which], marker, label=label)
-        ends = [0.8 * measured.min(), 1.25 * measured.max()]
+        for fitted, label, marker in ((True, "fitted", "o"), (False, "held out", "s")):
+            which = [run for run in runs if run["fitted"] is fitted]
+            axes.loglog(
+                [run["measured_ms"] for run in which],
+                [run["simulated_ms"] for run in which],
+                marker,
+                label=label,
+            )
+        measured = [run["measured_ms"] for run in runs]
+        ends = [0.8 * min(measured), 1.25 * max(measured)]
         axes.loglog(ends, ends, color="0.6", linewidth=1)
         axes.fill_between(
             ends, np.multiply(ends, 0.8), np.multiply(ends, 1.2), color="0.9", zorder=0

@@ -101,6 +101,46 @@ def test_draining_always_ends(seed: int, executors: int, moves: int, planner: st
     assert not len(stream.conductor.view.components["sum"].assignment.key_groups("e0"))
 
 
+@given(
+    seed=seeds,
+    happens=st.lists(
+        st.tuples(st.sampled_from(["join", "drain", "shift", "kill"]), st.floats(0.1, 6.0)),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda one: one[0],
+    ),
+)
+@settings(derandomize=True, deadline=None, max_examples=10)
+def test_whatever_overtakes_a_plan_that_is_held_up_the_load_is_even_in_the_end(
+    seed: int, happens: list[tuple[str, float]]
+) -> None:
+    stream = world(seed, 4, noise=0.05, per_s=3000.0)
+    part = stream.parts["sum"]
+    part.rows[::4] *= 2.5
+    stream.warms = False
+    while not stream.told(events.RebalancingStarted):
+        stream.run(0.2)
+    for what, later_s in happens:
+        if what == "join":
+            stream.pool.add(1)
+        elif what == "drain":
+            stream.conductor.drain("e0")
+        elif what == "kill":
+            stream.kill("e3")
+        else:
+            part.rows = np.random.default_rng(seed + 1).permutation(part.rows)
+        stream.run(later_s)
+    stream.warms = True
+    stream.run(6 * PERIOD_S)
+    component = stream.conductor.view.components["sum"]
+    assert not component.transfers
+    names = [what for what, _ in happens]
+    stays = set(stream.executors) - stream.conductor.view.draining
+    assert {component.assignment.executor(g) for g in range(96)} == stays
+    if "drain" not in names:
+        assert stream.distance("sum") <= BOUND + 0.05
+
+
 @given(seed=seeds, key_groups=st.integers(2, 40), executors=st.integers(2, 6))
 @settings(derandomize=True, deadline=None, max_examples=100)
 def test_what_is_judged_worth_it_keeps_to_the_budget_and_never_makes_it_worse(
