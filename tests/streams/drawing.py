@@ -238,14 +238,15 @@ def _window(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]
     whole = len(kinds) == 1 and kinds[0][0] == kinds[0][1]
     aggregates = _aggregates(drawn, node, ordered=whole)
     update = rng.random() < 0.3
-    drawn.text.append(f"{name}: windows {kinds} {keys} {aggregates} update={update}")
     output: Any = "update" if update else "append"
+    apart: Any = "apart" if not update and rng.random() < 0.4 else "together"
+    drawn.text.append(f"{name}: windows {kinds} {keys} {aggregates} {output} {apart}")
     return (
         ref.Window(name, keys, feed=node, kinds=kinds, aggregates=aggregates, update=update),
         lambda streams: (
             maker(streams)
             .key_by(*keys)
-            .window(*specs, name=name, output=output)
+            .window(*specs, name=name, output=output, consolidate=apart)
             .compute(**_given(aggregates))
         ),
     )

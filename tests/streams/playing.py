@@ -89,6 +89,7 @@ class _Play:
                 counted[done.operator] = tuple(
                     x + y for x, y in zip(before, (a.late, a.ahead, a.untimed), strict=True)
                 )
+        counted = {name: of for name, of in counted.items() if name in left_out or any(of)}
         if counted != left_out:
             said.append(f"left out {counted}, not {left_out}")
         return said

@@ -85,6 +85,28 @@ def test_what_would_mean_something_else_is_refused_and_nothing_is_lost(
     assert run.epoch() == expected.epoch()
 
 
+@pytest.mark.parametrize("newest", [False, True])
+def test_sides_of_a_join_that_change_places_are_refused(tmp_path: Path, newest: bool) -> None:
+    def build(left: Stream, right: Stream) -> Stream:
+        one, other = left.key_by("k"), right.key_by("k")
+        options: dict[str, Any] = {"suffix": "_r", "name": "meet"}
+        if newest:
+            return one.join_newest(other, **options)
+        return one.join(other, between=("0 seconds", "9 seconds"), **options)
+
+    def swapped(left: Stream, right: Stream) -> Stream:
+        return build(right, left)
+
+    sources: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
+    Restarted(tmp_path, build, sources).epoch(a=ROWS)
+    with pytest.raises(CheckpointMismatchError, match="changed places"):
+        Restarted(tmp_path, swapped, sources)
+    run = Restarted(tmp_path, build, sources)
+    found = run.epoch(b=ROWS)
+    run.times.end_input()
+    assert len(found + run.epoch()) == len(ROWS)
+
+
 def changed(root: Path, directory: str, change: Callable[[Any], None]) -> None:
     """Let the newest record of a kind say something else, with every checksum right."""
     path = max((root / "checkpoint" / directory).iterdir())

@@ -10,6 +10,7 @@ from godwit.dataflow.joins.interval import IntervalJoin
 from godwit.dataflow.joins.newest import NewestJoin
 from godwit.dataflow.joins.sides import JoinOperator, JoinSide
 from godwit.dataflow.naming import check_column_names, listing
+from godwit.dataflow.nodes import sources_of
 from godwit.dataflow.windows.binding import event_time_of
 from godwit.model.errors import InvalidFlowError
 
@@ -54,6 +55,7 @@ def join_operator(
             named=columns,
             time=event_time_of(stream, schema, origin, operator=node.name, does=does),
             inputs=frozenset(numbers),
+            sources=tuple(sorted(source.name for source in sources_of(stream))),
         )
         for names, fields, columns, stream, (schema, origin), numbers in (
             (node.keys, of_left, pa.schema(of_left), node.upstream, left, range(inputs[0])),
