@@ -81,8 +81,8 @@ class Arrivals:
     @property
     def step_s(self) -> float | None:
         """When a step up began, if the last intervals show one."""
-        rates = self._rates()
-        usual = np.log(rates[:-_STEP][-4 * _USUAL :])
+        rates = self._rates(4 * _USUAL + _STEP)
+        usual = np.log(rates[:-_STEP])
         if len(usual) < _USUAL:
             return None
         middle = float(np.median(usual))
@@ -92,9 +92,10 @@ class Arrivals:
             return None
         return self._times_s[-_STEP]
 
-    def _rates(self) -> FloatArray:
-        """Rows a second of each interval between two points."""
-        rates: FloatArray = np.diff(self._rows) / np.diff(self._times_s)
+    def _rates(self, count: int) -> FloatArray:
+        """Rows a second of each of the last intervals between two points."""
+        rows, times_s = self._rows[-count - 1 :], self._times_s[-count - 1 :]
+        rates: FloatArray = np.diff(rows) / np.diff(times_s)
         return rates.clip(min=_RATE_FLOOR)
 
     def forget(self) -> None:

@@ -140,10 +140,12 @@ class Controller:
         if not view.executors:
             self._resizing.begin_anew(now_s)
             return
-        regrouped = view.components.keys() != set(self._topology.components)
-        if self._settings.policy == "static" or regrouped:
+        if view.components.keys() != set(self._topology.components):
             return  # of other components it is told with the next epoch
-        if self._due(view, now_s):
+        if self._settings.policy == "static":
+            if self._due(view, now_s):
+                self._statistics.close(now_s)  # nothing is kept for longer than a period
+        elif self._due(view, now_s):
             self._period = self._statistics.close(now_s)
             self._found = self._speeds.update(self._period)
             self._adapt(self._period, view, now_s, scale=True)
@@ -215,10 +217,7 @@ class Controller:
     def _adapt(
         self, period: PeriodStatistics, view: ProtocolView, now_s: float, *, scale: bool
     ) -> None:
-        known = self._settings.registered
-        # A planner by ranges cannot begin in the middle of a plan, where there are none.
-        whole = known is not None and known.family == "intervals"
-        own = frozenset() if whole else self._carrying.ids
+        own = self._carrying.ids if self._replans else frozenset()
         busy = {
             name: "it is being migrated" if c.migration else "it was migrated by hand"
             for name, c in view.components.items()
@@ -238,6 +237,16 @@ class Controller:
                 view = self._migrations.view
                 planned = planning.plan(period, view, self._found, fixed=busy.keys())
         self._carry_out(planned, busy)
+
+    @property
+    def _replans(self) -> bool:
+        """Whether plans can be made in the middle of others.
+
+        Not by ranges, of which there are none then; and cores that are lent remember to whom.
+        """
+        known = self._settings.registered
+        ranges = known is not None and known.family == "intervals"
+        return self._settings.policy == "resource_centric" and not ranges
 
     def _scale(
         self,

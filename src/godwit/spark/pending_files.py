@@ -68,15 +68,17 @@ class PendingFiles:
         int
             ``None`` where that is not known (now), and where not all sources are files.
         """
+        began_s = self._now_s()
+        if self._given_up or began_s < self._next_s or not _files_only(batch):
+            return None
         newest_ms: dict[str, int] = {}
         names: set[str] = set()
         for entry in (entry for log in batch.sources.values() for entry in _entries(log)):
             directory, _, name = str(entry["path"]).rpartition("/")
             newest_ms[directory] = max(newest_ms.get(directory, 0), int(entry["timestamp"]))
             names.add(unquote(name))
-        if not names or not _files_only(batch) or self._given_up or self._now_s() < self._next_s:
+        if not names:
             return None
-        began_s = self._now_s()
         taken_bytes = pending_bytes = pending = 0
         try:
             for directory, at_ms in newest_ms.items():

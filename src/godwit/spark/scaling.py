@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.control.carrying import is_own
 from godwit.migration import MigrationOutcome
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
@@ -291,7 +292,11 @@ class Scaling:
         return left
 
     def _wait_for_others(self, component: str) -> None:
-        while self._conducting.view.components[component].migration is not None:
+        """Wait for what somebody else moves; a controller's migration gives way."""
+        while True:
+            under_way = self._conducting.view.components[component].migration
+            if under_way is None or is_own(under_way):
+                return
             self._pause()
 
     def _pause(self) -> None:

@@ -721,6 +721,14 @@ def test_static_moves_nothing_and_resource_centric_and_executor_centric_even_it_
     assert worst["executor_centric"] < 0.85 * worst["static"]
 
 
+def test_a_stream_that_is_left_alone_keeps_no_figures_for_longer_than_a_period() -> None:
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(policy="static"))
+    world.run(3 * PERIOD_S)
+    assert world.control is not None
+    assert 0 < world.control.status["epochsObserved"] < PERIOD_S / 0.1
+    assert not world.told(events.LoadMeasured, events.MigrationStarted)
+
+
 def test_executor_centric_key_groups_keep_their_home_where_it_has_room() -> None:
     settings = control(policy="executor_centric")
     world = World({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings)
