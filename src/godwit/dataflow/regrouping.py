@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from godwit.dataflow.naming import did_you_mean, listing, type_name
-from godwit.model.errors import InvalidPlanError
+from godwit.dataflow.naming import check_name, did_you_mean, listing, type_name
+from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def checked_components(given: Any) -> dict[str, tuple[str, ...]]:
     Raises
     ------
     InvalidPlanError
-        If it is no mapping, a name is no text, or a component has no operators.
+        If it is no mapping, a name will not do, or a component has no operators.
     """
     if not isinstance(given, Mapping):
         raise InvalidPlanError(
@@ -40,13 +40,17 @@ def checked_components(given: Any) -> dict[str, tuple[str, ...]]:
             () if isinstance(operators, str) or not isinstance(operators, Iterable) else operators
         )
         found = tuple(names)
-        if not isinstance(name, str) or not name or not found:
+        if not isinstance(name, str) or not found or not all(isinstance(o, str) for o in found):
             raise InvalidPlanError(
                 f"Component {name!r} was given as {operators!r}.",
                 remedy=f"Give a name, and the names of at least one operator, {_EXAMPLE}.",
                 component=name,
             )
-        checked[name] = found
+        try:
+            check_name("component", name)
+        except InvalidFlowError as error:
+            raise InvalidPlanError(error.message, remedy=error.remedy, component=name) from None
+        checked[str(name)] = tuple(map(str, found))  # NumPy's text is a type of its own
     return checked
 
 

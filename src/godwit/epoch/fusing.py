@@ -68,7 +68,7 @@ class Fusion:
     payback_epochs: int = 500
 
     def __post_init__(self) -> None:
-        if self.by not in ("traffic", "attributes"):
+        if not (isinstance(self.by, str) and self.by in ("traffic", "attributes")):
             raise InvalidFlowError(
                 f"Fusion cannot go by {self.by!r}.", remedy='Give "traffic" or "attributes".'
             )

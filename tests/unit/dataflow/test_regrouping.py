@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 
@@ -64,12 +65,23 @@ def test_what_names_nothing_or_two_things_is_refused(
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("given", [7, ["a"], {"x": "ab"}, {"x": []}, {"": ["a"]}, {3: ["a"]}])
+@pytest.mark.parametrize(
+    "given", [7, ["a"], {"x": "ab"}, {"x": []}, {"x": [1]}, {"x": ["a", ["b"]]}, {"x": b"a"}]
+)
 def test_components_that_are_none_are_refused(given: Any) -> None:
     with pytest.raises(InvalidPlanError, match="given as") as caught:
         checked_components(given)
     assert "component" in str(caught.value.remedy)
 
 
+@pytest.mark.parametrize("name", ["", 3, ("a",), "a/b", "\x1b[2J", "__godwit", "x" * 5_000])
+def test_a_name_that_no_operator_may_have_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidPlanError, match="a component") as caught:
+        checked_components({name: ["a"]})
+    assert caught.value.remedy
+
+
 def test_components_are_taken_as_plain_values() -> None:
     assert checked_components({"x": ["a", "b"]}) == {"x": ("a", "b")}
+    found = checked_components({np.str_("x"): np.array(["a", "b"])})
+    assert {type(text) for name, of in found.items() for text in (name, *of)} == {str}
