@@ -40,7 +40,7 @@ def checked_components(given: Any) -> dict[str, tuple[str, ...]]:
             () if isinstance(operators, str) or not isinstance(operators, Iterable) else operators
         )
         found = tuple(names)
-        if not isinstance(name, str) or not found or not all(isinstance(o, str) for o in found):
+        if not found or not all(isinstance(operator, str) for operator in found):
             raise InvalidPlanError(
                 f"Component {name!r} was given as {operators!r}.",
                 remedy=f"Give a name, and the names of at least one operator, {_EXAMPLE}.",
