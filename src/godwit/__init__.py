@@ -41,6 +41,8 @@ from godwit.dataflow.aggregates import (
 from godwit.dataflow.codec import State
 from godwit.dataflow.keyed_stream import KeyedStream
 from godwit.dataflow.process import KeyRows
+from godwit.dataflow.states.declared import ListState, MapState, ValueState
+from godwit.dataflow.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
 from godwit.dataflow.stream import Stream
 from godwit.dataflow.timers import FiredTimer, TimedRows, Timers
 from godwit.dataflow.windowed_stream import WindowedStream
@@ -74,18 +76,25 @@ __all__ = [
     "GodwitError",
     "KeyRows",
     "KeyedStream",
+    "ListOfKey",
+    "ListState",
     "LossPolicy",
+    "MapOfKey",
+    "MapState",
     "Means",
     "Migration",
     "Move",
     "Policy",
     "Query",
     "State",
+    "States",
     "Strategy",
     "Stream",
     "TimedRows",
     "Timers",
     "Trigger",
+    "ValueOfKey",
+    "ValueState",
     "Window",
     "WindowedStream",
     "__version__",

@@ -351,17 +351,19 @@ class OneProcess:
             )
         )
 
-    def held(self, operator: int = 0) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        """Key → state of an operator as the checkpoint alone gives it."""
+    def held(
+        self, operator: int = 0, state: str = "state"
+    ) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """What tells entries apart → a state of an operator as the checkpoint alone gives it."""
         member = self.flow.operators[operator]
-        (state,) = member.operator.states
+        (which,) = (s for s in member.operator.states if s.state == state)
         found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         cache = BatchCache(self.log.storage)
         for key_group in range(self.flow.num_key_groups):
             rows = read_chain(
                 self.log.storage,
-                self.log.chains.chain(state, key_group),
-                member.states[state.state],
+                self.log.chains.chain(which, key_group),
+                member.states[state],
                 cache=cache,
             )
             keys = zip(*(column.to_pylist() for column in rows.keys.columns), strict=True)

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING
 
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.nodes import DropDuplicatesNode, JoinNode, ProcessNode, WindowedNode
+from godwit.dataflow.states.declared import MapState
 from godwit.dataflow.windows.durations import spelled
 
 if TYPE_CHECKING:
     from godwit.dataflow.nodes import OperatorNode
+    from godwit.dataflow.states.declared import Declared
 
 __all__ = ["action_of"]
 
 
 def action_of(node: OperatorNode) -> str:
     """Say what an operator does."""
+    if isinstance(node, ProcessNode) and node.states:
+        states = "states" if len(node.states) > 1 else "state"
+        named = ", ".join(f"{name} ({_declared(of)})" for name, of in node.states.items())
+        return f"process with {function_name(node.function)}, {states} {named}"
     if isinstance(node, ProcessNode):
         return (
             f"process with {function_name(node.function)}, state {function_name(node.state_type)}"
@@ -33,6 +39,21 @@ def action_of(node: OperatorNode) -> str:
         for result, aggregate in node.aggregates.items()
     )
     return f"compute {', '.join(results)}"
+
+
+def _declared(state: Declared) -> str:
+    """Say what a named state is."""
+    kind = type(state).__name__.removesuffix("State").lower()
+    of = _type_text(state.of)
+    return (
+        f"{kind} of {of}"
+        if not isinstance(state, MapState)
+        else (f"map of {of} by {_type_text(state.by)}")
+    )
+
+
+def _type_text(of: object) -> str:
+    return of.__name__ if isinstance(of, type) and not hasattr(of, "__origin__") else str(of)
 
 
 def _join_in_words(node: JoinNode) -> str:

@@ -44,6 +44,7 @@ from godwit.dataflow.nodes import (
 )
 from godwit.dataflow.process import ProcessOperator
 from godwit.dataflow.staging import REJECTED
+from godwit.dataflow.states.operator import ProcessOfStates
 from godwit.dataflow.stream_columns import Resolver, StreamColumns
 from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.types import is_key_type, key_type_remedy
@@ -333,12 +334,15 @@ def _operator(node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schem
         "keys": keys,
         "inputs": inputs,
         "function": node.function,
-        "state_type": node.state_type,
         "output": node.output,
         "codec": node.codec,
         "state_classes": node.state_classes,
-        "state_upgrade": node.state_upgrade,
     }
+    if node.states:
+        return ProcessOfStates(
+            states=node.states, clock=node.timers, on_timer=node.on_timer, **options
+        )
+    options |= {"state_type": node.state_type, "state_upgrade": node.state_upgrade}
     if node.timers is None and node.ttl_us is None:
         return ProcessOperator(**options)
     return TimedProcess(clock=node.timers, on_timer=node.on_timer, ttl_us=node.ttl_us, **options)

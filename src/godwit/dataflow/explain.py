@@ -101,7 +101,7 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
     exchanges = [_exchange(flow, given, operator) for given in inputs]
     yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
     none = isinstance(operator, ConsolidatePart)
-    yield from _labelled("state", ["none" if none else _columns(operator.schema.values)])
+    yield from _labelled("state", ["none"] if none else list(_states(operator)))
     yield from _labelled("kind", [_kind(operator)])
     yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
     consumers = [_sink(output) for output in flow.outputs_of(operator.name)]
@@ -109,6 +109,13 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
         f"operator {fed.operator!r}{_arrow_maps(fed.maps)}" for fed in flow.fed_by(operator.name)
     ]
     yield from _labelled("feeds", consumers)
+
+
+def _states(operator: KeyedOperator) -> Iterator[str]:
+    states = [state.state for state in operator.states]
+    for state in states:
+        columns = _columns(operator.schema_of(state).values)
+        yield columns if len(states) == 1 else f"{state}: {columns}"
 
 
 def _reads(given: Input) -> str:

@@ -72,6 +72,14 @@ class Columns(dict[str, list[Any]]):
         self.row = _row_type(tuple(self.names))
         self._rows = rows
         self._order = order
+        self._arrays: dict[str, pa.Array] = {}
+
+    def array(self, name: str) -> pa.Array:
+        """Give a column as it came from Arrow, ordered by key."""
+        found = self._arrays.get(name)
+        if found is None:
+            found = self._arrays[name] = self._rows.column(name).take(pa.array(self._order))
+        return found
 
     def __missing__(self, name: str) -> list[Any]:
         if name not in self.names:

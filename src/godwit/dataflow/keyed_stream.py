@@ -38,6 +38,8 @@ from godwit.dataflow.nodes import (
     StreamNode,
     sources_of,
 )
+from godwit.dataflow.states.declared import check_states
+from godwit.dataflow.states.of_key import States
 from godwit.dataflow.types import SchemaLike, to_schema
 from godwit.dataflow.windowed_stream import WindowedStream
 from godwit.dataflow.windows.durations import microseconds
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.flow import LogicalFlow
     from godwit.dataflow.nodes import TimerClock
+    from godwit.dataflow.states.declared import Declared
     from godwit.dataflow.stream import Stream
     from godwit.dataflow.windows.durations import Duration
     from godwit.dataflow.windows.spec import WindowSpec
@@ -139,6 +142,7 @@ class KeyedStream:
         function: Callable[..., Any],
         *,
         state: Any = None,
+        states: Mapping[str, Declared] | None = None,
         output: SchemaLike | None = None,
         name: str | None = None,
         codec: Codec = "msgpack",
@@ -158,6 +162,10 @@ class KeyedStream:
             returns the rows to emit, or ``None``. See `godwit.dataflow.process`.
         state
             Type of the state of one key; a new key starts with ``state()``.
+        states
+            Several states in place of one: name → `godwit.ValueState`, `godwit.ListState` or
+            `godwit.MapState`. The function is called with `godwit.States`, and each is read and
+            written only where the function touches it.
         output
             Columns of the rows that it emits (see `godwit.dataflow.types.to_schema`).
         name
@@ -189,7 +197,7 @@ class KeyedStream:
         ------
         InvalidFlowError
             If the function cannot be called, state or output are left out, the codec is not known,
-            or the operator's name is taken.
+            a declaration will not do, or the operator's name is taken.
         """
         where = f"process by {listing(self.keys)} on {describe(self.node)}"
         check_function(function, where, "process(clear_market, state=..., output=...)")
@@ -197,7 +205,9 @@ class KeyedStream:
         named = name is not None
         name = self._operator_name(name, "process" if action == "<lambda>" else action)
         check_formerly(name, formerly)
-        check_process(name, state, output, codec, state_upgrade)
+        if states is not None:
+            states = check_states(name, states, state=state, state_upgrade=state_upgrade, ttl=ttl)
+        check_process(name, States if states else state, output, codec, state_upgrade)
         assert output is not None, "checked"
         check_state_classes(name, state_classes)
         check_timers(name, timers, on_timer)
@@ -208,6 +218,7 @@ class KeyedStream:
                 keys=self.keys,
                 function=function,
                 state_type=state,
+                states=states or {},
                 output=to_schema(output, where=f"The output of operator {name!r}"),
                 codec=codec,
                 state_classes=state_classes,

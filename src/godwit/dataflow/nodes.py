@@ -8,7 +8,7 @@ alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.dataflow.aggregates import Aggregate
+    from godwit.dataflow.states.declared import Declared
     from godwit.dataflow.windows.moments import SourceTime
     from godwit.dataflow.windows.spec import WindowSpec
 
@@ -123,6 +124,8 @@ class ProcessNode:
         Clock that timers go by, and the function that they call; ``None``: there are none.
     ttl_us
         State is forgotten once its key was not touched for this long; ``None``: never.
+    states
+        Name → declaration, where there are several; `state_type` says nothing then.
     formerly, named
         As in `ComputeNode`.
     """
@@ -139,6 +142,7 @@ class ProcessNode:
     timers: TimerClock | None = None
     on_timer: Callable[..., Any] | None = None
     ttl_us: int | None = None
+    states: Mapping[str, Declared] = field(default_factory=dict)
     formerly: str = ""
     named: bool = True
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from godwit.state.evolution import StateUpgrade
 
-__all__ = ["KeyRows", "Meter", "ProcessOperator", "State", "check_arguments"]
+__all__ = ["KeyRows", "Meter", "ProcessOperator", "State", "check_arguments", "uncollected"]
 
 
 class ProcessOperator(KeyedOperator):
@@ -119,7 +119,7 @@ class ProcessOperator(KeyedOperator):
 
     def advance(self, step: Step) -> Advance:
         """Call the function for every key."""
-        with _uncollected():
+        with uncollected():
             return self._advance(step)
 
     def _advance(self, step: Step) -> Advance:
@@ -327,7 +327,7 @@ def _clocks() -> npt.NDArray[np.float64]:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Hold the search for reference cycles.
 
     States and rows by the 100,000 would set it off again and again, to no avail, for more than

@@ -65,6 +65,8 @@ def upgrade_between(
     today: StateDescription,
     codec: StateCodec,
     function: Callable[[Any], Any] | None,
+    *,
+    option: str = ".process(state_upgrade=...)",
 ) -> StateUpgrade | None:
     """Say how state of one description becomes state of another.
 
@@ -78,6 +80,8 @@ def upgrade_between(
         Today's.
     function
         What the user gave to bring old state forward, if anything.
+    option
+        What the user gives it to, for messages.
 
     Returns
     -------
@@ -109,7 +113,7 @@ def upgrade_between(
             raise CheckpointMismatchError(
                 f"The state of operator {operator!r} in the checkpoint does not fit its type of "
                 f"today: {'; '.join(refused)}.",
-                remedy="Give .process(state_upgrade=...) a function that makes today's state of "
+                remedy=f"Give {option} a function that makes today's state of "
                 "the old one, undo the change, or give the operator a new name, under which it "
                 "starts empty.",
                 operator=operator,
@@ -151,7 +155,8 @@ class StatesBroughtForward:
         blobs = values.column(0).to_pylist()
         made = [self._upgraded(row, blob) if blob else blob for row, blob in enumerate(blobs)]
         column = pa.array(made, values.schema.field(0).type)
-        return pa.RecordBatch.from_arrays([column], schema=values.schema)
+        others = values.columns[1:]  # what is kept beside it: timers, expiry
+        return pa.RecordBatch.from_arrays([column, *others], schema=values.schema)
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
         try:

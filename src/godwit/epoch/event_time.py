@@ -26,7 +26,7 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from godwit.dataflow.compiled import SourceInput
-from godwit.dataflow.timers import TimedProcess
+from godwit.dataflow.due import DueOperator
 from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.grid import BEGINNING, END
 from godwit.dataflow.windows.in_two import ComputePart, ConsolidatePart
@@ -130,7 +130,7 @@ class EventTimes:
         self._heard_us: dict[str, int] = {}
         self._ended = False
         self._windowed = [o for o in flow.operators if isinstance(o, WindowedOperator)]
-        self._timed = [o for o in flow.operators if isinstance(o, TimedProcess)]
+        self._timed = [o for o in flow.operators if isinstance(o, DueOperator) and o.has_moments]
         # Operators that close the same windows as another one, and its name.
         self._follows = {
             o.name: o.compute if isinstance(o, ConsolidatePart) else o.first
@@ -285,7 +285,7 @@ class EventTimes:
         due = self._due.get(operator.name)
         if due is None or held:
             return told
-        assert isinstance(operator, TimedProcess), "no other operator has timers"
+        assert isinstance(operator, DueOperator), "no other operator has timers"
         return replace(told, due=operator.is_due(due, told))
 
     def is_due(

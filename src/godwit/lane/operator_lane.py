@@ -17,12 +17,14 @@ import pyarrow as pa
 from godwit.dataflow.groups import Groups, group_rows
 from godwit.dataflow.operator import Advance, MergeableOperator, Step
 from godwit.dataflow.settling import SettlingOperator
+from godwit.dataflow.states.operator import ProcessOfStates
 from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.windows.moments import Arrivals, Due
 from godwit.dataflow.windows.operator import Entries, WindowedOperator
 from godwit.dataflow.windows.sessions import SessionCompute
 from godwit.lane.hot_keys import hot_keys_of, hot_schema
 from godwit.lane.messages import KeyGroupLoad, OperatorReport
+from godwit.lane.named_states import run_states
 from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.sessions import settle_sessions
 from godwit.lane.settling import settle
@@ -39,6 +41,7 @@ from godwit.state.entries import StateRows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from godwit.dataflow.states.operator import Ran
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.lane.files import LaneFiles
     from godwit.lane.lane import LaneOperator
@@ -121,6 +124,34 @@ def run_operator(
         rows = with_waiting(rows, resuming, told.waiting, member.waiting, instruction.storage)
     clock.lap("wait")
 
+    told_back = OperatorReport(
+        operator=operator.name,
+        rows_in=rows_in,
+        load=KeyGroupLoad.none(),
+        waited=waited.tolist(),
+        consumed=resuming.tolist(),
+        versions=states.versions(here),
+        arrivals=found,
+        next_due=Due(),
+    )
+    report.operators.append(told_back)
+    if isinstance(operator, ProcessOfStates):
+        if not (rows.batch.num_rows or told.time.due):
+            return None
+        done = run_states(
+            operator,
+            rows,
+            told=told.time,
+            states=states.locals,
+            here=np.flatnonzero(here),
+            files=files,
+        )
+        told_back.next_due = done.next_due
+        clock.lap("states")
+        if done.ran is None:
+            return None
+        told_back.load = _load(done.groups, done.cpu_ms, done.ran)
+        return done.ran.output
     state, local = states.only
     advanced = None
     settles = isinstance(operator, SessionCompute | SettlingOperator)
@@ -147,29 +178,18 @@ def run_operator(
             files=files,
             clock=clock,
         )
-    report.operators.append(
-        OperatorReport(
-            operator=operator.name,
-            rows_in=rows_in,
-            load=KeyGroupLoad.none() if advanced is None else advanced.load,
-            waited=waited.tolist(),
-            consumed=resuming.tolist(),
-            versions=states.versions(here),
-            arrivals=found,
-            next_due=next_due(
-                operator,
-                told.time,
-                local,
-                np.flatnonzero(here),
-                None if advanced is None else advanced.kept,
-            )
-            if isinstance(operator, TimedProcess)
-            else Due(),
-            windows=meter.work if settles else None,
-            twice=meter.twice,
-            hot_keys=hot,
+    if advanced is not None:
+        told_back.load = advanced.load
+    told_back.windows = meter.work if settles else None
+    told_back.twice, told_back.hot_keys = meter.twice, hot
+    if isinstance(operator, TimedProcess):
+        told_back.next_due = next_due(
+            operator,
+            told.time,
+            local,
+            np.flatnonzero(here),
+            None if advanced is None else advanced.kept,
         )
-    )
     if windowed is not None and not settles:
         output = window_output(
             windowed,
@@ -180,7 +200,7 @@ def run_operator(
             changed=None if advanced is None else advanced.entries,
             meter=meter,
         )
-        report.operators[-1].windows = meter.work
+        told_back.windows = meter.work
         clock.lap("windows")
         return output
     if operator.complete and isinstance(operator, MergeableOperator):
@@ -306,7 +326,7 @@ def _settle(
     )
 
 
-def _load(groups: Groups, cpu_ms: float, made: Advance) -> KeyGroupLoad:
+def _load(groups: Groups, cpu_ms: float, made: Advance | Ran) -> KeyGroupLoad:
     """Load per key group: the time measured for it, and its rows' share of the rest.
 
     The rest is work of the lane's own, which waits for nothing but a core: of it the CPU time

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from godwit.state.entries import StateRows
     from godwit.state.local_state import LocalState
 
-__all__ = ["settle"]
+__all__ = ["Held", "settle"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
     """A `godwit.dataflow.settling.HeldEntries`: what the lane holds of its own key groups."""
 
     local: LocalState
@@ -33,14 +33,17 @@ class _Held:
 
     @property
     def num_key_groups(self) -> int:
+        """Key groups of the operator."""
         return self.local.num_key_groups
 
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Find entries by what tells them apart."""
         return self.local.prior(keys, key_groups)
 
     def scan(self, part: EntryRange) -> Contents:
+        """Copy out the entries of a range."""
         return self.local.scan(self.here, part)
 
 
@@ -73,7 +76,7 @@ def settle(
         if there is nothing to do.
     """
     arrived = Entries(hashes=rows.hashes, keys=rows.keys, values=rows.columns)
-    done = operator.settle(arrived, _Held(local, here), told)
+    done = operator.settle(arrived, Held(local, here), told)
     if done is None:
         return None
     if done.closed is not None:

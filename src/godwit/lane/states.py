@@ -93,9 +93,9 @@ class LaneStates:
         return cls(hydrations=hydrations, snapshots=snapshots)
 
     @property
-    def held(self) -> dict[str, LocalState]:
-        """Name of a state → what the lane holds of it."""
-        return {state.state: h.local for state, h in self.hydrations.items()}
+    def locals(self) -> dict[StateId, LocalState]:
+        """State → what the lane holds of it."""
+        return {state: hydration.local for state, hydration in self.hydrations.items()}
 
     @property
     def only(self) -> tuple[StateId, LocalState]:

@@ -63,6 +63,8 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
                 yield f"Function {function_name(node.on_timer)!r} {after}", node.on_timer, context
             if isinstance(node, ProcessNode):
                 yield f"The type of state {after}", node.state_type, context
+                for name, declared in node.states.items():
+                    yield f"State {name!r} {after}", declared, context
         for stream in read_by(node):
             yield from _maps(stream)
     for sink in flow.sinks:

@@ -6,13 +6,17 @@ No query has to run, and a running one is not disturbed: what is committed never
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.dataflow.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.dataflow.state_text import state_as_json
+from godwit.dataflow.states.declared import TIMERS
+from godwit.dataflow.states.stored import PAGE
 from godwit.dataflow.timers import shown as beside_state
 from godwit.dataflow.windows.compute import WINDOWED
 from godwit.dataflow.windows.description import gone_before
@@ -48,6 +52,8 @@ def read_state(
     checkpoint: str | os.PathLike[str],
     operator: str,
     epoch: int | None = None,
+    *,
+    state: str | None = None,
 ) -> DataFrame:
     """Read the state of one operator.
 
@@ -61,6 +67,8 @@ def read_state(
         Name of the operator; ``flow.explain()`` lists them.
     epoch
         A retained epoch; by default the last committed one.
+    state
+        Which of its states, of an operator that has named several; ``"timers"`` for its timers.
 
     Returns
     -------
@@ -69,7 +77,8 @@ def read_state(
         state written as msgpack comes as JSON text, with the key's ``timers`` and when it
         ``expires`` beside it, if it has any. Of an operator over windows, one row per key
         and pane, with the start of the pane as ``pane``; of one whose windows are consolidated
-        apart, one for each of the two slots that hold anything of them.
+        apart, one for each of the two slots that hold anything of them. Of a named state that is a
+        list, one row per key and ``page``, and of a map, one per key and ``item``.
 
     Raises
     ------
@@ -94,10 +103,10 @@ def read_state(
             f"The checkpoint {storage.uri!r} has no operator {operator!r}.",
             remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
         )
-    state = StateId(operator, next(iter(found.states)))
-    states = [state]
+    which = _which(operator, state, list(found.states))
+    states = [which]
     if (second := second_slots(operator)) in version.operators and found.kind == WINDOWED:
-        states.append(StateId(second, state.state))
+        states.append(StateId(second, which.state))
     every = (chains.chain(s, g) for s in states for g in range(chains.num_key_groups))
     held = [chain for chain in every if chain.snapshot is not None or chain.segments]
     if not held:
@@ -105,19 +114,12 @@ def read_state(
             f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
             remedy="Read it once the operator has seen rows.",
         )
-    entries = len(found.keys) + len(found.states[state.state].entries)
+    described_as = found.states[which.state]
+    entries = len(found.keys) + len(described_as.entries)
     layouts = {s: _layout(log, chains, s, entries) for s in {chain.state for chain in held}}
-    schema = next(iter(layouts.values())).schema
-    readable = found.states[state.state].codec == "msgpack"
-    described_as = found.states[state.state]
-    live = _live_panes(log, chains.epoch, state, described_as, len(found.keys))
-    shown = pa.schema(
-        [
-            pa.field("key_group", pa.int32()),
-            *(_shown_name(field, schema) for field in schema.keys),
-            *_shown_values(schema, readable=readable),
-        ]
-    )
+    show = _Shown.of(described_as, next(iter(layouts.values())).schema, len(found.keys))
+    live = _live_panes(log, chains.epoch, which, described_as, len(found.keys))
+    shown = show.schema
     chunks = [(pickle.dumps(held[i :: _chunks(held)]),) for i in range(_chunks(held))]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -127,7 +129,7 @@ def read_state(
                 for chain in pickle.loads(chunk):  # noqa: S301  our own driver's
                     rows = read_chain(storage, chain, layouts[chain.state], cache=cache)
                     rows = rows if live is None else rows.take(live.positions(rows.keys))
-                    yield _shown(chain.key_group, rows, shown, readable=readable)
+                    yield show(chain.key_group, rows)
 
     frame = spark.createDataFrame(chunks, "chains binary").repartition(len(chunks))
     return frame.mapInArrow(read, from_arrow_schema(shown))
@@ -189,15 +191,88 @@ def _live_panes(
     return None if first is None else EntryRange(column=keys, first=first)
 
 
-def _shown_values(schema: StateSchema, *, readable: bool) -> list[pa.Field]:
-    values = schema.values
-    if not readable:
-        return [_shown_name(field, schema) for field in values]
-    none = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in values], schema=values)
-    return [
-        pa.field(values[0].name, pa.string()),
-        *(field for field, _ in beside_state(none)),
-    ]
+def _which(operator: str, state: str | None, states: list[str]) -> StateId:
+    """Find the state that is asked for."""
+    if state is None and len(states) == 1:
+        return StateId(operator, states[0])
+    if state not in states:
+        what = "has several states" if state is None else f"has no state {state!r}"
+        raise CheckpointError(
+            f"Operator {operator!r} {what}.",
+            remedy=f"Say state=; its states are {listing(states)}.",
+            operator=operator,
+        )
+    return StateId(operator, state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """How entries of a state are shown.
+
+    Attributes
+    ----------
+    schema
+        Columns that are shown.
+    readable
+        Whether it holds values that can be shown as text.
+    timers
+        Whether it holds timers, and nothing else.
+    page
+        Which column says what an entry of a list or map is; ``None`` of other states.
+    is_map
+        Whether its entries are items of a map.
+    """
+
+    schema: pa.Schema
+    readable: bool
+    timers: bool
+    page: int | None
+    is_map: bool
+
+    @classmethod
+    def of(cls, described_as: StateDescription, stored: StateSchema, num_keys: int) -> _Shown:
+        """Say how a state is shown."""
+        readable = described_as.codec == "msgpack"
+        timers = not readable and stored.values.names == [TIMERS, "due"]
+        page = num_keys if PAGE in (name for name, _ in described_as.entries) else None
+        is_map = page is not None and len(described_as.entries) > 1
+        keys = [_shown_name(field, stored) for field in stored.keys]
+        if is_map and page is not None:
+            del keys[page]
+        values = [_shown_name(field, stored) for field in stored.values]
+        if readable or timers:
+            none = pa.RecordBatch.from_arrays(
+                [pa.array([], f.type) for f in stored.values], schema=stored.values
+            )
+            first = [] if timers else [pa.field(stored.values[0].name, pa.string())]
+            values = [*first, *(field for field, _ in beside_state(none))]
+        return cls(
+            schema=pa.schema([pa.field("key_group", pa.int32()), *keys, *values]),
+            readable=readable,
+            timers=timers,
+            page=page,
+            is_map=is_map,
+        )
+
+    def __call__(self, key_group: int, rows: StateRows) -> pa.RecordBatch:
+        """Give the entries of a key group that people want to see."""
+        if self.page is not None:
+            pages = rows.keys.column(self.page).to_numpy()
+            rows = rows.take(np.flatnonzero(pages == -1 if self.is_map else pages >= 0))
+        keys = list(rows.keys.columns)
+        if self.is_map and self.page is not None:
+            del keys[self.page]
+        values: list[Any] = rows.values.columns
+        if self.readable or self.timers:
+            values = [array for _, array in beside_state(rows.values)]
+        if self.readable:
+            blobs = rows.values.column(0).to_pylist()
+            texts = [None if blob is None else state_as_json(blob) for blob in blobs]
+            if self.is_map:  # an item is written as a list of one
+                texts = [None if text is None else text[1:-1] for text in texts]
+            values = [pa.array(texts, pa.string()), *values]
+        key_groups = pa.array([key_group] * len(rows.hashes), pa.int32())
+        return pa.RecordBatch.from_arrays([key_groups, *keys, *values], schema=self.schema)
 
 
 def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:
@@ -205,12 +280,3 @@ def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:
     name = field.name.removeprefix(f"{RESERVED_PREFIX}_")
     taken = {*schema.keys.names, *schema.values.names}
     return field if name in taken else field.with_name(name)
-
-
-def _shown(key_group: int, rows: StateRows, shown: pa.Schema, *, readable: bool) -> pa.RecordBatch:
-    values: list[Any] = rows.values.columns
-    if readable:
-        texts = [None if blob is None else state_as_json(blob) for blob in values[0].to_pylist()]
-        values = [pa.array(texts, pa.string()), *(array for _, array in beside_state(rows.values))]
-    key_groups = pa.array([key_group] * len(rows.hashes), pa.int32())
-    return pa.RecordBatch.from_arrays([key_groups, *rows.keys.columns, *values], schema=shown)

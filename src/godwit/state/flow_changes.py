@@ -105,6 +105,7 @@ def changes_to(
         where = f"operator {name!r}: "
         problems += differences(f"{where}kind", before.kind, operator.kind)
         problems += differences(f"{where}keys", before.keys, operator.keys)
+        problems += _lost_states(name, before, operator)
         results += _results(name, before, operator)
     taken = {origin.get(name, name) for name in given.operators if name not in added}
     carried = {**stored.kept, **stored.operators}
@@ -181,6 +182,21 @@ def _insist_on_sources(given: FlowVersion, stored: FlowVersion, uri: str) -> Non
         uri=uri,
         differences=found,
     )
+
+
+def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+    """Find states of an operator that the program no longer declares."""
+    lost = sorted(before.states.keys() - now.states.keys())
+    if lost == ["state"]:
+        yield (
+            f"operator {name!r} kept a single state, which is a state named 'state' among several: "
+            "declare that one too"
+        )
+    elif lost:
+        yield (
+            f"operator {name!r} no longer has {', '.join(map(repr, lost))}, of which there is "
+            "state: declare what it had, since a state that no function touches costs nothing"
+        )
 
 
 def _results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:

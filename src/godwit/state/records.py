@@ -70,7 +70,8 @@ class StateId(msgspec.Struct, frozen=True, order=True):
     operator
         Name of the operator.
     state
-        Name of the state, unique within the operator; made of lower-case letters and ``_``.
+        Name of the state, unique within the operator; made of lower-case letters,
+        digits and ``_``.
     """
 
     operator: str
