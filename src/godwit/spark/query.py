@@ -128,6 +128,9 @@ class Query(Regroupable):
         status["executors"] = sorted(view.executors)
         status["held"] = list(view.holds)
         status["components"] = self._components_told()
+        taken = {n: c.takes for n, c in view.components.items() if c.takes is not None}
+        if taken:  # slots: which component takes the rows of which key groups
+            status["slots"] = {name: sorted(takes) for name, takes in taken.items()}
         status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
         status["keyGroupsWaiting"] = sum(len(c.waiting) for c in view.components.values())
         if self._run.controlling is not None:
