@@ -18,6 +18,7 @@ __all__ = [
     "check_formerly",
     "check_function",
     "check_keys",
+    "check_late",
     "check_process",
     "check_results",
     "check_state_classes",
@@ -79,6 +80,18 @@ def check_formerly(name: str, formerly: object) -> None:
             f"Operator {name!r} has formerly={formerly!r}.",
             remedy="Give the other name that it has in the checkpoint, or leave formerly= out.",
             operator=name,
+        )
+
+
+def check_late(late: object, where: str) -> None:
+    """Refuse what is no sink for the rows that are left out."""
+    if late is not None and (
+        isinstance(late, type)
+        or not (callable(getattr(late, "open", None)) and callable(getattr(late, "deliver", 0)))
+    ):
+        raise InvalidFlowError(
+            f"{where} was given {type_name(late)} for late=, which is not a sink.",
+            remedy='Give an instance of a sink, such as late=gw.sinks.parquet("late/").',
         )
 
 

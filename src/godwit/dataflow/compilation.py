@@ -283,7 +283,10 @@ class _Compilation:
             )
             yield from self.rejects_of(sink.name, feed.name, sink.sink)
         for node in self.flow.operators:
-            if isinstance(node, WindowedNode) and node.late is not None:
+            if (
+                isinstance(node, WindowedNode | DropDuplicatesNode | JoinNode)
+                and node.late is not None
+            ):
                 name = f"{node.name}_late"
                 self.insist_on_new(name)
                 operator = self.operators[node.name]

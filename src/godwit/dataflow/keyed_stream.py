@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from godwit.dataflow.call_checks import (
     check_formerly,
     check_function,
+    check_late,
     check_process,
     check_results,
     check_state_classes,
@@ -300,6 +301,7 @@ class KeyedStream:
         between: tuple[Duration, Duration],
         how: How = "inner",
         suffix: str | None = None,
+        late: Any = None,
         name: str | None = None,
         formerly: str | None = None,
     ) -> Stream:
@@ -320,6 +322,9 @@ class KeyedStream:
             with nulls in place of the other's columns.
         suffix
             Put behind names of the right that the left has too.
+        late
+            Sink of the rows of either side that are left out: older than the watermark, too far
+            ahead of the clock, or without an event time. They are counted in any case.
         name, formerly
             As of `compute`.
 
@@ -344,7 +349,13 @@ class KeyedStream:
         check_other(self, other, where)
         check_how(how, ("inner", "left", "right", "full"), where)
         bounds = interval_of(between, where)
-        options = {"how": how, "suffix": suffix, "formerly": formerly, "between_us": bounds}
+        options = {
+            "how": how,
+            "suffix": suffix,
+            "late": late,
+            "formerly": formerly,
+            "between_us": bounds,
+        }
         return self._join(other, "join", name, where, **options)
 
     @user_call
@@ -355,6 +366,7 @@ class KeyedStream:
         within: Duration | None = None,
         how: Literal["left", "inner"] = "left",
         suffix: str | None = None,
+        late: Any = None,
         name: str | None = None,
         formerly: str | None = None,
     ) -> Stream:
@@ -373,7 +385,7 @@ class KeyedStream:
             kept for good.
         how
             ``"left"``: rows for which there is none come out with nulls. ``"inner"``: they do not.
-        suffix, name, formerly
+        suffix, late, name, formerly
             As of `join`.
 
         Returns
@@ -394,13 +406,20 @@ class KeyedStream:
         check_other(self, other, where)
         check_how(how, ("left", "inner"), where)
         within_us = None if within is None else microseconds(within, f"within= of {where}", least=0)
-        options = {"how": how, "suffix": suffix, "formerly": formerly, "within_us": within_us}
+        options = {
+            "how": how,
+            "suffix": suffix,
+            "late": late,
+            "formerly": formerly,
+            "within_us": within_us,
+        }
         return self._join(other, "join_newest", name, where, **options)
 
     def _join(
         self, other: KeyedStream, action: str, name: str | None, where: str, **options: Any
     ) -> Stream:
         check_suffix(options["suffix"], where)
+        check_late(options["late"], where)
         named = name is not None
         sources = "_and_".join(source.name for source in sources_of(other.node))
         name = self._operator_name(name, f"{action}_{sources}")

@@ -197,6 +197,8 @@ class DropDuplicatesNode:
     ----------
     within_us
         Duplicates happen at most this long before or after it; ``None``: whenever.
+    late
+        Sink of the rows that are left out, if any.
     formerly, named
         As in `ComputeNode`.
     """
@@ -205,6 +207,7 @@ class DropDuplicatesNode:
     upstream: StreamNode
     keys: tuple[str, ...]
     within_us: int | None
+    late: Any = None
     formerly: str = ""
     named: bool = True
 
@@ -228,6 +231,8 @@ class JoinNode:
         How old the newest row may be at most, if there is a bound.
     suffix
         What is put behind names of the right that the left has too; ``None``: there are none.
+    late
+        Sink of the rows that are left out, if any.
     formerly, named
         As in `ComputeNode`.
     """
@@ -241,6 +246,7 @@ class JoinNode:
     between_us: tuple[int, int] | None = None
     within_us: int | None = None
     suffix: str | None = None
+    late: Any = None
     formerly: str = ""
     named: bool = True
 

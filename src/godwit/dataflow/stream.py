@@ -10,7 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from godwit.dataflow.call_checks import check_formerly, check_function, check_keys, describe
+from godwit.dataflow.call_checks import (
+    check_formerly,
+    check_function,
+    check_keys,
+    check_late,
+    describe,
+)
 from godwit.dataflow.calls import no_such_call
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.keyed_stream import KeyedStream
@@ -147,6 +153,7 @@ class Stream:
         self,
         *columns: str,
         within: Duration | Literal["forever"] | None = None,
+        late: Any = None,
         name: str | None = None,
         formerly: str | None = None,
     ) -> Stream:
@@ -161,6 +168,9 @@ class Stream:
             State is as long-lived; rows older than the watermark are left out and counted, since
             nobody knows any more whether they are duplicates. ``"forever"``: all of them, at the
             price of an entry of state for each key that ever came; needs no event time.
+        late
+            Sink of the rows that are left out: older than the watermark, too far ahead of the
+            clock, or without an event time. They are counted in any case.
         name, formerly
             As of `KeyedStream.compute`.
 
@@ -172,7 +182,8 @@ class Stream:
         Raises
         ------
         InvalidFlowError
-            If no column is named, or it is not said within which time.
+            If no column is named, it is not said within which time, or there is nothing that could
+            be late.
 
         Examples
         --------
@@ -185,6 +196,12 @@ class Stream:
                 f"{where} does not say within which time rows are duplicates.",
                 remedy='Give within="1 hour", say, of event time; or within="forever", which keeps '
                 "an entry of state for each key that ever comes.",
+            )
+        check_late(late, where)
+        if late is not None and within == "forever":
+            raise InvalidFlowError(
+                f"{where} was given late= together with within='forever', so that no row is late.",
+                remedy='Leave late= out, or give a time, as in within="1 hour".',
             )
         named = name is not None
         if name is None:
@@ -199,6 +216,7 @@ class Stream:
                 within_us=None
                 if isinstance(within, str) and within == "forever"
                 else microseconds(within, f"The time of operator {name!r}", least=1),
+                late=late,
                 formerly=formerly or "",
                 named=named,
             )

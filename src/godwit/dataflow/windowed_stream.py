@@ -9,6 +9,7 @@ from godwit.dataflow.call_checks import (
     check_aggregate,
     check_formerly,
     check_function,
+    check_late,
     describe,
 )
 from godwit.dataflow.calls import no_such_call
@@ -131,14 +132,7 @@ class WindowedStream:
                     f"{where} was given a value of type {type_name(value)} for {option}=.",
                     remedy=f"Give {option}= as text.",
                 )
-        if late is not None and (
-            isinstance(late, type)
-            or not (callable(getattr(late, "open", None)) and callable(getattr(late, "deliver", 0)))
-        ):
-            raise InvalidFlowError(
-                f"{where} was given {type_name(late)} for late=, which is not a sink.",
-                remedy='Give an instance of a sink, such as late=gw.sinks.parquet("late/").',
-            )
+        check_late(late, where)
         return cls(
             keyed=keyed,
             windows=windows,

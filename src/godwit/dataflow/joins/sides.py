@@ -114,6 +114,14 @@ class JoinOperator(SettlingOperator):
         )
         self.output = pa.schema([*keys, *left.named, *right.named])
 
+    @property
+    def left_out(self) -> pa.Schema:
+        """Columns of rows that are left out: of both sides, which side it is, when, and why."""
+        names = {SIDE: "side", MOMENT: "moment"}
+        return pa.schema(
+            [field.with_name(names.get(field.name, field.name)) for field in super().left_out]
+        )
+
     def describe_state(self) -> StateDescription:
         """Say what the entries are, what they mean, and what the sides are made of."""
         described = super().describe_state()
