@@ -93,6 +93,13 @@ CALLS: dict[str, Callable[[Stream, Stream, Any], Any]] = {
     "result": lambda a, _, v: a.key_by("k").window(HOUR).compute(n=v),
     "function": lambda a, _, v: a.key_by("k").window(HOUR).process(v, output="k string"),
     "columns": lambda a, _, v: a.key_by("k").window(HOUR).process(told, output=v),
+    "population": lambda a, _, v: a.key_by("k").compute(r=gw.variance("v", population=v)),
+    "ignore_nulls": lambda a, _, v: a.key_by("k").compute(r=gw.first("v", ignore_nulls=v)),
+    "error": lambda a, _, v: a.key_by("k").compute(r=gw.approx_distinct("v", error=v)),
+    "k": lambda a, _, v: a.key_by("k").compute(r=gw.top_k("v", v)),
+    "by": lambda a, _, v: a.key_by("k").compute(r=gw.top_k("v", 2, by=v)),
+    "limit": lambda a, _, v: a.key_by("k").compute(r=gw.collect_set("v", limit=v)),
+    "column": lambda a, _, v: a.key_by("k").compute(r=gw.sum(v)),
     "union": lambda a, _, v: a.union(v),
     "duplicates": lambda a, _, v: a.drop_duplicates("k", within=v),
     "duplicates of": lambda a, _, v: a.drop_duplicates(v, within="1 hour"),
@@ -138,6 +145,12 @@ def test_a_bound_has_one_sign(flow: LogicalFlow) -> None:
     assert_refused(
         lambda: a.join(b, between=("-1 hour -30 minutes", "1 hour")), "more than one sign"
     )
+
+
+@pytest.mark.parametrize("value", ["no", "", 0, 1, None])
+def test_a_flag_is_a_flag(value: Any) -> None:
+    assert_refused(lambda: gw.first("v", ignore_nulls=value), "first('v') has ignore_nulls=")
+    assert_refused(lambda: gw.stddev("v", population=value), "stddev('v') has population=")
 
 
 def test_lengths_of_time_are_read_to_the_microsecond() -> None:

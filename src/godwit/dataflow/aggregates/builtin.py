@@ -135,6 +135,7 @@ def variance(column: str, *, population: bool = False) -> Aggregate:
     The sample variance of one value is null. Numerically stable: deviations from the mean are
     summed, and merged by Chan's formula.
     """
+    _check_flag("variance", column, "population", population)
     return _BuiltIn(
         name="variance",
         columns=(column,),
@@ -147,6 +148,7 @@ def variance(column: str, *, population: bool = False) -> Aggregate:
 
 def stddev(column: str, *, population: bool = False) -> Aggregate:
     """Compute the standard deviation: the square root of `variance`."""
+    _check_flag("stddev", column, "population", population)
     return _BuiltIn(
         name="stddev",
         columns=(column,),
@@ -159,6 +161,7 @@ def stddev(column: str, *, population: bool = False) -> Aggregate:
 
 def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     """Value of the first row to arrive, null or not, or the first that is not null."""
+    _check_flag("first", column, "ignore_nulls", ignore_nulls)
     return _BuiltIn(
         name="first",
         columns=(column,),
@@ -171,6 +174,7 @@ def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
 
 def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     """Value of the last row to arrive, null or not, or the last that is not null."""
+    _check_flag("last", column, "ignore_nulls", ignore_nulls)
     return _BuiltIn(
         name="last",
         columns=(column,),
@@ -193,7 +197,7 @@ def approx_distinct(column: str, *, error: float = 0.02) -> Aggregate:
         different value at first, and never more than the next power of two of
         ``(1.04 / error) ** 2`` bytes: 4 KiB by default. Few values are counted almost exactly.
     """
-    if not 0.0041 <= error <= 0.26:
+    if not (isinstance(error, float | int) and 0.0041 <= error <= 0.26):
         raise InvalidFlowError(
             f"approx_distinct({column!r}) has error={error!r}.",
             remedy="Give a relative error between 0.0041 (64 KiB a key) and 0.26.",
@@ -228,10 +232,10 @@ def top_k(column: str, k: int, *, by: str | None = None) -> Aggregate:
     ``by``, a list of structs of the two columns; empty if no row counted.
     """
     _check_size("top_k", column, "k", k)
-    columns = (column,) if by in (None, column) else (column, by)
+    columns = (column,) if by is None or (isinstance(by, str) and by == column) else (column, by)
     return _BuiltIn(
         name="top_k",
-        columns=tuple(c for c in columns if c is not None),
+        columns=columns,
         binder=bind_top_k,
         takes=_ORDERED,
         options={"k": k},
@@ -274,5 +278,14 @@ def _check_size(name: str, column: str, option: str, size: int) -> None:
         raise InvalidFlowError(
             f"{name}({column!r}) has {option}={size!r}.",
             remedy=f"Give {option} as a whole number between 1 and 10,000.",
+            aggregate=name,
+        )
+
+
+def _check_flag(name: str, column: str, option: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidFlowError(
+            f"{name}({column!r}) has {option}={value!r}.",
+            remedy=f"Give {option}=True, or leave it out.",
             aggregate=name,
         )
