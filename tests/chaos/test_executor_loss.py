@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.chaos.flow import epochs_of, expected_epochs, expected_final
 from tests.chaos.results import rows_in_order, run_program, sink_epochs
+from tests.chaos.timed import expected_timers, expected_windows, timed_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +70,22 @@ def test_an_epoch_that_lost_an_executor_is_planned_anew_and_each_row_comes_once(
     found = [rows for _, rows in sorted(sink_epochs(directory / "out/order").items()) if rows]
     assert found[:3] == expected[:3]
     assert sum(found, Counter()) == sum(expected, Counter())
+
+
+def test_windows_and_timers_come_once_though_an_executor_dies(ran: Path) -> None:
+    directory = ran / "timed"
+    told = json.loads((directory / "events.json").read_text())
+    assert "ExecutorLost" in {event["kind"] for event in told}
+    epochs = timed_rows(SEED, 8)
+    windows = [row for _, row in rows_in_order(directory / "out/windows")]
+    assert len({row[:2] for row in windows}) == len(windows)
+    assert {(row[0], row[1]): row[3:] for row in windows} == expected_windows(epochs)
+    timers = [row for _, row in rows_in_order(directory / "out/timers")]
+    assert Counter(timers) == expected_timers(epochs)
+    of_key = defaultdict(list)
+    for key, second in timers:
+        of_key[key].append(second)
+    assert all(seconds == sorted(seconds) for seconds in of_key.values())
 
 
 def test_executors_sent_one_another_copies_through_the_shuffle(ran: Path) -> None:

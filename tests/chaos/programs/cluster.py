@@ -9,6 +9,8 @@ contract has a directory of its own, with ``in/``, ``out/``, ``ck/`` and, when i
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -19,6 +21,8 @@ import pyarrow as pa
 import pytest
 from tests.chaos.flow import SHARDS, Row, chaos_flow, epochs_of
 from tests.chaos.results import put
+from tests.chaos.timed import FAR, put_timed, timed_flow, timed_rows
+from tests.chaos.timed import Row as Timed
 from tests.contract.on_cluster import OnCluster
 from tests.contract.scenarios import scenario as contract
 from tests.contract.verdict import play
@@ -47,6 +51,11 @@ def until(condition: Callable[[], object], what: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(what)
         time.sleep(0.05)
+
+
+def wait_for_loss(query: gw.Query, executor: str) -> None:
+    """Wait until a query knows that an executor is gone."""
+    until(lambda: executor not in query.executors, f"the loss of {executor}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +99,7 @@ class Scenario:
 
     def wait_for_loss(self, executor: str) -> None:
         """Wait until the flow knows that an executor is gone."""
-        until(lambda: executor not in self.query.executors, f"the loss of {executor}")
+        wait_for_loss(self.query, executor)
 
     def settle(self) -> None:
         """Go on until every key group runs and no row waits."""
@@ -130,6 +139,32 @@ def fetched(scenario: Scenario) -> None:
     scenario.finish()
 
 
+def timed(
+    cluster: LocalCluster, spark: SparkSession, directory: Path, epochs: list[list[Timed]]
+) -> None:
+    """An executor dies under windows, timers and named states, and the stream goes on."""
+    (directory / "in").mkdir(parents=True)
+    query = timed_flow(spark, directory).start(
+        checkpoint=directory / "ck", executors=3, name=directory.name
+    )
+    for number, rows in enumerate(epochs):
+        put_timed(directory / "in", number, rows)
+        if number == len(epochs) // 2:
+            dying = query.assignment["timers"].executor(0)
+            os.kill(cluster.executor_pids(spark.sparkContext.applicationId)[dying], signal.SIGKILL)
+            query.processAllAvailable()
+            wait_for_loss(query, dying)
+        query.processAllAvailable()
+    # Event time far on ends what is open; not while key groups are suspended.
+    for number in range(len(epochs), len(epochs) + 4):
+        until(lambda: query.status["keyGroupsSuspended"] == 0, "everything to run again")
+        put_timed(directory / "in", number, [FAR])
+        query.processAllAvailable()
+    query.stop()
+    told = [event.to_dict() for event in query.events]
+    (directory / "events.json").write_text(json.dumps(told))
+
+
 def main(path: str) -> None:
     """Run all scenarios."""
     config = json.loads(Path(path).read_text())
@@ -152,6 +187,8 @@ def main(path: str) -> None:
         )
         scenario.start()
         fetched(scenario)
+        until(scenario.has_three_executors, "three executors")
+        timed(cluster, spark, directory / "timed", timed_rows(config["seed"], 8))
         for number, name in enumerate(config["contract"]):
             print(time.strftime("%H:%M:%S"), name, flush=True)  # noqa: T201  the log of this program
             until(scenario.has_three_executors, "three executors")
