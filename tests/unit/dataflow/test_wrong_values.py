@@ -164,3 +164,25 @@ def test_a_timer_is_set_to_a_datetime(value: Any) -> None:
         timers.set(value)
     with pytest.raises(TypeError, match="a timer is set to a datetime"):
         timers.cancel(value)
+
+
+@pytest.mark.parametrize("way", ["join", "newest", "windows", "sessions"])
+def test_a_column_that_cannot_wait_is_named_with_the_operator_that_keeps_it(
+    flow: LogicalFlow, way: str
+) -> None:
+    frame: Any = FakeDataFrame(COLUMNS.append(pa.field("tags", pa.list_(pa.string()))))
+    rows = flow.source("rows", frame, event_time="ts").key_by("k")
+    other = source(flow, "other").key_by("k")
+    made = {
+        "join": lambda: rows.join(other, between=BETWEEN, suffix="_r", name="kept"),
+        "newest": lambda: other.join_newest(rows, suffix="_r", name="kept"),
+        "windows": lambda: rows.window(HOUR, name="kept").process(told, output="k string"),
+        "sessions": lambda: rows.window(gw.session("1 hour"), name="kept").process(
+            told, output="k string"
+        ),
+    }[way]()
+    flow.sink("out", made, FakeSink())
+    if way in ("windows", "sessions"):
+        flow.sink("other", other.compute(n=gw.count()), FakeSink())
+    refused = assert_refused(lambda: flow.compile(resolver(flow)), "'kept'", "'tags'", "a map")
+    assert refused.context["column"] == "tags"

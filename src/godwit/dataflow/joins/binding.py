@@ -11,7 +11,7 @@ from godwit.dataflow.joins.newest import NewestJoin
 from godwit.dataflow.joins.sides import JoinOperator, JoinSide
 from godwit.dataflow.naming import check_column_names, listing
 from godwit.dataflow.nodes import sources_of
-from godwit.dataflow.windows.binding import event_time_of
+from godwit.dataflow.windows.binding import event_time_of, insist_on_kept
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def join_operator(
     _insist_on_same_keys(node, keys, left[1], right)
     of_left = [field for field in left[0] if field.name not in node.keys]
     of_right = [field for field in right[0] if field.name not in node.right_keys]
+    insist_on_kept(node.name, [*of_left, *of_right])
     named = _named(node, [*keys, *of_left], of_right, left[1], right[1])
     does = "joins by event time"
     sides = [

@@ -24,14 +24,18 @@ from godwit.dataflow.windows.session_process import SessionProcess
 from godwit.dataflow.windows.sessions import SessionCompute
 from godwit.dataflow.windows.spec import Hopping, Session, grid_of
 from godwit.model.errors import InvalidFlowError
+from godwit.state.schema import is_fixed_width, is_variable_width
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from godwit.dataflow.nodes import StreamNode
     from godwit.dataflow.windows.durations import Duration
 
 __all__ = [
     "event_time_of",
     "insist_on_event_time",
+    "insist_on_kept",
     "insist_on_moments",
     "source_time",
     "windowed_operator",
@@ -197,6 +201,25 @@ def insist_on_moments(field: pa.Field, subject: str, origin: str, operator: str)
         )
 
 
+def insist_on_kept(operator: str, columns: Iterable[pa.Field]) -> None:
+    """Refuse columns of rows that wait in state, which state cannot hold.
+
+    Raises
+    ------
+    InvalidFlowError
+        If there is one.
+    """
+    for field in columns:
+        if not (is_fixed_width(field.type) or is_variable_width(field.type)):
+            raise InvalidFlowError(
+                f"Operator {operator!r} keeps rows until they are due, and column {field.name!r} "
+                f"has type {field.type}, which state cannot hold.",
+                remedy=f"Drop {field.name!r} in a map before, or make numbers or text of it.",
+                operator=operator,
+                column=field.name,
+            )
+
+
 def windowed_operator(
     node: WindowedNode, arriving: pa.Schema, inputs: pa.Schema, time: RowTime
 ) -> WindowedOperator:
@@ -211,6 +234,8 @@ def windowed_operator(
     time
         Where the event time is.
     """
+    if node.function is not None:
+        insist_on_kept(node.name, arriving)
     if isinstance(node.windows[0], Session) and node.function is not None:
         return SessionProcess(
             name=node.name,
