@@ -260,6 +260,12 @@ class MapCells(Cells):
         for item in self.items(group):
             self.remove(group, item)
 
+    def expect(self, group: int, items: list[Any]) -> None:
+        """Look up items of a key that are about to be asked for."""
+        of_key = self._map(group)
+        missing = [i for i in items if i not in of_key.items and i not in of_key.ahead]
+        self._look_up_items([group] * len(missing), missing)
+
     # -- looking up ----------------------------------------------------------------------------
 
     def _map(self, group: int) -> _Map:

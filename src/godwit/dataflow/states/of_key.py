@@ -231,5 +231,12 @@ class MapOfKey(MutableMapping[K, V]):
         self._insist()
         self._cells.forget(self._group)
 
+    def update(self, *others: Any, **items: Any) -> None:
+        """Set many items, which are looked up together."""
+        given: dict[Any, Any] = dict(*others, **items)
+        self._insist()
+        self._cells.expect(self._group, list(given))
+        super().update(given)
+
     def __repr__(self) -> str:
         return f"MapOfKey({dict(self)!r})"
