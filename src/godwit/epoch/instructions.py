@@ -99,8 +99,12 @@ def operator_instruction(
             of_lane[e, lane] = index.get((executor, lane), -1)
     suspended = mask_of(plan.suspended, num_key_groups)
     waiting: dict[int, SegmentRef] = {}
+    waiting_from: dict[int, int] = {}
     for key_group in plan.consume:
-        waiting.update((id(s), s) for s in chains.waiting(operator, key_group))
+        segments = chains.waiting(operator, key_group)
+        waiting.update((id(s), s) for s in segments)
+        if segments:
+            waiting_from[key_group] = min(segment.epoch for segment in segments)
     return OperatorInstruction(
         level=level,
         places=of_lane[assignment.executor_of, assignment.lane_of],
@@ -108,6 +112,7 @@ def operator_instruction(
         suspended=suspended,
         load=~suspended if always_load else mask_of(plan.load, num_key_groups),
         waiting=tuple(waiting.values()),
+        waiting_from=waiting_from,
         resumed=mask_of(plan.consume, num_key_groups),
         time=time,
     )

@@ -16,6 +16,8 @@ import numpy as np
 from godwit.dataflow.windows.moments import NO_TIME, Arrivals, Due
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from godwit.dataflow.windows.moments import OperatorTime, WindowWork
@@ -96,6 +98,9 @@ class OperatorInstruction:
         lane that does not hold it; others wait for it then.
     waiting
         Waiting segments of the key groups in `resumed`.
+    waiting_from
+        Key group in `resumed` → epoch of the first segment of which its rows wait still; those of
+        earlier segments, which others may wait in, have been processed.
     resumed
         Shape ``(num_key_groups,)``: key groups whose waiting rows are processed in this epoch,
         before its own.
@@ -110,6 +115,7 @@ class OperatorInstruction:
     load: npt.NDArray[np.bool_]
     waiting: tuple[SegmentRef, ...]
     resumed: npt.NDArray[np.bool_]
+    waiting_from: Mapping[int, int] = field(default_factory=dict)
     time: OperatorTime = NO_TIME
 
 

@@ -121,7 +121,14 @@ def run_operator(
     waited = np.flatnonzero((touched | due) & waits)
     rows = set_aside(rows, waits, files)
     if resuming.size:
-        rows = with_waiting(rows, resuming, told.waiting, member.waiting, instruction.storage)
+        rows = with_waiting(
+            rows,
+            resuming,
+            told.waiting,
+            member.waiting,
+            instruction.storage,
+            since=told.waiting_from,
+        )
     clock.lap("wait")
 
     told_back = OperatorReport(

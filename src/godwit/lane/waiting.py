@@ -18,7 +18,7 @@ from godwit.state.blocks import read_segment
 from godwit.state.entries import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping
 
     from godwit.lane.files import LaneFiles
     from godwit.state.entries import WaitingLayout
@@ -46,13 +46,16 @@ def set_aside(rows: LaneRows, waits: npt.NDArray[np.bool_], files: LaneFiles) ->
 def with_waiting(
     rows: LaneRows,
     resuming: npt.NDArray[np.int64],
-    waiting: Sequence[SegmentRef],
+    waiting: Iterable[SegmentRef],
     layout: WaitingLayout,
     storage: CheckpointStorage,
+    *,
+    since: Mapping[int, int],
 ) -> LaneRows:
     """Put the waiting rows of key groups that resume before the rows of this epoch.
 
-    `rows` are partial states if the operator is mergeable, as what waits is.
+    `rows` are partial states if the operator is mergeable, as what waits is.  A segment may hold
+    rows of a key group that were processed while others waited: those before its epoch in `since`.
     """
     wanted = np.zeros(rows.num_key_groups, np.bool_)
     wanted[resuming] = True
@@ -62,7 +65,7 @@ def with_waiting(
         earlier.extend(
             held.slice(start, end - start)
             for key_group, start, end in ranges(segment)
-            if wanted[key_group]
+            if wanted[key_group] and segment.epoch >= since.get(key_group, 0)
         )
     if not earlier:
         return rows

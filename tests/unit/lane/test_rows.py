@@ -112,7 +112,8 @@ def test_rows_that_wait_come_back_first_in_order(tmp_path: Path) -> None:
         operator, NUM_KEY_GROUPS, arrived(operator, batch(("key 3", 99))), partial=False
     )
     of_three = int(now.key_groups[0])
-    back = with_waiting(now, np.array([of_three]), segments[::-1], layout, storage)
+    three = np.array([of_three])
+    back = with_waiting(now, three, segments[::-1], layout, storage, since={})
     assert set(back.key_groups.tolist()) == {of_three}
     mine = np.flatnonzero(np.array(back.keys.column(0).to_pylist()) == "key 3")
     assert back.batch.column("v").take(pa.array(mine)).to_pylist() == [0, 1, 10, 11, 99]

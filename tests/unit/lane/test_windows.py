@@ -316,3 +316,23 @@ def test_windows_stay_open_at_the_end_of_an_input_that_is_to_go_on(tmp_path: Pat
     assert run.epoch([("a", 13 * S, 1)]) == []
     run.times.end_input()
     assert run.epoch() == [("a", 10 * S, 20 * S, 2)]
+
+
+def test_rows_that_waited_beside_others_are_processed_once_when_their_key_group_waits_again(
+    tmp_path: Path,
+) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(tumbling("10 seconds")).compute(n=gw.count()),
+        tmp_path,
+        executors={"a": 1},
+        num_key_groups=2,
+    )
+    rows = [(f"k{i}", 1 * S, 1) for i in range(8)]
+    for suspended in ({0, 1}, {1}, {0, 1}, set()):  # 0 resumes while 1 waits, and waits again
+        waiting = frozenset(run.run.waiting())
+        run.run.suspended = frozenset(suspended)
+        run.run.consume = waiting - run.run.suspended
+        run.epoch(rows)
+    run.times.end_input()
+    found = run.epoch()
+    assert found == [(f"k{i}", 0, 10 * S, 4) for i in range(8)]
