@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["record_problems"]
 
 _MAX_NUMBER: Final = 10**12 - 1  # what the names of files have room for
+_MAX_MOMENT: Final = 2**62
+"""Microseconds: beyond whatever windows, slack and joins may add to a moment."""
 _MAX_SIZE: Final = 2**62
 _MAX_ENTRIES: Final = 2**26
 """Arrays over the key groups of all states: at most so many elements each."""
@@ -124,6 +126,9 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
         for name in record.last_batch.sources:
             if not _SOURCE_ENTRY.fullmatch(name):
                 yield f"{name!r:.200} is no entry of a source's log"
+    moments = (record.watermarks, record.newest, record.expired)
+    for moment in [moment for of in moments for moment in of.values()]:
+        yield from _within("moment of event time", moment, -_MAX_MOMENT, _MAX_MOMENT)
     if len({segment.id for segment in record.segments}) > _MAX_STATES:
         yield "it names too many states"
     for segment in record.segments:

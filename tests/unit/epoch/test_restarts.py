@@ -143,3 +143,15 @@ def test_a_segment_that_says_other_rows_than_it_has_is_refused(tmp_path: Path, m
     run.times.end_input()
     with pytest.raises(CorruptCheckpointError, match="rows, not"):
         run.epoch()
+
+
+@pytest.mark.parametrize("of", ["watermarks", "newest"])
+def test_a_record_of_a_moment_that_cannot_be_is_refused(tmp_path: Path, of: str) -> None:
+    Restarted(tmp_path, windows()).epoch(rows=ROWS)
+
+    def change(said: Any) -> None:
+        said[of]["rows"] = 2**63
+
+    changed(tmp_path, "commits", change)
+    with pytest.raises(CorruptCheckpointError, match="moment of event time"):
+        Restarted(tmp_path, windows())
