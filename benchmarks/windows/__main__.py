@@ -68,19 +68,20 @@ ROWS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("row", nargs="+", choices=[*ROWS, "all"])
+def compare(rows: dict[str, Row], package: str, about: str | None) -> None:
+    """Run the rows that the command line names, of the programs of a package beside this one."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("row", nargs="+", choices=[*rows, "all"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--keys", type=int)
     parser.add_argument("--inputs", type=Path, default=Path("artifacts/inputs"))
-    parser.add_argument("--json", type=Path, default=Path("artifacts/windows.jsonl"))
+    parser.add_argument("--json", type=Path, default=Path(f"artifacts/{package}.jsonl"))
     given = parser.parse_args()
     given.json.parent.mkdir(parents=True, exist_ok=True)
-    for name in ROWS if "all" in given.row else given.row:
-        row = ROWS[name]
+    for name in rows if "all" in given.row else given.row:
+        row = rows[name]
         print(f"\n{name}: {row.about}", flush=True)
         epochs = given.epochs or row.epochs
         of_rivals = min(epochs, row.rival_epochs or epochs)
@@ -93,7 +94,7 @@ def main() -> None:
                     rows=given.rows or row.rows,
                     keys=given.keys or row.keys,
                 )
-                done = measure(program, source, module="benchmarks.windows.programs")
+                done = measure(program, source, module=f"benchmarks.{package}.programs")
                 runs.setdefault(program, []).append(done)
                 done.tell(turn, steady_ms(done))
         with given.json.open("a") as out:
@@ -127,4 +128,4 @@ def summary(name: str, row: Row, runs: dict[str, list[Measurement]]) -> dict[str
 
 
 if __name__ == "__main__":
-    main()
+    compare(ROWS, "windows", __doc__)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FOUR = ("5 minutes", "10 minutes", "15 minutes", "20 minutes")
 GAP = "30 seconds"
-_STORES = {
+STORES = {
     "memory": {},
     "rocksdb": {
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
@@ -50,7 +50,7 @@ def native_windows(
     """Windows in one query, or a query each, one after the other: an epoch takes what all take."""
     from pyspark.sql import functions as sf
 
-    spark = session(**_STORES[store])
+    spark = session(**STORES[store])
     every = [_in_windows(rows_of(spark, source), sf.window("ts", length)) for length in lengths]
     if one_stream:
         united = reduce(lambda a, b: a.unionByName(b), every)
@@ -64,7 +64,7 @@ def native_windows(
 def native_sessions(source: str, work: Path, *, store: str) -> list[dict[str, Any]]:
     from pyspark.sql import functions as sf
 
-    rows = rows_of(session(**_STORES[store]), source)
+    rows = rows_of(session(**STORES[store]), source)
     return run_native(_in_windows(rows, sf.session_window("ts", GAP)), work, "append")
 
 
@@ -93,7 +93,7 @@ def native_timers(source: str, work: Path) -> list[dict[str, Any]]:
         def close(self) -> None:
             pass
 
-    rows = rows_of(session(**_STORES["rocksdb"]), source).withWatermark("ts", "0 seconds")
+    rows = rows_of(session(**STORES["rocksdb"]), source).withWatermark("ts", "0 seconds")
     frame = rows.groupBy("key").transformWithState(
         Remind(), "key string, n long", "append", "EventTime"
     )
@@ -108,7 +108,14 @@ def run_godwit(
     spark = session()
     flow = gw.Flow("benchmark", num_key_groups=256)
     rows = flow.source("rows", rows_of(spark, source), event_time="ts")
-    flow.sink("out", build(gw, rows.key_by("key")), gw.sinks.noop())
+    return measured_flow(flow, build(gw, rows.key_by("key")), work)
+
+
+def measured_flow(flow: Any, stream: Any, work: Path) -> list[dict[str, Any]]:
+    """Run a flow over all its input, for a stream whose rows nobody takes."""
+    import godwit as gw
+
+    flow.sink("out", stream, gw.sinks.noop())
     query = flow.start(checkpoint=work / "checkpoint")
     query.processAllAvailable()
     measured = epochs_of(query._spark_query.recentProgress)  # noqa: SLF001  the same clock

@@ -1,0 +1,1 @@
+"""Joins and dropped duplicates, against native Spark's."""
