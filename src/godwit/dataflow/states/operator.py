@@ -247,6 +247,7 @@ class ProcessOfStates(DueOperator):
 
     # -- an epoch ------------------------------------------------------------------------------
 
+    @uncollected()
     def run(
         self,
         groups: Groups,
@@ -273,19 +274,6 @@ class ProcessOfStates(DueOperator):
         told
             The epoch's moments.
         """
-        with uncollected():
-            return self._run(groups, keys, rows, held=held, expired=expired, told=told)
-
-    def _run(
-        self,
-        groups: Groups,
-        keys: pa.RecordBatch,
-        rows: pa.RecordBatch,
-        *,
-        held: Mapping[str, HeldEntries],
-        expired: Mapping[str, Expired],
-        told: OperatorTime,
-    ) -> Ran:
         meter = Meter(groups.key_groups)
         columns = Columns(rows, self.inputs, groups.order)
         lane = LaneKeys(
