@@ -56,6 +56,25 @@ def test_what_computes_for_ever_in_python_is_ended_and_the_next_may_plan() -> No
     assert run(lambda: 7, time_limit_s=PATIENCE_S) == 7
 
 
+def test_what_was_in_a_finalizer_is_ended_after_it_and_python_writes_nothing_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            lingers.wait(0.2)  # The first exception lands here, where Python drops it.
+
+    def plans() -> None:
+        Finalized()
+        forever()
+
+    lingers, run = threading.Event(), PlannerThread()
+    with pytest.raises(TimeoutError):
+        run(plans, time_limit_s=0.02)
+    let_it_end()
+    assert run(lambda: 7, time_limit_s=PATIENCE_S) == 7
+    assert capsys.readouterr().err == ""
+
+
 def test_nothing_else_is_run_until_what_hangs_elsewhere_has_ended() -> None:
     run, go_on = PlannerThread(), threading.Event()
     with pytest.raises(TimeoutError):
