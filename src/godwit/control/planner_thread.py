@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from godwit.control.ports import T
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["PlannerThread"]
 
@@ -83,11 +83,11 @@ class _Call(Generic[T]):
 
     def end(self) -> bool:
         """End the thread if Python lets us; say whether it has ended."""
-        with _silent_finalizers():
-            for _ in range(_ATTEMPTS):
-                self._raise_there()
-                if self.has_ended_within(_GRACE_S):
-                    return True
+        _silence_finalizers()
+        for _ in range(_ATTEMPTS):
+            self._raise_there()
+            if self.has_ended_within(_GRACE_S):
+                return True
         return False
 
     def _run(self) -> None:
@@ -109,18 +109,17 @@ class _Call(Generic[T]):
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ended)
 
 
-@contextlib.contextmanager
-def _silent_finalizers() -> Iterator[None]:
-    """Keep Python from writing that an exception of ours has landed in a finalizer."""
+def _silence_finalizers() -> None:
+    """Keep Python from writing that an exception of ours has landed in a finalizer.
+
+    For good: nobody knows when a thread that waits for its turn will meet the exception.
+    """
     former = sys.unraisablehook
+    if former.__module__ == __name__:
+        return
 
     def report(told: sys.UnraisableHookArgs) -> None:
         if told.exc_type is not _PlannerEnded:
             former(told)
 
     sys.unraisablehook = report
-    try:
-        yield
-    finally:
-        if sys.unraisablehook is report:
-            sys.unraisablehook = former
