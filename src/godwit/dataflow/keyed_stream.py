@@ -1,7 +1,6 @@
-"""Keyed streams: what is computed per key.
+"""Keyed streams: what is computed per key, as users write it.
 
-Mistakes that need no knowledge of columns are found here, in the line that makes them; the others
-when the flow is compiled.
+What a call adds to the flow, and which mistakes it refuses, is in `godwit.dataflow.keyed_nodes`.
 """
 
 from __future__ import annotations
@@ -9,51 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from godwit.dataflow.call_checks import (
-    check_formerly,
-    check_function,
-    check_late,
-    check_process,
-    check_results,
-    check_state_classes,
-    check_timers,
-    describe,
-)
+from godwit.dataflow.call_checks import describe
 from godwit.dataflow.calls import no_such_call
 from godwit.dataflow.frames import user_call
-from godwit.dataflow.joins.checks import check_how, check_other, check_suffix, interval_of
-from godwit.dataflow.naming import (
-    check_column_names,
-    default_name,
-    function_name,
-    listing,
-    results_name,
-    type_name,
-)
-from godwit.dataflow.nodes import (
-    Codec,
-    ComputeNode,
-    How,
-    JoinNode,
-    ProcessNode,
-    StreamNode,
-    sources_of,
-)
-from godwit.dataflow.states.declared import check_states
-from godwit.dataflow.states.of_key import States
-from godwit.dataflow.types import SchemaLike, to_schema
+from godwit.dataflow.keyed_nodes import compute_node, join_newest_node, join_node, process_node
 from godwit.dataflow.windowed_stream import WindowedStream
-from godwit.dataflow.windows.durations import microseconds
-from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.flow import LogicalFlow
-    from godwit.dataflow.nodes import TimerClock
+    from godwit.dataflow.nodes import Codec, How, OperatorNode, StreamNode, TimerClock
     from godwit.dataflow.states.declared import Declared
     from godwit.dataflow.stream import Stream
+    from godwit.dataflow.types import SchemaLike
     from godwit.dataflow.windows.durations import Duration
     from godwit.dataflow.windows.spec import WindowSpec
 
@@ -115,26 +84,8 @@ class KeyedStream:
             If there is no aggregate, one is something else, a result has the name of a key column
             or a reserved one, or the operator's name is taken.
         """
-        self._check_not_results(name=name, output=output, formerly=formerly)
-        if not aggregates:
-            raise InvalidFlowError(
-                f"compute by {listing(self.keys)} on {describe(self.node)} has no aggregates.",
-                remedy="Name a result, as in compute(flights=gw.count()).",
-            )
-        named, name = name is not None, self._operator_name(name, results_name(aggregates))
-        check_formerly(name, formerly)
-        check_results(name, self.keys, aggregates, output)
-        check_column_names([*self.keys, *aggregates], f"Operator {name!r}")
-        return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
-            ComputeNode(
-                name=name,
-                upstream=self.node,
-                keys=self.keys,
-                aggregates=dict(aggregates),
-                complete=output == "complete",
-                formerly=formerly or "",
-                named=named,
-            )
+        return self._operate(
+            compute_node(self, aggregates, name=name, output=output, formerly=formerly)
         )
 
     @user_call
@@ -200,37 +151,21 @@ class KeyedStream:
             If the function cannot be called, state or output are left out, the codec is not known,
             a declaration will not do, or the operator's name is taken.
         """
-        where = f"process by {listing(self.keys)} on {describe(self.node)}"
-        check_function(function, where, "process(clear_market, state=..., output=...)")
-        action = function_name(function)
-        named = name is not None
-        name = self._operator_name(name, "process" if action == "<lambda>" else action)
-        check_formerly(name, formerly)
-        if states is not None:
-            states = check_states(name, states, state=state, state_upgrade=state_upgrade, ttl=ttl)
-        check_process(name, States if states else state, output, codec, state_upgrade)
-        assert output is not None, "checked"
-        check_state_classes(name, state_classes)
-        check_timers(name, timers, on_timer)
-        return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
-            ProcessNode(
+        return self._operate(
+            process_node(
+                self,
+                function,
+                state=state,
+                states=states,
+                output=output,
                 name=name,
-                upstream=self.node,
-                keys=self.keys,
-                function=function,
-                state_type=state,
-                states=states or {},
-                output=to_schema(output, where=f"The output of operator {name!r}"),
                 codec=codec,
                 state_classes=state_classes,
                 state_upgrade=state_upgrade,
                 timers=timers,
                 on_timer=on_timer,
-                ttl_us=None
-                if ttl is None
-                else microseconds(ttl, f"The time-to-live of operator {name!r}", least=1),
-                formerly=formerly or "",
-                named=named,
+                ttl=ttl,
+                formerly=formerly,
             )
         )
 
@@ -345,18 +280,18 @@ class KeyedStream:
         ...     payments.key_by("order"), between=("0 seconds", "1 hour"), how="left"
         ... )  # doctest: +SKIP
         """
-        where = f"join by {listing(self.keys)} on {describe(self.node)}"
-        check_other(self, other, where)
-        check_how(how, ("inner", "left", "right", "full"), where)
-        bounds = interval_of(between, where)
-        options = {
-            "how": how,
-            "suffix": suffix,
-            "late": late,
-            "formerly": formerly,
-            "between_us": bounds,
-        }
-        return self._join(other, "join", name, where, **options)
+        return self._operate(
+            join_node(
+                self,
+                other,
+                between=between,
+                how=how,
+                suffix=suffix,
+                late=late,
+                name=name,
+                formerly=formerly,
+            )
+        )
 
     @user_call
     def join_newest(
@@ -402,53 +337,18 @@ class KeyedStream:
         --------
         >>> flights.key_by("origin").join_newest(weather.key_by("origin"))  # doctest: +SKIP
         """
-        where = f"join_newest by {listing(self.keys)} on {describe(self.node)}"
-        check_other(self, other, where)
-        check_how(how, ("left", "inner"), where)
-        within_us = None if within is None else microseconds(within, f"within= of {where}", least=0)
-        options = {
-            "how": how,
-            "suffix": suffix,
-            "late": late,
-            "formerly": formerly,
-            "within_us": within_us,
-        }
-        return self._join(other, "join_newest", name, where, **options)
-
-    def _join(
-        self, other: KeyedStream, action: str, name: str | None, where: str, **options: Any
-    ) -> Stream:
-        check_suffix(options["suffix"], where)
-        check_late(options["late"], where)
-        named = name is not None
-        sources = "_and_".join(source.name for source in sources_of(other.node))
-        name = self._operator_name(name, f"{action}_{sources}")
-        check_formerly(name, options["formerly"])
-        options["formerly"] = options["formerly"] or ""
-        return self.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
-            JoinNode(
+        return self._operate(
+            join_newest_node(
+                self,
+                other,
+                within=within,
+                how=how,
+                suffix=suffix,
+                late=late,
                 name=name,
-                upstream=self.node,
-                keys=self.keys,
-                right=other.node,
-                right_keys=other.keys,
-                named=named,
-                **options,
+                formerly=formerly,
             )
         )
 
-    def _operator_name(self, name: str | None, action: str) -> str:
-        if name is not None:
-            return name
-        return default_name([s.name for s in sources_of(self.node)], action, self.keys)
-
-    def _check_not_results(self, **options: object) -> None:
-        for option, value in options.items():
-            if value is not None and not isinstance(value, str):
-                given = "an aggregate" if hasattr(value, "bind") else type_name(value)
-                raise InvalidFlowError(
-                    f"compute by {listing(self.keys)} on {describe(self.node)} was given "
-                    f"{given} for {option}=.",
-                    remedy=f"{option}= is an option of compute and takes text; a result cannot be "
-                    f"called {option!r}, so choose another name for it.",
-                )
+    def _operate(self, node: OperatorNode) -> Stream:
+        return self.flow._operate(node)  # noqa: SLF001 - a flow and its streams are one module's worth

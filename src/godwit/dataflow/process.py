@@ -60,6 +60,22 @@ if TYPE_CHECKING:
 __all__ = ["KeyRows", "Meter", "ProcessOperator", "State", "check_arguments", "uncollected"]
 
 
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Hold the search for reference cycles.
+
+    States and rows by the 100,000 would set it off again and again, to no avail, for more than
+    half of the time.
+    """
+    held = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if held:
+            gc.enable()
+
+
 class ProcessOperator(KeyedOperator):
     """A function of the user, called per key; see `KeyedOperator` for what its methods are.
 
@@ -117,12 +133,9 @@ class ProcessOperator(KeyedOperator):
         self._codec = make_codec(name, codec, state_type, state_classes)
         self._held = is_immutable(make_state(name, state_type))
 
+    @uncollected()
     def advance(self, step: Step) -> Advance:
         """Call the function for every key."""
-        with uncollected():
-            return self._advance(step)
-
-    def _advance(self, step: Step) -> Advance:
         groups = step.groups
         keys = rows_as_tuples(step.keys)
         meter = Meter(groups.key_groups)
@@ -324,22 +337,6 @@ class Meter:
 def _clocks() -> npt.NDArray[np.float64]:
     """Seconds of CPU of this thread, and seconds that have passed, from any start."""
     return np.array([time.thread_time(), time.perf_counter()])
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Hold the search for reference cycles.
-
-    States and rows by the 100,000 would set it off again and again, to no avail, for more than
-    half of the time.
-    """
-    held = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if held:
-            gc.enable()
 
 
 def check_arguments(

@@ -25,7 +25,7 @@ from godwit.dataflow.due import DueOperator
 from godwit.dataflow.emitted import Emitted
 from godwit.dataflow.firing import CalledKey, Calls, FiredTimer, TimedRows, Timers
 from godwit.dataflow.key_rows import Columns, rows_as_tuples
-from godwit.dataflow.process import Meter, ProcessOperator, check_arguments
+from godwit.dataflow.process import Meter, ProcessOperator, check_arguments, uncollected
 from godwit.dataflow.windows.grid import END
 from godwit.dataflow.windows.moments import Due
 from godwit.model.errors import CheckpointMismatchError
@@ -127,7 +127,9 @@ class TimedProcess(ProcessOperator, DueOperator):
             )
         return super().upgrade_from(stored)
 
-    def _advance(self, step: Step) -> Advance:
+    @uncollected()
+    def advance(self, step: Step) -> Advance:
+        """Call the functions for every key that has rows, or something due."""
         keys = rows_as_tuples(step.keys)
         meter = Meter(step.groups.key_groups)
         known, expires = step.known, None

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.dataflow.groups import Groups, group_rows
-from godwit.dataflow.states.stored import Expired
+from godwit.dataflow.states.cells import Expired
 from godwit.dataflow.windows.moments import Due
 from godwit.lane.settling import Held
 from godwit.state.changes import EntryRange

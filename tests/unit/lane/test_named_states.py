@@ -10,9 +10,9 @@ import pytest
 from tests.unit.lane.states_run import Model, StatesRun, obey
 
 from godwit.dataflow.states import maps
+from godwit.dataflow.states.cells import LookAhead
 from godwit.dataflow.states.declared import ListState, MapState, ValueState
 from godwit.dataflow.states.operator import ProcessOfStates
-from godwit.dataflow.states.stored import LookAhead
 from godwit.model.errors import (
     CheckpointMismatchError,
     GodwitError,

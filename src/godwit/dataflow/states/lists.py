@@ -14,22 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.dataflow.codec import is_immutable
+from godwit.dataflow.states.cells import Cells, Expired, LookAhead, Written
 from godwit.dataflow.states.of_key import ListOfKey
-from godwit.dataflow.states.stored import (
-    PAGE,
-    Cells,
-    Expired,
-    LookAhead,
-    StoredState,
-    Written,
-)
+from godwit.dataflow.states.stored import PAGE, StoredState
 from godwit.dataflow.windows.grid import BEGINNING, END
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from godwit.dataflow.settling import HeldEntries
-    from godwit.dataflow.states.stored import LaneKeys
+    from godwit.dataflow.states.cells import LaneKeys
 
 __all__ = ["BOUNDS", "StoredList", "each"]
 

@@ -1,9 +1,7 @@
 """A map for each key: an entry for each item, and a *listing* of the items for who wants them all.
 
 What tells items apart are columns of the table, so an item is found as a key is, and a look-up of
-many is one call.  A hash table cannot say what items a key has; the listing does, in pages of 64
-and in the order in which items were added.  An item that is removed stays in the listing until
-that is twice as long as it should be, so adding and removing cost the same however many there are.
+many is one call; what items there are, says the listing (`godwit.dataflow.states.listing`).
 
 Which items a function will ask for is not known before; mostly they stand in the rows.  So when
 one that was not looked up is a value of some column, what that column holds is looked up for the
@@ -12,28 +10,20 @@ keys whose turn is next too; and so is an item that was asked for of another key
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from godwit.dataflow.codec import is_immutable
 from godwit.dataflow.naming import RESERVED_PREFIX, type_name
+from godwit.dataflow.states.cells import Cells, Expired, LookAhead, Written
 from godwit.dataflow.states.declared import ITEM_TYPES
+from godwit.dataflow.states.listing import Grown, Listings, last_of_each
 from godwit.dataflow.states.lists import each
 from godwit.dataflow.states.of_key import MapOfKey
-from godwit.dataflow.states.stored import (
-    PAGE,
-    Cells,
-    Expired,
-    LookAhead,
-    StoredState,
-    Written,
-)
-from godwit.dataflow.windows.grid import END
+from godwit.dataflow.states.stored import PAGE, StoredState
 from godwit.model.errors import UserFunctionError
 
 if TYPE_CHECKING:
@@ -42,16 +32,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.dataflow.settling import HeldEntries
-    from godwit.dataflow.states.stored import LaneKeys, Looked
+    from godwit.dataflow.states.cells import LaneKeys, Looked
 
 __all__ = ["ITEM", "LISTING", "StoredMap"]
 
 ITEM: Final = f"{RESERVED_PREFIX}_item"
 LISTING: Final = "listing"
 _ITEM_ENTRY: Final = -1
-_HEAD: Final = -2
-_COUNTS: Final = struct.Struct("<qq")
-_PAGE_ITEMS: Final = 64
 _MOST_SINGLE: Final = 64
 _MOST_TRIES: Final = 1000
 """So often the columns are searched in vain, until they are left alone."""
@@ -162,33 +149,6 @@ class _Map:
     listed: list[Any] | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Grown:
-    """A key whose map has other items than before.
-
-    Attributes
-    ----------
-    more
-        How many more it has.
-    added
-        Those that go to the end of the listing.
-    there, listed
-        Items that there are then, and length of the listing.
-    """
-
-    group: int
-    more: int
-    added: list[Any]
-    there: int = 0
-    listed: int = 0
-
-    @property
-    def is_too_long(self) -> bool:
-        """Whether most of the listing would be of items that are gone."""
-        long = self.listed + len(self.added) > 2 * self.there + _PAGE_ITEMS
-        return self.there > 0 and long
-
-
 class MapCells(Cells):
     """Maps of the keys of one lane in one epoch."""
 
@@ -198,6 +158,7 @@ class MapCells(Cells):
         self, stored: StoredMap, lane: LaneKeys, held: HeldEntries, expired: Expired | None
     ) -> None:
         super().__init__(stored, lane, held)
+        self._listings = Listings(self)
         self._maps: dict[int, _Map] = {}
         count = len(lane.tuples)
         self._ahead, self._whole, self._singles = (LookAhead(count) for _ in range(3))
@@ -252,7 +213,7 @@ class MapCells(Cells):
             self._load_whole(group)
         self._whole.use()
         assert of_key.listed is not None, "it was loaded"
-        every = _last_of_each([*of_key.listed, *of_key.added])
+        every = last_of_each([*of_key.listed, *of_key.added])
         return [item for item in every if self._item(group, item).visible]
 
     def forget(self, group: int) -> None:
@@ -319,7 +280,7 @@ class MapCells(Cells):
         """Read the whole map of a key, and of those whose turn is next."""
         groups = [g for g in self._whole.keys(group) if self._map(g).listed is None]
         missing: list[tuple[int, Any]] = []
-        for of_group, listed in zip(groups, self._listings(groups), strict=True):
+        for of_group, listed in zip(groups, self._listings.read(groups), strict=True):
             of_key = self._maps[of_group]
             of_key.listed = listed
             missing += [(of_group, item) for item in listed if item not in of_key.items]
@@ -371,38 +332,6 @@ class MapCells(Cells):
                 before = looked.blob(0, row) if there and moments[row] > clock else b""
                 of_key.ahead[item] = _Item(before, there=there)
 
-    def _heads(self, groups: list[int]) -> list[tuple[int, int]]:
-        """Items that are there, and length of the listing, of some keys."""
-        looked = self._find_listing(groups, [_HEAD] * len(groups))
-        return [
-            _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)
-            for row, known in enumerate(looked.known)
-        ]
-
-    def _listings(self, groups: list[int]) -> list[list[Any]]:
-        """All that is listed of some keys."""
-        heads = self._heads(groups)
-        pages = [range(_pages(listed)) for _, listed in heads]
-        of_group = [group for group, some in zip(groups, pages, strict=True) for _ in some]
-        looked = self._find_listing(of_group, [page for some in pages for page in some])
-        found: list[list[Any]] = []
-        row = 0
-        for some in pages:
-            items: list[Any] = []
-            for _ in some:
-                items += self._unpacked(looked.blob(1, row))
-                row += 1
-            found.append(items)
-        return found
-
-    def _find_listing(self, groups: list[int], pages: list[int]) -> Looked:
-        none = [pa.nulls(len(groups), field_.type) for field_ in self.stored.items]
-        return self.look_up(np.array(groups, np.int64), pa.array(pages, pa.int64()), *none)
-
-    def _unpacked(self, blob: bytes) -> list[Any]:
-        items: list[Any] = msgspec.msgpack.decode(blob, type=self.stored.page) if blob else []
-        return items
-
     def _whose(self, group: int, item: Any) -> str:
         return f"{self.key(group)}, item {item!r}"
 
@@ -412,7 +341,7 @@ class MapCells(Cells):
         """Give the items that differ from what was read, those that are gone, and the listing."""
         written = self.new_written()
         maybe: list[tuple[int, Any, _Item]] = []
-        grown: list[_Grown] = []
+        grown: list[Grown] = []
         for group, of_key in self._maps.items():
             more = 0
             for item, cell in of_key.items.items():
@@ -421,9 +350,9 @@ class MapCells(Cells):
                     maybe.append((group, item, cell))
                 elif cell.there and not cell.visible:
                     written.remove(group, (_ITEM_ENTRY, *self.stored.parts(item)))
-            added = [i for i in _last_of_each(of_key.added) if of_key.items[i].visible]
+            added = [i for i in last_of_each(of_key.added) if of_key.items[i].visible]
             if more or added:
-                grown.append(_Grown(group=group, more=more, added=added))
+                grown.append(Grown(group=group, more=more, added=added))
         blobs = self.stored.encoded(
             [[cell.value] for _, _, cell in maybe],
             lambda index: self._whose(*maybe[index][:2]),
@@ -434,31 +363,8 @@ class MapCells(Cells):
                 apart = (_ITEM_ENTRY, *self.stored.parts(item))
                 written.put(group, apart, blob, b"", *again)
         if grown:
-            self._list(grown, written)
+            self._listings.write(grown, written, self._that_are_there)
         return written
-
-    def _list(self, grown: list[_Grown], written: Written) -> None:
-        """Bring listings up to date."""
-        for one, (there, listed) in zip(
-            grown, self._heads([one.group for one in grown]), strict=True
-        ):
-            one.there, one.listed = there + one.more, listed
-        whole = {one.group: one for one in grown if one.is_too_long}
-        for one, items in zip(whole.values(), self._listings(list(whole)), strict=True):
-            every = self._that_are_there(one.group, _last_of_each([*items, *one.added]))
-            self._put_pages(one, 0, every, written)
-        going_on = [one for one in grown if one.there and one.added and one.group not in whole]
-        pages = [one.listed // _PAGE_ITEMS for one in going_on]
-        looked = self._find_listing([one.group for one in going_on], pages)
-        for row, (one, page) in enumerate(zip(going_on, pages, strict=True)):
-            begun = self._unpacked(looked.blob(1, row))
-            self._put_pages(one, page, [*begun, *one.added], written)
-        for one in grown:
-            if one.there:
-                self._put_page(one.group, _HEAD, _COUNTS.pack(one.there, one.listed), written)
-            else:
-                for number in (_HEAD, *range(_pages(one.listed))):
-                    written.remove(one.group, (number, *self._no_item))
 
     def _that_are_there(self, group: int, items: list[Any]) -> list[Any]:
         """Those of some items that are kept, visible or not yet swept."""
@@ -471,32 +377,6 @@ class MapCells(Cells):
             for item, cell in zip(items, cells, strict=True)
             if cell.visible or (cell.there and item not in of_key.items)
         ]
-
-    def _put_pages(self, one: _Grown, first: int, items: list[Any], written: Written) -> None:
-        """Write a listing from a page on, and let go of what it had behind."""
-        for begin in range(0, len(items), _PAGE_ITEMS):
-            packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
-            self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)
-        for number in range(first + _pages(len(items)), _pages(one.listed)):
-            written.remove(one.group, (number, *self._no_item))
-        one.listed = first * _PAGE_ITEMS + len(items)
-
-    def _put_page(self, group: int, number: int, packed: bytes, written: Written) -> None:
-        forever = () if self.stored.ttl_us is None else (END,)
-        written.put(group, (number, *self._no_item), b"", packed, *forever)
-
-    @property
-    def _no_item(self) -> tuple[None, ...]:
-        return (None,) * len(self.stored.items)
-
-
-def _pages(listed: int) -> int:
-    return -(-listed // _PAGE_ITEMS)
-
-
-def _last_of_each(items: list[Any]) -> list[Any]:
-    """Items once each, where they come last."""
-    return list(dict.fromkeys(reversed(items)))[::-1]
 
 
 def _holds(dtype: pa.DataType, wanted: pa.DataType) -> bool:

@@ -15,9 +15,9 @@ from godwit.model.errors import UserFunctionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from godwit.dataflow.states.cells import Cells
     from godwit.dataflow.states.lists import ListCells
     from godwit.dataflow.states.maps import MapCells
-    from godwit.dataflow.states.stored import Cells
     from godwit.dataflow.states.values import ValueCells
 
 __all__ = ["ListOfKey", "MapOfKey", "States", "ValueOfKey"]

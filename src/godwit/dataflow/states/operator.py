@@ -29,6 +29,7 @@ from godwit.dataflow.emitted import Emitted
 from godwit.dataflow.firing import CalledKey, Calls
 from godwit.dataflow.key_rows import Columns, rows_as_tuples
 from godwit.dataflow.process import Meter, check_arguments, uncollected
+from godwit.dataflow.states.cells import Expired, LaneKeys
 from godwit.dataflow.states.declared import (
     TIMERS,
     ListState,
@@ -40,7 +41,6 @@ from godwit.dataflow.states.declared import (
 from godwit.dataflow.states.lists import StoredList
 from godwit.dataflow.states.maps import StoredMap
 from godwit.dataflow.states.of_key import States
-from godwit.dataflow.states.stored import Expired, LaneKeys
 from godwit.dataflow.states.values import StoredValue
 from godwit.dataflow.timers import moments_of, packed
 from godwit.dataflow.windows.moments import Due

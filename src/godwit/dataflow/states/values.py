@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.dataflow.codec import is_immutable
+from godwit.dataflow.states.cells import Cells, Expired, LookAhead, Written
 from godwit.dataflow.states.of_key import ValueOfKey
-from godwit.dataflow.states.stored import Cells, Expired, LookAhead, StoredState, Written
+from godwit.dataflow.states.stored import StoredState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.dataflow.settling import HeldEntries
-    from godwit.dataflow.states.stored import LaneKeys
+    from godwit.dataflow.states.cells import LaneKeys
 
 __all__ = ["StoredValue"]
 
