@@ -8,8 +8,10 @@ import pytest
 from tests.contract.windows_apart import History, WindowsApart, expected
 
 from godwit.migration import Strategy
-from godwit.model.errors import CheckpointMismatchError, MigrationError
+from godwit.model.errors import CheckpointError, CheckpointMismatchError, MigrationError
 from godwit.model.events import KeyGroupsWarmed
+from godwit.state.commit_log import CommitLog
+from godwit.state.edits import drop_operator, rename_operator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,6 +183,67 @@ def test_a_flow_without_slots_is_refused_while_they_hold_anything(tmp_path: Path
     fused = WindowsApart(tmp_path, consolidate="together")
     with pytest.raises(CheckpointMismatchError, match="migrated without their state"):
         fused.start({"a": 1})
+
+
+def turned(run: WindowsApart, **options: Any) -> History:
+    """Let a stream run until its rows go to second slots; return it under another flow."""
+    history = History(run, 9)
+    for _ in range(3):
+        history.epoch(30)
+    run.send("w", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
+    history.epoch(30)
+    assert taken(run)
+    return history
+
+
+def go_on(history: History, run: WindowsApart) -> None:
+    """Start another flow on the checkpoint of a stream."""
+    run.take_over(history.run)
+    history.run = run
+    run.start({"a": 2, "b": 1, "c": 1})
+
+
+def test_windows_get_another_name_and_a_second_part_at_once(tmp_path: Path) -> None:
+    history = History(WindowsApart(tmp_path, consolidate="together"), 8)
+    history.epoch(40)
+    go_on(history, WindowsApart(tmp_path, name="renamed", formerly="w"))
+    history.epoch(40)
+    history.end()
+    assert history.run.windows == expected(history.rows)
+
+
+def test_slots_are_renamed_with_their_operator(tmp_path: Path) -> None:
+    history = turned(WindowsApart(tmp_path))
+    log = CommitLog.open_read_only(history.run.storage)
+    with pytest.raises(CheckpointError, match="'w_second' is a part of 'w'"):
+        rename_operator(log, "w_second", "other")
+    rename_operator(log, "w", "middle")
+    rename_operator(log, "middle", "renamed")
+    go_on(history, WindowsApart(tmp_path, name="renamed"))
+    assert taken(history.run, "renamed_second")
+    history.end()
+    assert history.run.windows == expected(history.rows)
+
+
+def test_slots_are_dropped_with_their_operator(tmp_path: Path) -> None:
+    history = turned(WindowsApart(tmp_path))
+    drop_operator(CommitLog.open_read_only(history.run.storage), "w", reset=True)
+    before, history.rows = history.run.windows, []
+    go_on(history, WindowsApart(tmp_path))
+    assert not taken(history.run)
+    history.epoch(30)
+    history.end()
+    assert [w for w in history.run.windows if w not in before] == expected(history.rows)
+
+
+def test_slots_of_an_operator_that_comes_back_are_known(tmp_path: Path) -> None:
+    history = turned(WindowsApart(tmp_path))
+    go_on(history, WindowsApart(tmp_path, name="other"))
+    history.run.take(history.run._source[0].slice(0, 0))
+    with pytest.raises(CheckpointMismatchError, match="migrated without their state"):
+        WindowsApart(tmp_path, consolidate="together").start({"a": 1})
+    go_on(history, WindowsApart(tmp_path))
+    assert taken(history.run)
 
 
 def test_a_checkpoint_of_one_operator_goes_on_in_two_parts(tmp_path: Path) -> None:

@@ -59,8 +59,7 @@ class WindowsApart(OneProcess):
         windows = keyed.window(
             hopping("20 seconds", every="10 seconds"),
             tumbling("30 seconds"),
-            name="w",
-            **{"consolidate": "apart", **self._options},
+            **{"name": "w", "consolidate": "apart", **self._options},
         )
         results = {"n": gw.count(), "v": gw.sum("v"), "first": gw.first("v"), "last": gw.last("v")}
         if self._options.get("share"):

@@ -59,6 +59,7 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         waiting=columns_of(operator.waiting),
         formerly=flow.formerly.get(operator.name, ""),
         named=operator.name not in flow.unnamed,
+        part_of=operator.part_of,
     )
 
 

@@ -116,9 +116,12 @@ class KeyedOperator(ABC):
     complete
         Whether the output of an epoch is every key there is (complete mode) and not only the keys
         that changed (update mode).
+    part_of
+        Name of the operator that it is a part of, by which users know it; empty if it is none.
     """
 
     name: str
+    part_of: str = ""
     inputs: pa.Schema
     schema: StateSchema
     output: pa.Schema

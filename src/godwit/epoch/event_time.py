@@ -319,11 +319,10 @@ class EventTimes:
             until = told[operator_.name].until
             if until > BEGINNING:
                 closed[str(operator_.states[0])] = until
-        slots = {
-            name: time.slots.as_of(time.until)
-            for name, time in told.items()
-            if time.slots is not None and name not in self._follows
-        }
+        slots = dict(self._times.slots)
+        for name, time in told.items():
+            if time.slots is not None and name not in self._follows:
+                slots[name] = time.slots.as_of(time.until)
         return Times(watermarks=watermarks, newest=newest, closed=closed, slots=slots)
 
     def take(

@@ -11,14 +11,15 @@ from godwit.migration.slots import SlotPair
 from godwit.model.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Collection, Hashable, Mapping
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.windows.slots import Slots
     from godwit.state.chains import Chains
+    from godwit.state.flow_changes import FlowChanges
     from godwit.state.records import CommitRecord
 
-__all__ = ["empty_slots", "insist_on_slots", "slot_pairs"]
+__all__ = ["empty_slots", "insist_on_slots", "recorded_slots", "slot_pairs"]
 
 
 def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[int]]:
@@ -49,10 +50,29 @@ def slot_pairs(
     return tuple(pairs)
 
 
-def insist_on_slots(
-    flow: CompiledFlow, latest: CommitRecord | None, renamed: Mapping[str, str]
-) -> None:
+def recorded_slots(
+    latest: CommitRecord | None, changes: FlowChanges
+) -> dict[str, list[tuple[int, int, int, int]]]:
+    """Operator, by its name of today → slots of its key groups as the last epoch left them.
+
+    Those of operators that are gone from the flow are kept with their state; those of operators
+    that were dropped, or start empty, are not.
+    """
+    dropped = () if changes.version is None else changes.version.dropped
+    recorded = {} if latest is None else latest.slots
+    today = {changes.renamed.get(n, n): of for n, of in recorded.items() if n not in dropped}
+    return {name: of for name, of in today.items() if name not in changes.added}
+
+
+def insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
     """Refuse to go on without slots that still hold partials of open windows.
+
+    Parameters
+    ----------
+    flow
+        The flow.
+    recorded
+        Operators of which the checkpoint has slots, by their names of today.
 
     Raises
     ------
@@ -60,10 +80,8 @@ def insist_on_slots(
         Names the operator.
     """
     apart = {o.first for o in flow.operators if isinstance(o, ComputePart)}
-    there = {operator.name for operator in flow.operators}
-    for old in () if latest is None else latest.slots:
-        name = renamed.get(old, old)
-        if name in there and name not in apart:
+    for name in sorted({operator.name for operator in flow.operators}.intersection(recorded)):
+        if name not in apart:
             raise CheckpointMismatchError(
                 f"Operator {name!r} has key groups in the checkpoint that have migrated without "
                 "their state: part of it lies in slots which only an operator has whose windows "

@@ -14,7 +14,7 @@ from godwit.dataflow.windows.in_two import ComputePart
 from godwit.dataflow.windows.slots import Slots
 from godwit.epoch.event_time import Times
 from godwit.epoch.outcomes import state_bytes
-from godwit.epoch.slots import insist_on_slots, slot_pairs
+from godwit.epoch.slots import insist_on_slots, recorded_slots, slot_pairs
 from godwit.migration import LoadSummary, inputs
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
@@ -89,7 +89,7 @@ class TakenUp:
 
     def slots(self, latest: CommitRecord | None) -> dict[str, Slots]:
         """Operator → slots of its key groups as the last epoch left them."""
-        recorded = {} if latest is None else self.renamed(latest.slots)
+        recorded = recorded_slots(latest, self.changes)
         return {
             o.name: Slots.of(recorded.get(o.name, ()), self.flow.num_key_groups)
             for o in self.flow.operators
@@ -113,7 +113,11 @@ class TakenUp:
                 {source: max(moments.values())} if moments else {}
                 for moments in (watermarks, newest)
             )
-        slots = self.slots(latest)
+        slots = {  # of operators that are gone too, which may come back
+            name: Slots.of(of, self.flow.num_key_groups)
+            for name, of in recorded_slots(latest, self.changes).items()
+        }
+        slots.update(self.slots(latest))
         return Times(watermarks=watermarks, newest=newest, closed=closed, slots=slots)
 
 
@@ -163,7 +167,7 @@ def take_up(
         if tried is not None and tried.sources != given.sources:
             # Offsets of a start that committed nothing, for sources that this flow does not have.
             forget_sparks_progress(storage)
-    insist_on_slots(flow, None if stored is None else stored.latest, changes.renamed)
+    insist_on_slots(flow, recorded_slots(None if stored is None else stored.latest, changes))
     held = None if stored is None else stored.physical_plan
     flow = _carrying_on(flow, held, changes.renamed)
     last = flow.physical_plan

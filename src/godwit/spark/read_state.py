@@ -18,10 +18,8 @@ from godwit.dataflow.state_text import state_as_json
 from godwit.dataflow.states.declared import TIMERS
 from godwit.dataflow.states.stored import PAGE
 from godwit.dataflow.timers import shown as beside_state
-from godwit.dataflow.windows.compute import WINDOWED
 from godwit.dataflow.windows.description import gone_before
 from godwit.dataflow.windows.grid import BEGINNING
-from godwit.dataflow.windows.in_two import second_slots
 from godwit.model.errors import CheckpointError
 from godwit.state.blocks import read_batch
 from godwit.state.changes import EntryRange
@@ -105,8 +103,11 @@ def read_state(
         )
     which = _which(operator, state, list(found.states))
     states = [which]
-    if (second := second_slots(operator)) in version.operators and found.kind == WINDOWED:
-        states.append(StateId(second, which.state))
+    states += [
+        StateId(part, which.state)
+        for part in version.parts_of(operator)
+        if (of := version.operator(part)) is not None and of.kind == found.kind
+    ]
     every = (chains.chain(s, g) for s in states for g in range(chains.num_key_groups))
     held = [chain for chain in every if chain.snapshot is not None or chain.segments]
     if not held:

@@ -3,7 +3,8 @@
 What is committed never changes, and only an epoch's record can say that something is different.  So
 renaming or dropping state from outside leaves an *edit* beside the flow version that it is about;
 the next run takes it up into the flow version that it writes.  Until that run commits an epoch,
-nothing has changed, and whatever else was read before can still be read.
+nothing has changed, and whatever else was read before can still be read.  What becomes of an
+operator becomes of its parts too.
 """
 
 from __future__ import annotations
@@ -35,16 +36,18 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
     """
     version = _current(log)
     _insist_on(log, version, old)
-    if version.operator(new) is not None or not new:
+    renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
+    taken = next((name for name in renamed.values() if version.operator(name) is not None), "")
+    if taken or not new:
         raise CheckpointError(
-            f"The checkpoint {log.storage.uri!r} has an operator {new!r} already."
+            f"The checkpoint {log.storage.uri!r} has an operator {taken!r} already."
             if new
             else "The new name is empty.",
             remedy="Choose a name that it does not have; drop that operator first if its state is "
             "no longer needed.",
-            operator=new,
+            operator=taken,
         )
-    _write(log, EditRecord(flow=log.flow, renamed={old: new}))
+    _write(log, EditRecord(flow=log.flow, renamed=renamed))
 
 
 def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None:
@@ -73,7 +76,7 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
             remedy="Give --reset if that is what you want.",
             operator=operator,
         )
-    _write(log, EditRecord(flow=log.flow, dropped=(operator,)))
+    _write(log, EditRecord(flow=log.flow, dropped=(operator, *version.parts_of(operator))))
 
 
 def _current(log: CommitLog) -> FlowVersion:
@@ -87,8 +90,16 @@ def _current(log: CommitLog) -> FlowVersion:
 
 
 def _insist_on(log: CommitLog, version: FlowVersion, operator: str) -> None:
-    if version.operator(operator) is None:
-        names = sorted({**version.operators, **version.kept})
+    found = version.operator(operator)
+    if found is not None and found.part_of:
+        raise CheckpointError(
+            f"Operator {operator!r} is a part of {found.part_of!r}.",
+            remedy=f"Name {found.part_of!r}: its parts go the same way.",
+            operator=operator,
+        )
+    if found is None:
+        every = {**version.operators, **version.kept}
+        names = sorted(name for name, of in every.items() if not of.part_of)
         raise CheckpointError(
             f"The checkpoint {log.storage.uri!r} has no operator {operator!r}.",
             remedy=f"Its operators are {', '.join(names) or '(none)'}.",

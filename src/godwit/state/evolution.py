@@ -90,6 +90,9 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
         Name that the program says it had before; empty if it says none.
     named
         Whether somebody chose its name; otherwise it follows from what the operator does.
+    part_of
+        Operator that it is a part of, by whose name people know it: what becomes of that one
+        becomes of its parts. Empty if it stands for itself.
     """
 
     kind: str
@@ -98,6 +101,7 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Columns = ()
     formerly: str = ""
     named: bool = True
+    part_of: str = ""
 
 
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +137,11 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     def operator(self, name: str) -> OperatorVersion | None:
         """Operator of that name that has state, in the flow or kept."""
         return self.operators.get(name) or self.kept.get(name)
+
+    def parts_of(self, name: str) -> tuple[str, ...]:
+        """Names of the parts of an operator."""
+        every = {**self.operators, **self.kept}
+        return tuple(part for part, operator in every.items() if operator.part_of == name)
 
     def name_before(self, operator: str) -> str | None:
         """Name of an operator in the previous version; ``None`` if it was not there."""

@@ -153,6 +153,8 @@ def edited(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
             for named in (operators, kept):
                 if old in named:
                     named[new] = named.pop(old)
+                for part in [name for name, of in named.items() if of.part_of == old]:
+                    named[part] = msgspec.structs.replace(named[part], part_of=new)
             renamed[_origin(renamed, old)] = new
     return msgspec.structs.replace(
         version,
@@ -248,7 +250,7 @@ def _renamed(given: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
         if known is not None and known.formerly == old:
             continue  # done by an earlier run
         if stored.operator(old) is None:
-            if stored.operator(new) is None:
+            if stored.operator(new) is None and not given.operators[new].part_of:
                 names = ", ".join(
                     repr(name) for name in sorted({**stored.operators, **stored.kept})
                 )

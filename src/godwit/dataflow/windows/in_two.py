@@ -80,6 +80,7 @@ class ComputePart(WindowedCompute):
         vars(self).update(vars(whole))  # its aggregates are bound, and stay so
         self.slot, self.first, self.second = slot, whole.name, second_slots(whole.name)
         self.name = self.second if slot else self.first
+        self.part_of = self.first if slot else ""
         self.output = pa.schema([*self.schema.keys, *self.schema.values])
 
     def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
@@ -111,7 +112,7 @@ class ConsolidatePart(SettlingOperator):
     emits = "windows that are over"
 
     def __init__(self, name: str, whole: WindowedCompute) -> None:
-        self.name, self.whole, self.compute = name, whole, whole.name
+        self.name, self.whole, self.compute, self.part_of = name, whole, whole.name, whole.name
         self.schema, self.output = whole.schema, whole.output
         self.inputs = pa.schema([*whole.schema.values, _SLOT])
         self.arriving = pa.schema([*whole.schema.keys, *whole.schema.values])
@@ -252,7 +253,12 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
             ]
         )
     }
-    formerly = {second_slots(new): second_slots(old) for new, old in flow.formerly.items()}
+    formerly = {
+        f"{new}{part}": f"{old}{part}"
+        for new, old in flow.formerly.items()
+        if new in parts
+        for part in (_SECOND, _CONSOLIDATES)
+    }
     made = replace(
         flow,
         components=tuple(components),
@@ -264,6 +270,6 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
             for output in flow.outputs
         ),
         actions=actions,
-        formerly={**flow.formerly, **{n: o for n, o in formerly.items() if n in actions}},
+        formerly={**flow.formerly, **formerly},
     )
     return made.under(made.physical_plan)
