@@ -98,19 +98,18 @@ def run_operator(
 
     lane = instruction.places[report.place].lane
     here = mine & ~suspended
-    states = LaneStates.of(member, told, instruction, store, lane=lane, here=here)
+    gone = None
+    if windowed is not None:
+        gone = EntryRange(column=windowed.pane_position, end=windowed.gone_before(told.time.closed))
+    states = LaneStates.of(member, told, instruction, store, lane=lane, here=here, gone=gone)
     due = told.resumed & here
     everything = operator.complete or closes or told.time.due
     needed = here if everything else (touched & ~suspended) | due
     meter = WindowMeter(operator, told.time)
     with meter.writing():
         cold = states.bring_forward(needed, here)
-    gone = None
     if (closes or told.time.due) and cold.any():
         raise _cold(operator.name, cold)
-    if windowed is not None:
-        gone = EntryRange(column=windowed.pane_position, end=windowed.gone_before(told.time.closed))
-        states.only[1].expire(np.flatnonzero(here), gone)
     clock.lap("apply")
     states.write_snapshots(cold, files, gone)
     clock.lap("snapshot")

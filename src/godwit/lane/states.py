@@ -56,6 +56,7 @@ class LaneStates:
         *,
         lane: int,
         here: Mask,
+        gone: EntryRange | None,
     ) -> LaneStates:
         """Take up what an epoch tells of them.
 
@@ -69,6 +70,8 @@ class LaneStates:
             Number of the lane on its executor.
         here
             Shape ``(num_key_groups,)``: key groups of this lane that are not suspended.
+        gone
+            Entries that nobody asks for any more, if there are any.
         """
         num_key_groups = len(told.places)
         hydrations, snapshots = {}, {}
@@ -89,6 +92,7 @@ class LaneStates:
                 recover=partial(
                     recover_chains, instruction.storage, state.recorded_as, instruction.epoch - 1
                 ),
+                gone=gone,
             )
         return cls(hydrations=hydrations, snapshots=snapshots)
 

@@ -10,7 +10,7 @@ steady run that is one call for all that the last epoch changed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from godwit.state.chains import KeyGroupChain
+    from godwit.state.changes import EntryRange
     from godwit.state.entries import EntryLayout, StateRows
     from godwit.state.local_state import LocalState
     from godwit.state.records import SegmentRef, SnapshotRef, StateId
@@ -46,6 +47,16 @@ class _Part:
     sizes: npt.NDArray[np.int64]
     version: int
     rows: StateRows
+
+    def without(self, gone: EntryRange | None) -> _Part:
+        """Leave out entries that nobody asks for any more."""
+        if gone is None:
+            return self
+        kept = gone.rest.positions(self.rows.keys)
+        if len(kept) == len(self.rows.hashes):
+            return self
+        ends = np.searchsorted(kept, np.cumsum(self.sizes))
+        return replace(self, sizes=np.diff(ends, prepend=0), rows=self.rows.take(kept))
 
 
 class Hydration:
@@ -74,6 +85,9 @@ class Hydration:
         is short of `floor`; others are left cold then.
     recover
         Gives the whole chains of key groups.
+    gone
+        Entries that nobody asks for any more, if there are any: they are dropped before others are
+        brought in, which take their room, and not brought in.
     """
 
     def __init__(
@@ -88,10 +102,11 @@ class Hydration:
         floor: npt.NDArray[np.int64],
         load: npt.NDArray[np.bool_],
         recover: Callable[[Sequence[int]], Mapping[int, KeyGroupChain]],
+        gone: EntryRange | None = None,
     ) -> None:
         self.local = local
         self._layout, self._homes = layout, homes
-        self._storage, self._recover = storage, recover
+        self._storage, self._recover, self._gone = storage, recover, gone
         self._segments = sorted(segments, key=lambda s: (s.epoch, s.lane))
         self._snapshots, self._floor, self._load = snapshots, floor, load
         self._key_groups: dict[int, KeyGroups] = {}
@@ -127,6 +142,8 @@ class Hydration:
         asked = needed if keep_up is None else needed | keep_up
         looked_for = np.flatnonzero(asked)
         self.local.take_up(looked_for, self._floor[looked_for])
+        if self._gone is not None:
+            self.local.expire(looked_for, self._gone)
         wanted = asked & (self.local.versions >= self._floor)
         short = needed & ~wanted
         if keep_up is not None:
@@ -171,14 +188,13 @@ class Hydration:
             if self.local.versions[key_group] >= snapshot.version:
                 continue
             rows = self._layout.read(read_batch(self._storage, snapshot.block), snapshot.flow)
-            parts.append(
-                _Part(
-                    key_groups=np.array([key_group]),
-                    sizes=np.array([len(rows.hashes)]),
-                    version=snapshot.version,
-                    rows=rows,
-                )
+            part = _Part(
+                key_groups=np.array([key_group]),
+                sizes=np.array([len(rows.hashes)]),
+                version=snapshot.version,
+                rows=rows,
             )
+            parts.append(part.without(self._gone))
             if _size(parts) >= _ROWS_AT_ONCE:
                 self.local.replace(_joined(parts), self._homes)
                 parts = []
@@ -212,7 +228,8 @@ class Hydration:
         if not takes.all():
             rows = rows.take(np.flatnonzero(np.repeat(takes, sizes)))
             key_groups, sizes = key_groups[takes], sizes[takes]
-        return _Part(key_groups=key_groups, sizes=sizes, version=segment.epoch, rows=rows)
+        part = _Part(key_groups=key_groups, sizes=sizes, version=segment.epoch, rows=rows)
+        return part.without(self._gone)
 
 
 def _size(parts: Sequence[_Part]) -> int:

@@ -51,6 +51,7 @@ class LocalState:
         self._table_of = np.full(num_key_groups, -1, np.int32)
         self.versions = np.full(num_key_groups, -1, np.int64)
         self._expired: EntryRange | None = None
+        self._without = np.zeros(num_key_groups, np.bool_)
 
     def take_up(
         self, key_groups: KeyGroups, enough: npt.NDArray[np.int64] | None = None
@@ -229,12 +230,15 @@ class LocalState:
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
         """Forget the part of some key groups that nobody asks for any more.
 
-        What stays or comes back does no harm, so this is done once for every part.
+        What stays or comes back does no harm, so this is done once for every part and key group:
+        of a process's lanes each has its own.
         """
         if part != self._expired:
-            self._expired = part
-            for table, which in self._by_table(self._table_of[key_groups]):
-                table.expire(key_groups[which], part)
+            self._expired, self._without[:] = part, False
+        key_groups = key_groups[~self._without[key_groups]]
+        self._without[key_groups] = True
+        for table, which in self._by_table(self._table_of[key_groups]):
+            table.expire(key_groups[which], part)
 
     def _homes(
         self, changes: Changes, homes: npt.NDArray[np.int32]
