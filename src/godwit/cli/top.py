@@ -144,10 +144,12 @@ class Viewer:
         last = figures.last_word
         if last is not None and last.kind != "QueryStarted":
             return "stopped" if last.kind == "QueryStopped" else "failed", last.line
-        silent_s = max(0.0, self._now_s() - (figures.last_s or 0.0))
+        silent_s = self._now_s() - (figures.last_s or 0.0)
         ago = f"last heard of {_duration(silent_s)} ago"
-        if silent_s < _SILENT_S:
+        if abs(silent_s) < _SILENT_S:
             return "running", ""
+        if silent_s < 0:
+            ago = f"the driver's clock is {_duration(-silent_s)} ahead of this machine's"
         held = self._held()
         if held:
             return "running", ago

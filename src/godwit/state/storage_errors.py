@@ -48,6 +48,14 @@ def _translation(error: Exception, uri: str, path: str, doing: str) -> GodwitErr
             file=path,
             uri=uri,
         )
+    if isinstance(error, NotADirectoryError):
+        return CheckpointError(
+            f"{uri!r} is a file, or lies within one, and not the directory of a checkpoint.",
+            remedy="Give the directory that was given to flow.start(checkpoint=...), or one that "
+            "does not exist yet.",
+            file=path,
+            uri=uri,
+        )
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return StorageFullError(
             f"There is no room left for the checkpoint {uri!r} ({doing} {path!r}).",

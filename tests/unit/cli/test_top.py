@@ -251,6 +251,13 @@ def test_a_query_that_stopped_failed_runs_or_died_is_said_to_have(
     assert viewer(checkpoint).look().state == "stopped"
 
 
+def test_a_clock_that_is_ahead_does_not_keep_a_query_alive(checkpoint: CheckpointStorage) -> None:
+    written(checkpoint, [{"event": told(events.QueryStarted, NOW_S + 3600, name="delays")}])
+    seen = Viewer(checkpoint, now_s=lambda: NOW_S).look()
+    assert seen.state == "died"
+    assert "the driver's clock is 60 min ahead of this machine's" in seen.why
+
+
 def test_far_away_a_lease_that_beats_is_alive_and_one_that_stands_still_is_dead() -> None:
     filesystem, root = pyarrow.fs.FileSystem.from_uri("mock:///bucket/ck")
     storage = RemoteStorage(filesystem, root, uri="mock:///ck", renames=False, single_driver=True)

@@ -131,6 +131,13 @@ def test_a_relative_path_means_the_same_after_a_change_of_directory(
     assert storage.read("x").to_pybytes() == b"1"
 
 
+def test_a_file_is_not_taken_for_a_directory_that_is_out_of_reach(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for place in (tmp_path / "notes.txt", tmp_path / "notes.txt" / "checkpoint"):
+        with pytest.raises(CheckpointError, match="is a file, or lies within one"):
+            CheckpointStorage.open(str(place)).list("")
+
+
 def test_a_file_uri_is_local(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(f"file://{tmp_path}/ck")
     assert isinstance(storage, LocalStorage)

@@ -59,7 +59,7 @@ def _advise(args: argparse.Namespace) -> int:
     for run in reader.read(log.lines()):
         advice.add(run)
     if not advice.stages:
-        raise _nothing(args.path, reader)
+        raise _nothing(args.path, reader, log.notes)
     notes = _notes(log, reader)
     if args.plot is not None:
         _draw(reader, advice, args.plot)
@@ -70,7 +70,7 @@ def _advise(args: argparse.Namespace) -> int:
     return 0
 
 
-def _nothing(path: str, reader: StageReader) -> EventLogError:
+def _nothing(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
     if reader.events == 0:
         why, remedy = "holds no event that can be read", "Give a log that is whole."
     elif not reader.queries:
@@ -88,7 +88,8 @@ def _nothing(path: str, reader: StageReader) -> EventLogError:
             "has streaming queries, but none of them has run a stateful stage",
             "There is no state to balance. Of a query by Godwit, `godwit top` shows the balance.",
         )
-    return EventLogError(f"The event log {path!r} {why}.", remedy=remedy, path=path)
+    said = " ".join([f"The event log {path!r} {why}.", *notes])
+    return EventLogError(said, remedy=remedy, path=path)
 
 
 def _notes(log: EventLog, reader: StageReader) -> list[str]:

@@ -62,12 +62,15 @@ class EventLog:
         Whether the application was still running when it was written, by its name.
     notes
         What is wrong with the log, in sentences; complete once all lines are read.
+    cut_short
+        Files of which not all could be read; likewise.
     """
 
     filesystem: Any
     files: tuple[str, ...]
     unfinished: bool
     notes: list[str] = field(default_factory=list)
+    cut_short: set[str] = field(default_factory=set)
 
     def lines(self) -> Iterator[bytes]:
         """Give the lines, without their ends; what comes after damage is left out, and noted."""
@@ -93,7 +96,7 @@ class EventLog:
                     f"{path} has an event of more than {human_bytes(_LINE_BYTES)}, which is left "
                     "out."
                 )
-        if rest.strip() and not too_long:
+        if rest.strip() and not too_long and path not in self.cut_short:
             yield bytes(rest)
 
     def _pieces(self, path: str) -> Iterator[bytes]:
@@ -103,6 +106,7 @@ class EventLog:
             with self.filesystem.open_input_stream(path, compression=None) as file:
                 yield from _decompressed(path, file, start)
         except _DAMAGE as error:
+            self.cut_short.add(path)
             self.notes.append(f"{path} is cut short or damaged: {error}. What follows is missing.")
 
 
@@ -140,7 +144,7 @@ def open_event_log(path: str) -> EventLog:
             )
     except (OSError, pa.ArrowException) as error:
         raise EventLogError(
-            f"The event log {path!r} cannot be read: {error}",
+            f"The event log {path!r} cannot be read: {error}.",
             remedy="Give a path that can be read, or a URI that pyarrow.fs opens.",
             path=path,
         ) from error

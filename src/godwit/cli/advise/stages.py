@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
@@ -27,28 +27,32 @@ _MOST_OPEN: Final = 1000
 _MOST_QUERIES: Final = 1000
 
 
+_Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What Spark counts by; more digits than it has are none of Spark's."""
+
+
 class _Accumulable(msgspec.Struct):
     name: str | None = msgspec.field(name="Name", default=None)
     update: Any = msgspec.field(name="Update", default=None)
 
 
 class _TaskInfo(msgspec.Struct):
-    index: int = msgspec.field(name="Index")
-    launch_ms: int = msgspec.field(name="Launch Time")
-    finish_ms: int = msgspec.field(name="Finish Time")
+    index: _Long = msgspec.field(name="Index")
+    launch_ms: _Long = msgspec.field(name="Launch Time")
+    finish_ms: _Long = msgspec.field(name="Finish Time")
     executor: str = msgspec.field(name="Executor ID")
-    partition: int = msgspec.field(name="Partition ID", default=-1)
+    partition: _Long = msgspec.field(name="Partition ID", default=-1)
     accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
 
 
 class _ShuffleRead(msgspec.Struct):
-    remote_bytes: int = msgspec.field(name="Remote Bytes Read", default=0)
-    local_bytes: int = msgspec.field(name="Local Bytes Read", default=0)
-    records: int = msgspec.field(name="Total Records Read", default=0)
+    remote_bytes: _Long = msgspec.field(name="Remote Bytes Read", default=0)
+    local_bytes: _Long = msgspec.field(name="Local Bytes Read", default=0)
+    records: _Long = msgspec.field(name="Total Records Read", default=0)
 
 
 class _TaskMetrics(msgspec.Struct):
-    cpu_ns: int = msgspec.field(name="Executor CPU Time", default=0)
+    cpu_ns: _Long = msgspec.field(name="Executor CPU Time", default=0)
     shuffle: _ShuffleRead = msgspec.field(name="Shuffle Read Metrics", default_factory=_ShuffleRead)
 
 
@@ -82,7 +86,7 @@ class _Stage(msgspec.Struct):
 
 
 class _ExecutorInfo(msgspec.Struct):
-    cores: int = msgspec.field(name="Total Cores", default=0)
+    cores: _Long = msgspec.field(name="Total Cores", default=0)
 
 
 class _Executor(msgspec.Struct):
@@ -371,7 +375,8 @@ def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
 
 
 def _summed(accumulables: list[_Accumulable], name: str) -> int:
-    return sum(int(a.update) for a in accumulables if a.name == name and a.update is not None)
+    found = [a.update for a in accumulables if a.name == name and a.update is not None]
+    return sum(msgspec.convert(update, _Long, strict=False) for update in found)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,17 @@ def test_a_log_that_is_still_written_or_damaged_gives_its_figures_with_a_note(
     told = capsys.readouterr().out
     assert "note: The application was still running" in told
     assert "note: 1 line could not be read" in told
+
+
+def test_a_log_that_is_cut_short_within_its_first_event_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = tmp_path / "app-1.gz"
+    cut.write_bytes(gzip.compress(as_lines(application())[0])[:20])
+    assert main(["advise", str(cut)]) == 2
+    said = capsys.readouterr().err
+    assert "holds no event that can be read" in said
+    assert "is cut short or damaged" in said
 
 
 def test_a_name_cannot_give_orders_to_the_terminal(

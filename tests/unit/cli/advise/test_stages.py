@@ -155,6 +155,17 @@ def test_what_is_no_event_is_refused_at_the_start_and_counted_later() -> None:
     assert reader.bad_lines == 1
 
 
+def test_numbers_that_spark_does_not_have_are_no_tasks() -> None:
+    ended = json.loads(as_lines(micro_batch(0, [10]))[1])
+    ended["Task Info"]["Finish Time"] = 10**400
+    lines = [*as_lines(application()), *as_lines(micro_batch(0, [10, 20]))]
+    lines.insert(len(application()) + 1, json.dumps(ended).encode())
+    advice, reader = Advice(), StageReader()
+    for run in reader.read(iter(lines)):
+        advice.add(run)
+    assert reader.bad_lines == 1
+
+
 def test_json_of_another_writer_is_read_too() -> None:
     lines = [json.dumps(e, indent=None).encode() for e in (*application(), *micro_batch(0, [10]))]
     assert lines[0].startswith(b'{"Event": ')
