@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.control import Control
+from godwit.control.planner_thread import PlannerThread
 from godwit.planning.preview import table
 from godwit.sim import Cluster, Component, Feed, Keys, Machine, Rate, Scenario, Simulation
 from godwit.sim.controlled import controlled_by
@@ -77,7 +78,7 @@ def main() -> None:
 
     def timed(simulation: Simulation) -> Timed:
         settings = Control(planner=given.planner, period=5.0)
-        made.append(Timed(controlled_by(settings)(simulation)))
+        made.append(Timed(controlled_by(settings, run_planner=PlannerThread())(simulation)))
         return made[-1]
 
     history = Simulation(scenario, seed=given.seed, control=timed).run()

@@ -46,6 +46,7 @@ class Controlled(OneProcess):
             "lanes_every": _EPOCH_S,
             "max_load_distance": 0.05,
             "respect": 2 * _EPOCH_S,
+            "planning_limit": None,
         }
         self._control = Control(**(given | dict(control)))
         self._now_s = 0.0

@@ -276,8 +276,9 @@ def _best(drawn: Drawn, simulation: Simulation) -> float:
         )
         if known.refusal(problem):
             return float("inf")
+        untimed = {"time_limit_s": np.inf} if "time_limit_s" in known.takes else {}
         try:
-            solved = known(problem, **drawn.settings.options)
+            solved = known(problem, **untimed, **drawn.settings.options)
         except GodwitError:
             return float("inf")
         worst = max(worst, metrics.load_distance(problem, solved.assignment) / mean)

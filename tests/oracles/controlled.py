@@ -7,7 +7,7 @@ are warmed at once.  Nothing is drawn at random but noise, by a seed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,6 +140,8 @@ class World:
         self.pool = Pool(world=self)
         self.control: Controller | None = None
         if settings is not None:
+            if run_planner is None:
+                settings = replace(settings, planning_limit=None)
             self.control = Controller(
                 settings,
                 topology=Topology(

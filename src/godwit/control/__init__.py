@@ -12,7 +12,8 @@ periods only lanes change, within executors, where no state moves.
 
 Everything here is pure: time, the cluster, the conductor and even the running of a planner come in
 through `godwit.control.ports`, so the very same loop drives Spark and a simulator in virtual time.
-Only planners are timed for real, in both (`godwit.control.planner_thread`).
+Planners are timed for real (`godwit.control.planner_thread`) where a limit is set for them; without
+one, as in virtual time, equal observations give equal decisions on every machine.
 """
 
 from godwit.control.loop import Controller

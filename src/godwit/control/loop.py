@@ -32,6 +32,7 @@ from godwit.control.problems import usage
 from godwit.control.resizing import Resizing
 from godwit.control.speeds import Speeds
 from godwit.control.statistics import Statistics
+from godwit.control.untimed import run_untimed
 from godwit.control.worth import distance
 from godwit.model import events
 from godwit.model.errors import GodwitError
@@ -80,7 +81,8 @@ class Controller:
     clock
         Tells the time; on the same scale as the events of `past`.
     run_planner
-        Runs planners and scaling models; ``None``: on a thread of their own.
+        Runs planners and scaling models; ``None``: on a thread of their own, or where they may take
+        as long as they like, here.
     state_bytes
         Component → key group → bytes of state, as far as known when the run begins.
     past
@@ -105,7 +107,9 @@ class Controller:
         now_s = clock.now_s()
         self._statistics = Statistics(topology, now_s, state_bytes or {})
         self._speeds = Speeds()
-        run = self._run_planner = PlannerThread() if run_planner is None else run_planner
+        if run_planner is None:
+            run_planner = run_untimed if settings.planning_limit is None else PlannerThread()
+        run = self._run_planner = run_planner
         self._planning = Planning(settings, topology, run, now_s, self._tell)
         self._carrying = Carrying(settings, migrations, self._tell)
         self._resizing = Resizing(settings, migrations, pool, run, self._tell)

@@ -6,6 +6,7 @@ The most unbalanced goes first, since all of them share one budget.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.control.draining import evacuated
-from godwit.control.durations import seconds
 from godwit.control.guard import guarded_plan
 from godwit.control.policies import Homes
 from godwit.control.problems import fill_limits, question
@@ -83,7 +83,7 @@ class Planning:
     ) -> None:
         self._settings, self._topology, self._run = settings, topology, run
         self._tell, self._started_s = tell, now_s
-        self._limit_s = seconds(settings.planning_limit, "The setting planning_limit")
+        self._limit_s = settings.planning_limit_s
         self._left_s, self._searched = self._limit_s, 1
         self._history: dict[str, deque[FloatArray]] = {}
         self._homes = None
@@ -258,6 +258,9 @@ class Planning:
             options.setdefault("patience", 10)
             options.setdefault("node_limit", 1)
         if "time_limit_s" in known.takes:
+            if math.isinf(self._left_s):
+                options.setdefault("time_limit_s", math.inf)
+                options.setdefault("node_limit", 1)
             options.setdefault("time_limit_s", max(1e-3, min(1.0, self._left_s / 2)))
         return options
 

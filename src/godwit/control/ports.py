@@ -165,7 +165,7 @@ class PlannerRunner(Protocol):
         Raises
         ------
         TimeoutError
-            If it has not returned after `time_limit_s` seconds of real time.
+            If it has not returned after `time_limit_s` seconds of real time, which may be infinite.
         """
 
 

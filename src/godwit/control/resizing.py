@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.control.durations import seconds
 from godwit.control.scaling import Pace, Wanted
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidControlError
@@ -45,7 +44,7 @@ class Resizing:
     ) -> None:
         self._settings, self._migrations, self._pool = settings, migrations, pool
         self._run, self._tell = run, tell
-        self._limit_s = seconds(settings.planning_limit, "The setting planning_limit")
+        self._limit_s = settings.planning_limit_s
         self._pace = Pace(cool_down_s=settings.cool_down_s)
         self._empty_since: dict[str, int] = {}
         self._refused, self._begun_anew_s = "", float("-inf")

@@ -71,7 +71,8 @@ class Control:
     respect
         For how long what somebody decided by hand is left alone.
     planning_limit
-        Real time that planners may take for one decision, and a scaling function besides.
+        Real time that planners may take for one decision, and a scaling function besides. None: as
+        long as they take; then equal observations give equal decisions, however busy the machine.
     means
         Network and memory of an executor, for the bottleneck.
     seconds_per_byte
@@ -106,7 +107,7 @@ class Control:
     horizon: int = 10
     cool_down: Duration | None = None
     respect: Duration = 60.0
-    planning_limit: Duration = 5.0
+    planning_limit: Duration | None = 5.0
     means: Means = field(default_factory=Means)
     seconds_per_byte: float = 1e-8
     limits: Limits = field(default_factory=Limits)
@@ -141,8 +142,11 @@ class Control:
             _check_number(name, getattr(self, name), least=least, whole=whole)
         if self.most is not None:
             _check_number("most", self.most, least=1, whole=True)
-        for name in ("period", "respect", "planning_limit"):
+        for name in ("period", "respect"):
             seconds(getattr(self, name), f"The setting {name} of the controller")
+        for name in ("planning_limit", "lanes_every"):
+            if getattr(self, name) is not None:
+                seconds(getattr(self, name), f"The setting {name} of the controller")
         self._check_scaling()
 
     def _check_planner(self) -> None:
@@ -211,8 +215,6 @@ class Control:
                 f"{self.period_s:g} s.",
                 remedy="Give at least one period; three are usual.",
             )
-        if self.lanes_every is not None:
-            seconds(self.lanes_every, "The setting lanes_every of the controller")
         if self.scaling is not None and model is None:
             raise InvalidControlError(
                 f"The controller was given {self.scaling!r} as its scaling model.",
@@ -244,6 +246,13 @@ class Control:
     def period_s(self) -> float:
         """Statistics period, in seconds."""
         return seconds(self.period, "The period")
+
+    @property
+    def planning_limit_s(self) -> float:
+        """Real time that planners may take for one decision, in seconds; infinite: any."""
+        if self.planning_limit is None:
+            return float("inf")
+        return seconds(self.planning_limit, "The setting planning_limit")
 
     @property
     def cool_down_s(self) -> float:

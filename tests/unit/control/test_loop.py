@@ -13,6 +13,7 @@ from tests.oracles.controlled import Part, World
 
 from godwit.control import Budget, Control, Topology
 from godwit.control.scaling import Wanted, fixed, latency, scripted, utilisation
+from godwit.control.untimed import run_untimed
 from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
 from godwit.model import events
 from godwit.model.assignment import even_assignment
@@ -549,7 +550,7 @@ def test_a_scaling_function_that_never_returns_is_given_up_and_the_stream_is_sti
         raise TimeoutError  # as whoever runs it would
 
     settings = control(scaling=thinks, planning_limit=2.0)
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings)
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, run_planner=run_untimed)
     world.run(3 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert (failed.planner, failed.reason) == ("thinks", "it has not returned after 2 s")

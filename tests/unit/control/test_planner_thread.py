@@ -122,7 +122,9 @@ def test_a_simulated_stream_goes_on_without_a_planner_that_never_returns() -> No
         costs=CostModel(fixed_ms=100, source_row_ms=0, row_ms=0, key_ms=0, key_group_ms=0),
     )
     settings = Control(planner=thinks, period=5.0, planning_limit=0.05)
-    history = Simulation(scenario, seed=1, control=controlled_by(settings)).run()
+    history = Simulation(
+        scenario, seed=1, control=controlled_by(settings, run_planner=PlannerThread())
+    ).run()
     (failed,) = history.of_kind(events.PlannerFailed)
     assert failed.reason == "it has not returned after 0.05 s"
     assert history.epochs[-1].ended_s > 15.0

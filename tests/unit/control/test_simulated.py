@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from godwit.control import Control, Controller
+from godwit.control import Control
 from godwit.control.scaling import utilisation
 from godwit.migration import Bounds
 from godwit.model import events
@@ -22,10 +22,13 @@ from godwit.sim import (
     Scenario,
     Simulation,
     Slowdown,
+    controlled_by,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from godwit.control import Controller
 
 COSTS = CostModel(
     fixed_ms=100, source_row_ms=0.0, row_ms=0.0, key_ms=0.0, key_group_ms=0.0, warm_fixed_ms=50
@@ -36,17 +39,7 @@ def controlled(**settings: Any) -> Callable[[Simulation], Controller]:
     """Make a controller for a simulation."""
 
     given: dict[str, Any] = {"period": 4.0, "planner": "flux"} | settings
-
-    def make(simulation: Simulation) -> Controller:
-        return Controller(
-            Control(**given),
-            topology=simulation.topology,
-            migrations=simulation.conductor,
-            pool=simulation.executors,
-            clock=simulation,
-        )
-
-    return make
+    return controlled_by(Control(**given))
 
 
 def scenario(**changed: Any) -> Scenario:

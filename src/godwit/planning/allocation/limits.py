@@ -23,7 +23,7 @@ class SolverLimits:
     Attributes
     ----------
     time_limit_s
-        Seconds for the whole plan, by `clock`.
+        Seconds for the whole plan, by `clock`; infinite: nothing in the plan depends on time.
     node_limit
         Branch-and-bound nodes of each program; gives the same plan on every machine when the time
         limit is not reached.

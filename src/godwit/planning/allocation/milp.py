@@ -17,6 +17,7 @@ far from the optimum they can be.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -341,7 +342,7 @@ def _replan_some(
         executors=executors,
         cutoff=max(model.over_under(place)) * (1 - 1e-3),
         refine=False,
-        time_limit_s=min(time_limit_s, 0.25),
+        time_limit_s=time_limit_s if math.isinf(time_limit_s) else min(time_limit_s, 0.25),
         node_limit=limits.node_limit,
     )
     if result.place is None:
