@@ -37,11 +37,11 @@ def skewed(factor: float = 2.0, key_groups: int = 64, rows: float = 30.0) -> np.
 
 
 def control(**changed: object) -> Control:
-    return Control(**({"period": PERIOD_S} | changed))  # type: ignore[arg-type]
+    return Control(**({"period": PERIOD_S, "planner": "flux"} | changed))  # type: ignore[arg-type]
 
 
 def test_one_executor_with_twice_its_share_is_balanced_within_two_periods() -> None:
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control())
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(planner="milp"))
     before = world.run(PERIOD_S - 1).distance("sum")
     world.run(PERIOD_S + 1)
     assert before > 0.5

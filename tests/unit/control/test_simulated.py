@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from godwit.control import Control
 from godwit.control.scaling import utilisation
 from godwit.migration import Bounds
 from godwit.model import events
+from godwit.planning.allocation import solver
+from godwit.planning.registry import planner
 from godwit.sim import (
     Cluster,
     Component,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.control import Controller
+    from godwit.planning import Problem, Solution
 
 COSTS = CostModel(
     fixed_ms=100, source_row_ms=0.0, row_ms=0.0, key_ms=0.0, key_group_ms=0.0, warm_fixed_ms=50
@@ -131,3 +135,34 @@ def test_equal_seeds_give_equal_decisions() -> None:
         return [event.describe() for event in simulation.history.events]
 
     assert lines() == lines()
+
+
+def test_how_long_planners_take_for_real_changes_nothing_in_virtual_time() -> None:
+    def slow(problem: Problem) -> Solution:
+        time.sleep(0.02)
+        return planner("flux")(problem)
+
+    def history(asked: Callable[[Problem], Solution]) -> list[str]:
+        stream = scenario(duration_s=16)
+        control = controlled(planner=asked, planning_limit=0.001)
+        told = Simulation(stream, control=control).run().events
+        return [event.describe().replace(asked.__name__, "") for event in told]
+
+    def quick(problem: Problem) -> Solution:
+        return planner("flux")(problem)
+
+    assert history(slow) == history(quick)
+
+
+def test_solvers_have_no_time_limit_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    solve = solver.milp
+
+    def milp(*args: Any, options: dict[str, Any], **rest: Any) -> Any:
+        given.append(options["time_limit"])
+        return solve(*args, options=options, **rest)
+
+    monkeypatch.setattr(solver, "milp", milp)
+    control = controlled(planner="milp", options={"rounds": 40, "patience": 40})
+    Simulation(scenario(duration_s=8), control=control).run()
+    assert set(given) == {float("inf")}
