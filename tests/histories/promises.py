@@ -173,7 +173,8 @@ def uneven(drawn: Drawn, simulation: Simulation) -> list[str] | None:
     since_s = _settled_s(drawn, history)
     if since_s is None:
         steady = drawn.trouble in ("noise", "shift", "straggler", "death", "drain")
-        return ["too few periods ended after the trouble"] if steady else None
+        missing = steady and not _moves_at_the_end(history)
+        return ["too few periods ended after the trouble"] if missing else None
     later = history.between(since_s, float("inf"))
     found = later.column("load_distance")[later.column("rows") > 0]
     if not len(found):
@@ -196,7 +197,7 @@ def _settled_s(drawn: Drawn, history: History) -> float | None:
 
     What happens is the trouble, and an executor that comes, goes, or is to go. A component that was
     on the move then is planned for anew only once it is not; and a migration may take longer than a
-    period, since no more may be in flight than its bounds let.
+    period, since no more may be in flight than its bounds let, and epochs are long meanwhile.
     """
     changes = [e.at_s for e in history.of_kind(*_CHANGES)]
     balanced = drawn.trouble in ("noise", "shift")
@@ -205,7 +206,16 @@ def _settled_s(drawn: Drawn, history: History) -> float | None:
     # The first period to end after it has seen only a part of it.
     ends = [e.at_s for e in history.of_kind(events.LoadMeasured) if e.at_s > free_s]
     since_s = _moved_s(history, ends[periods]) if len(ends) > periods else float("inf")
+    if np.isfinite(since_s) and since_s - ends[periods] > PERIOD_S:
+        # What is left to even out after so long a migration is planned for when it has ended.
+        since_s = _moved_s(history, min((s for s in ends if s > since_s), default=float("inf")))
     return since_s if np.isfinite(since_s) else None
+
+
+def _moves_at_the_end(history: History) -> bool:
+    """Whether key groups were still on the move when no more rows came."""
+    ends = [e.at_s for e in history.of_kind(events.LoadMeasured)]
+    return bool(ends) and not np.isfinite(_moved_s(history, ends[-1]))
 
 
 def _moved_s(history: History, at_s: float) -> float:

@@ -181,6 +181,21 @@ def test_who_needs_more_gets_to_where_noise_asks_for_no_more() -> None:
     assert kept.step(wanting(6, 9), situation(most=6), PoolView(), paced=True).executors == 6
 
 
+@pytest.mark.parametrize("offered", [0.69, 1.39, 2.09, 2.684, 3.4, 6.99, 20.9, 69.9])
+def test_who_got_more_is_asked_neither_for_one_more_nor_for_one_less_by_noise(
+    offered: float,
+) -> None:
+    """Seen where the share that they were to be busy for was all but reached: 2.684 of 4 lanes."""
+    model = utilisation(0.7)
+    before = situation(lanes=1.0, offered=offered, executors=int(offered), most=200)
+    step = Pace(cool_down_s=0.0).step(model.wanted(before), before, PoolView(), paced=True)
+    assert step.kind == "out"
+    for noise in (0.95, 1.05):
+        after = replace(before, executors=step.executors, offered=noise * offered)
+        wanted = model.wanted(after)
+        assert wanted.executors <= step.executors <= wanted.comfortable
+
+
 def test_a_decision_is_not_taken_back_within_the_cool_down() -> None:
     pace = Pace(cool_down_s=30.0)
     pace.decided("out", NOW_S)

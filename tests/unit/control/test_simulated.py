@@ -12,7 +12,8 @@ from godwit.control import Control
 from godwit.control.scaling import utilisation
 from godwit.migration import Bounds
 from godwit.model import events
-from godwit.planning.allocation import plan_flux, solver
+from godwit.planning.allocation import solver
+from godwit.planning.allocation.flux import plan_flux
 from godwit.sim import (
     Cluster,
     Component,

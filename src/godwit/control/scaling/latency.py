@@ -113,11 +113,13 @@ class Latency:
         if fewest is None:
             return self._best(situation, reason, numbers)
         safe = _fewest(situation, self.target_s * (1 - self.slack))
+        aim = _fewest(situation, self.target_s * (1 - self.slack) ** 0.5)
         return Wanted(
             executors=fewest,
             comfortable=situation.most if safe is None else safe,
             reason=reason,
             numbers=numbers,
+            aim=aim,
         )
 
     def _best(self, situation: Situation, reason: str, numbers: dict[str, float]) -> Wanted:

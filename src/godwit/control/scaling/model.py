@@ -93,6 +93,9 @@ class Wanted:
         What it rests on: name (with its unit) → value.
     unattainable
         Why even `executors` will not do; empty where they do.
+    aim
+        How many to ask for where there are too few, such that noise asks for no more soon after;
+        ``None``: halfway between the two.
 
     Raises
     ------
@@ -105,10 +108,12 @@ class Wanted:
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
     unattainable: str = ""
+    aim: int | None = None
 
     def __post_init__(self) -> None:
-        checked_count(self.executors)
-        checked_count(self.comfortable)
+        for count in (self.executors, self.comfortable, self.aim):
+            if count is not None:
+                checked_count(count)
 
 
 def catching_up(situation: Situation, within_s: float) -> Situation:

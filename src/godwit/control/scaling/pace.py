@@ -6,9 +6,9 @@ has not yet changed: executors take their time to come, and key groups to move.
 The rules: (1) nothing is decided while executors that were asked for are on their way and would be
 enough; (2) out at once, in only after several periods have wanted it; (3) between wanting more and
 wanting fewer lies a range in which nothing changes (the model's `Wanted.comfortable`), and who
-needs more gets to the middle of it; (4) no decision is taken back within the cool-down, and one in
-the same direction waits for the last one to show: one period after everybody has come; (5) what a
-cluster refuses is asked for again only after the cool-down.
+needs more gets well into it (`Wanted.aim`); (4) no decision is taken back within the cool-down, and
+one in the same direction waits for the last one to show: one period after everybody has come; (5)
+what a cluster refuses is asked for again only after the cool-down.
 
 Invariant: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.
@@ -77,9 +77,10 @@ class Pace:
         roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
         self._wanted_fewer = self._wanted_fewer + 1 if have > roomy else 0
         if bounded > coming:
-            # To the middle of the range: at its edge noise would soon ask for one more.
-            middle = (bounded + roomy) // 2
-            return self._more(middle, situation, pool, paced=paced, arrived=arrived)
+            # Into the range: at its edge noise would soon ask for one more.
+            aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
+            within = min(max(aim, bounded), roomy)
+            return self._more(within, situation, pool, paced=paced, arrived=arrived)
         if have > roomy and not pool.pending:
             return self._fewer(roomy, situation, paced=paced)
         if wanted.executors > most <= coming:

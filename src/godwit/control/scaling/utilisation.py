@@ -45,6 +45,7 @@ class Utilisation:
             comfortable=fewest(behind.offered, self.target * (1 - self.slack)),
             reason=f"lanes should be busy for {self.target:.0%} of the time",
             numbers=numbers,
+            aim=fewest(situation.offered, self.target * math.sqrt(1 - self.slack)),
         )
 
 
