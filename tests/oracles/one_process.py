@@ -174,7 +174,7 @@ def _only_input(shipment: Shipment) -> Fed:
 def _sent(shipment: Shipment, batch: pa.RecordBatch, partition: int, fed: Fed) -> Iterator[Blob]:
     if fed.time is not None:
         times = batch.column(batch.schema.get_field_index(fed.time))
-        found = Arrivals.of(fed.source, times, shipment.time.not_after)
+        found = Arrivals.of(fed.source, times, shipment.time.latest(fed.number))
         yield from ship_arrivals(shipment, found, (0, partition, 0, 0), given=fed.number)
     columns = batch if fed.columns is None else batch.select(list(fed.columns))
     yield from ship(shipment, columns, (0, partition, 0), given=fed.number)

@@ -39,7 +39,7 @@ from godwit.migration import EpochPlan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.compiled import CompiledFlow, Input
     from godwit.dataflow.operator import KeyedOperator
     from godwit.lane.messages import LaneReport
     from godwit.migration.views import ComponentView
@@ -191,15 +191,13 @@ class EventTimes:
                 emitted[operator.name], told[operator.name] = emitted[first], told[first]
                 continue
             held = operator.name in suspended or (arriving is not None and arriving.held)
-            ahead = min(
-                (
-                    self._flow.times[source].max_ahead_us
-                    for source in self._flow.sources_of(operator.name)
-                    if source in self._flow.times
+            time = OperatorTime(
+                clock=clock_us,
+                not_after=tuple(
+                    min(clock_us + self._ahead_us(given), END)
+                    for given in self._flow.inputs_of(operator.name)
                 ),
-                default=END,
             )
-            time = OperatorTime(clock=clock_us, not_after=min(clock_us + ahead, END))
             if arriving is not None:
                 until = arriving.watermark
                 newest = arriving.newest
@@ -225,6 +223,13 @@ class EventTimes:
             emitted[operator.name] = arriving
             told[operator.name] = self._with_timers(operator, time, held=held)
         return told
+
+    def _ahead_us(self, given: Input) -> int:
+        """How far ahead of the clock the rows of an input may be: as far as its sources allow."""
+        of = given.source if isinstance(given, SourceInput) else None
+        sources = self._flow.sources_of(given.upstream) if of is None else (of,)
+        times = self._flow.times
+        return max((times[name].max_ahead_us for name in sources if name in times), default=END)
 
     def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
         """Operators of which key groups are suspended, of windows in two parts of either."""

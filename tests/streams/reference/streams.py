@@ -52,9 +52,9 @@ class Node(ABC):
     def front(self, world: World) -> Front:
         """How far it has come, as the last epoch left it."""
 
-    @abstractmethod
-    def ahead_us(self) -> int:
-        """The strictest bound on rows ahead of the clock."""
+    def bounded(self, world: World) -> list[tuple[Row, int | None]]:
+        """Rows of this epoch, and up to which moment each counts; ``None``: at any."""
+        return [(row, None) for row in self.epoch(world)]
 
     @abstractmethod
     def after(self, world: World) -> None:
@@ -91,8 +91,8 @@ class Source(Node):
         silent = self.idle is not None and world.clock - self.heard >= self.idle
         return Front(self.watermark, self.newest, world.ended or silent)
 
-    def ahead_us(self) -> int:
-        return self.max_ahead
+    def bounded(self, world: World) -> list[tuple[Row, int | None]]:
+        return [(row, world.clock + self.max_ahead) for row in self.epoch(world)]
 
     def after(self, world: World) -> None:
         if not self.arrived:
@@ -133,19 +133,12 @@ class Union(Node):
     def front(self, world: World) -> Front:
         return least([stream.front(world) for stream in self.streams])
 
-    def ahead_us(self) -> int:
-        return min(stream.ahead_us() for stream in self.streams)
+    def bounded(self, world: World) -> list[tuple[Row, int | None]]:
+        return [found for stream in self.streams for found in stream.bounded(world)]
 
     def after(self, world: World) -> None:
         for stream in self.streams:
             stream.after(world)
-
-
-def from_outside(node: Node) -> bool:
-    """Whether some of its rows come from a source without meeting an operator."""
-    return isinstance(node, Source) or (
-        isinstance(node, Union) and any(from_outside(one) for one in node.streams)
-    )
 
 
 @dataclass
@@ -186,9 +179,6 @@ class Operator(Node):
     def moment_of(self, feed: int, row: Row) -> int | None:
         return self.feeds()[feed].moment(row)
 
-    def ahead_us(self) -> int:
-        return min(feed.ahead_us() for feed in self.feeds())
-
     def key(self, row: Row) -> tuple[Any, ...]:
         return same_key(tuple(row[key] for key in self.keys))
 
@@ -207,11 +197,11 @@ class Operator(Node):
         kept = []
         for number, feed in enumerate(self.feeds()):
             mine = []
-            for row in feed.epoch(world):
+            for row, bound in feed.bounded(world):
                 at = self.moment_of(number, row)
                 if at is None:
                     self.untimed += 1
-                elif from_outside(feed) and at > world.clock + self.ahead_us():
+                elif bound is not None and at > bound:
                     self.ahead += 1
                 elif self.is_late(at):
                     self.late += 1

@@ -81,10 +81,51 @@ def test_slack_and_the_bound_ahead_are_those_of_each_source(tmp_path: Path) -> N
         "b": Feed(COLUMNS, {"event_time": "ts", "max_ahead": "1 minute"}),
     }
     run = MeetingRun(hourly, tmp_path, feeds)
-    run.epoch(a=[("x", 14 * S, 1), ("x", 61 * S, 9)], b=[("x", 20 * S, 10)])
-    assert run.record.watermarks == {"a": 9 * S, "b": 20 * S}
+    run.epoch(a=[("x", 14 * S, 1), ("x", 61 * S, 9)], b=[("x", 20 * S, 10), ("x", 62 * S, 9)])
+    assert run.record.watermarks == {"a": 56 * S, "b": 20 * S}
     found = [o.arrivals for r in run.reports for o in r.operators]
-    assert sum(f.ahead for f in found) == 1  # the strictest bound of those that meet
+    assert sum(f.ahead for f in found) == 1
+    run.times.end_input()
+    assert run.epoch() == [
+        ("x", 10 * S, 20 * S, 1, 1),
+        ("x", 20 * S, 30 * S, 1, 10),
+        ("x", 60 * S, 70 * S, 1, 9),
+    ]
+
+
+@pytest.mark.parametrize("first", ["alone", "united"])
+def test_what_one_operator_leaves_out_for_being_ahead_moves_the_watermark_of_none(
+    tmp_path: Path, first: str
+) -> None:
+    feeds = {
+        "a": Feed(COLUMNS, {"event_time": "ts", "max_ahead": "1 hour"}),
+        "b": Feed(COLUMNS, {"event_time": "ts", "max_ahead": "1 minute"}),
+    }
+
+    def build(streams: Mapping[str, Stream]) -> Stream:
+        both = {
+            "alone": streams["a"],
+            "united": streams["a"].union(streams["b"]),
+        }
+        names = sorted(both, reverse=first != "alone")
+        counted = [
+            both[name].key_by("k").window(tumbling("10 seconds"), name=name).compute(n=gw.count())
+            for name in names
+        ]
+        return counted[0].union(counted[1]).key_by("k").compute(n=gw.sum("n"), name="all")
+
+    run = MeetingRun(build, tmp_path, feeds)
+    run.epoch(a=[("x", 1 * S, 0), ("x", 600 * S, 0)], b=[("x", 1 * S, 0), ("x", 600 * S, 0)])
+    # Of "a" the row counts everywhere, of "b" nowhere.
+    assert run.record.watermarks == {"a": 600 * S, "b": 1 * S}
+    done = [o for r in run.reports for o in r.operators]
+    ahead = {
+        name: sum(o.arrivals.ahead for o in done if o.operator == name)
+        for name in ("alone", "united")
+    }
+    assert ahead == {"alone": 0, "united": 1}
+    assert run.epoch(b=[("x", 2 * S, 0), ("x", 15 * S, 0)]) == [("x", 1)]
+    assert run.epoch() == [("x", 4)]
 
 
 def in_order(key: tuple[Any, ...], rows: Any, seen: list[int]) -> list[tuple[Any, ...]]:

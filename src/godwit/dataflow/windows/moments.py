@@ -70,7 +70,7 @@ class OperatorTime:
     until
         Windows that end by then are closed at the end of this epoch.
     not_after
-        Rows later than this are too far ahead of the clock.
+        Rows later than this are too far ahead of the clock, of each input by its number.
     clock
         The driver's clock.
     due
@@ -83,11 +83,15 @@ class OperatorTime:
 
     closed: int = BEGINNING
     until: int = BEGINNING
-    not_after: int = END
+    not_after: tuple[int, ...] = ()
     clock: int = BEGINNING
     due: bool = False
     duplicated: bool = False
     slots: Slots | None = None
+
+    def latest(self, given: int) -> int:
+        """Rows of an input that are later than this are too far ahead of the clock."""
+        return self.not_after[given] if given < len(self.not_after) else END
 
 
 NO_TIME: Final = OperatorTime()

@@ -182,7 +182,7 @@ class WindowedOperator(KeyedOperator):
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
-        not_after = END if self.gets_windows(given) else told.not_after
+        not_after = END if self.gets_windows(given) else told.latest(given)
         ahead = (times > not_after) & ~untimed
         late = (self.is_late(times, told.closed) | (times < BEGINNING)) & ~untimed & ~ahead
         out = untimed | ahead | late
