@@ -48,6 +48,7 @@ def flow_version(flow: CompiledFlow) -> FlowVersion:
         operators={operator.name: _operator_version(operator, flow) for operator in flow.operators},
         sinks={output.name: columns_of(output.schema) for output in flow.outputs},
         sources=tuple(sorted(flow.sources)),
+        times={source: flow.times[source].column for source in sorted(flow.times)},
     )
 
 

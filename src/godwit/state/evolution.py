@@ -120,6 +120,8 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
         were.
     sources
         Names of the sources, in the order in which Spark numbers them.
+    times
+        Source → column of its event time, of those that ever had one that counted.
     renamed
         Name in the previous version → name in this one; all at once.
     dropped
@@ -131,6 +133,7 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, OperatorVersion] = msgspec.field(default_factory=dict)
     sinks: dict[str, Columns] = msgspec.field(default_factory=dict)
     sources: tuple[str, ...] = ()
+    times: dict[str, str] = msgspec.field(default_factory=dict)
     renamed: dict[str, str] = msgspec.field(default_factory=dict)
     dropped: tuple[str, ...] = ()
 

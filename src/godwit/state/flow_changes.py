@@ -79,13 +79,15 @@ def changes_to(
     ------
     CheckpointMismatchError
         If an operator cannot take up its state whatever it holds: it has other key columns, is of
-        another kind, or says that it had a name that does not fit.
+        another kind, or says that it had a name that does not fit; or if a source is another one,
+        or its event time another column.
     """
     if stored is None:
         return FlowChanges(
             version=given, renamed={}, added=tuple(given.operators), returned=(), removed=()
         )
     _insist_on_sources(given, stored, uri)
+    times = _times(given, stored, uri)
     names = {*stored.operators, *stored.kept}
     stored = edited(stored, edits)
     problems: list[str] = []
@@ -125,7 +127,7 @@ def changes_to(
     total = {name: renamed.get(after, after) for name, after in to.items()}
     total = {old: new for old, new in total.items() if old != new}
     version = msgspec.structs.replace(
-        given, previous=previous, kept=kept, renamed=total, dropped=stored.dropped
+        given, previous=previous, kept=kept, times=times, renamed=total, dropped=stored.dropped
     )
     same = not edits and _read_back(version) == msgspec.structs.replace(stored, previous=previous)
     return FlowChanges(
@@ -184,6 +186,29 @@ def _insist_on_sources(given: FlowVersion, stored: FlowVersion, uri: str) -> Non
         uri=uri,
         differences=found,
     )
+
+
+def _times(given: FlowVersion, stored: FlowVersion, uri: str) -> dict[str, str]:
+    """Columns of event time; refuses another one, since the watermark and the state are of it."""
+    before = dict(stored.times)
+    if len(given.sources) == len(stored.sources) == 1:
+        before = dict.fromkeys(given.sources, *before.values()) if before else {}
+    found = [
+        f"the event time of source {source!r} was {before[source]!r} and is {column!r}"
+        for source, column in given.times.items()
+        if before.get(source, column) != column
+    ]
+    if found:
+        raise CheckpointMismatchError(
+            f"The checkpoint {uri!r} does not fit this flow: {'; '.join(found)}. Its watermark "
+            "and the windows and timers that are open are of the other column.",
+            remedy="Leave event_time= as it was; a column that only has another name now gets its "
+            "old one in the DataFrame, by withColumnRenamed. A flow that is to go by another time "
+            "needs a checkpoint of its own.",
+            uri=uri,
+            differences=found,
+        )
+    return dict(sorted({**before, **given.times}.items()))
 
 
 def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:

@@ -141,3 +141,41 @@ def test_sources_stay_since_spark_numbers_them(
     else:
         with pytest.raises(CheckpointMismatchError, match=said):
             changes(reads(stored), reads(given))
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "kept"),
+    [
+        ({"a": "ts"}, {"a": "ts"}, {"a": "ts"}),
+        ({}, {"a": "ts"}, {"a": "ts"}),  # it had none, or the version did not say
+        ({"a": "ts"}, {}, {"a": "ts"}),  # nothing goes by it now, but its watermark stays
+        ({"a": "ts"}, {"b": "ts"}, {"a": "ts", "b": "ts"}),
+        ({"a": "ts"}, {"a": "dep"}, "source 'a' was 'ts' and is 'dep'"),
+    ],
+)
+def test_the_event_time_of_a_source_stays_the_same_column(
+    stored: dict[str, str], given: dict[str, str], kept: dict[str, str] | str
+) -> None:
+    def timed(times: dict[str, str]) -> FlowVersion:
+        return FlowVersion(operators={"o": operator("t")}, sources=("a", "b"), times=times)
+
+    if isinstance(kept, str):
+        with pytest.raises(CheckpointMismatchError, match=kept):
+            changes(timed(stored), timed(given))
+        return
+    version = changes(timed(stored), timed(given)).version
+    assert (stored if version is None else version.times) == kept
+    if version is not None:
+        assert changes(version, timed(given)).version is None
+
+
+def test_the_event_time_of_a_single_source_stays_whatever_it_is_called() -> None:
+    def timed(source: str, column: str) -> FlowVersion:
+        operators = {"o": operator("t")}
+        return FlowVersion(operators=operators, sources=(source,), times={source: column})
+
+    changed = changes(timed("a", "ts"), timed("b", "ts")).version
+    assert changed is not None
+    assert changed.times == {"b": "ts"}
+    with pytest.raises(CheckpointMismatchError, match="event time of source 'b'"):
+        changes(timed("a", "ts"), timed("b", "dep"))

@@ -41,7 +41,7 @@ def insist_on_windows(
     CheckpointMismatchError
         Says every difference.
     """
-    found = list(differences("windows", stored.windows, windows))
+    found = list(differences("windows", _in_order(stored.windows), _in_order(windows)))
     entries = columns_of(list(operator.schema.keys)[len(operator.keys) :])
     found += list(differences("entries", stored.entries, entries))
     if found:
@@ -53,6 +53,14 @@ def insist_on_windows(
             operator=operator.name,
             differences=found,
         )
+
+
+def _in_order(windows: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Windows by what they are: in which order a program names them makes no difference."""
+    if windows is None:
+        return None
+    bounds = ("length_us", "every_us", "offset_us")
+    return sorted(windows, key=lambda window: [window.get(bound, -1) for bound in bounds])
 
 
 def gone_before(described: StateDescription, closed: int) -> int | None:
