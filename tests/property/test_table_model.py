@@ -2,8 +2,8 @@
 
 The model has, for each key group, a dictionary from key to state and the epoch it is at.  Keys of
 all types come with hashes that are well spread, few, or all equal; key groups lie in one or several
-tables, grow, are reopened, replaced from snapshots, dropped, and lose what was being written when
-their writer was killed, and no more than that.
+tables, grow, are reopened, replaced from snapshots, dropped, forget a range of entries, and lose
+what was being written when their writer was killed, and no more than that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import struct
 import tempfile
 import zlib
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 )
 
 from godwit.model.errors import StorageFullError
-from godwit.state.changes import Changes
+from godwit.state.changes import Changes, EntryRange
 from godwit.state.image import TableImage
 from godwit.state.local_store import LocalStore
 from godwit.state.schema import StateSchema
@@ -214,15 +214,61 @@ class StoreMachine(RuleBasedStateMachine):
         self.epochs[group] = -1
         self.models[group] = {}
 
+    @rule(
+        data=st.data(),
+        groups=st.one_of(st.just(ALL.tolist()), st.sets(st.sampled_from(ALL.tolist()))),
+        killed_at=st.sampled_from([None, None, "remove", "rewrite", "write"]),
+    )
+    def expire(self, data: st.DataObject, groups: Iterable[int], killed_at: str | None) -> None:
+        types = [*self.types[0], *self.types[1]]
+        timed = [i for i, t in enumerate(types) if t == pa.int64() or pa.types.is_timestamp(t)]
+        if not timed:
+            return
+        column = data.draw(st.sampled_from(timed))
+        end = data.draw(st.sampled_from([0, 1, 20, 50, 1_704_153_600_000_000, 2**62]))
+        part, chosen = EntryRange(column=column, end=end), np.array(sorted(groups), np.int64)
+        self.reopen()
+        self.state.take_up(ALL)
+        with self.patch.context() as patch:
+            if killed_at is not None:
+                patch.setattr(TableImage, killed_at, self.dies)
+            try:
+                self.state.expire(chosen, part)
+            except KeyboardInterrupt:
+                killed = True
+            else:
+                killed = False
+        if killed:
+            self.reopen()
+            found = self.state.take_up(ALL)
+            for group in np.flatnonzero(found != self.epochs).tolist():
+                assert group in groups
+                self.epochs[group], self.models[group] = -1, {}
+            self.state.expire(chosen, part)  # of what is left, some may still have it
+        for group in groups:
+            self.models[group] = {
+                name: (key, state)
+                for name, (key, state) in self.models[group].items()
+                if self.moment((*key, *state)[column]) >= end
+            }
+
+    @staticmethod
+    def moment(value: Any) -> int:
+        """What a table has for an integer or a moment."""
+        if isinstance(value, datetime):
+            return int((value - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
+        return value or 0
+
+    @staticmethod
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
     @rule(data=st.data(), at=st.sampled_from(["remove", "write", "_put_values", "enlarge_index"]))
     def kill_while_writing(self, data: st.DataObject, at: str) -> None:
         pairs, changes = self.drawn_changes(data, 1)
 
-        def dies(*_: Any) -> None:
-            raise KeyboardInterrupt
-
         with self.patch.context() as patch:
-            patch.setattr(TableImage, at, dies)
+            patch.setattr(TableImage, at, self.dies)
             try:
                 self.apply(changes)
             except KeyboardInterrupt:

@@ -188,6 +188,10 @@ class Column(ABC):
     def revive(self, rows: Rows) -> None:
         """Count the entries of a key column's released rows as live again."""
 
+    @abstractmethod
+    def clear(self, rows: int) -> None:
+        """Forget the values of all rows, which are so many."""
+
     def _nulls_of(self, rows: Rows) -> Nulls | None:
         return self._nulls.take(rows) if self._words[NULLS] else None
 

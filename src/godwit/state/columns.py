@@ -124,6 +124,9 @@ class _FixedColumn(Column):
     def revive(self, rows: Rows) -> None:
         pass
 
+    def clear(self, rows: int) -> None:
+        pass  # rows that come write all of their place
+
 
 class _VariableColumn(Column):
     """A column of strings or binaries; see `Column`."""
@@ -240,6 +243,11 @@ class _VariableColumn(Column):
 
     def revive(self, rows: Rows) -> None:
         self._words[LIVE] += int(self.lengths(rows).sum())
+
+    def clear(self, rows: int) -> None:
+        self._words[ENTRIES] = self._words[HEAP] = self._words[LIVE] = 0
+        if self._refs is not None:
+            self._refs[:rows] = 0
 
 
 def _as_large_binary(array: pa.Array) -> pa.Array:

@@ -4,10 +4,11 @@ Problem: the state of many key groups must be found, read and changed by few cal
 columns, in time that grows with the keys touched, by whichever process has a key group this epoch,
 with nothing to parse when it is opened.  So the file *is* the data structure.
 
-Invariants: a row is appended once and never moves within a file; a removed row stays, dead, and
-comes back to life if its key does.  A key group that is *marked* is being written, or was when its
-writer died; all others are as the directory says, even while another process writes: rows are
-published after they are complete, and nobody changes the rows of a key group that is not marked.
+Invariants: a row is appended once and never moves within a file, but for a table that is rewritten
+whole, which counts how often; a removed row stays, dead, and comes back to life if its key does.  A
+key group that is *marked* is being written, or was when its writer died; all others are as the
+directory says, even while another process writes: rows are published after they are complete, and
+nobody changes the rows of a key group that is not marked.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from godwit.state.key_hash import KeyHasher
 from godwit.state.layout import (
     DAMAGED,
     LIVE_ROWS,
+    REWRITTEN,
     SECRET,
     SLOTS,
     USED,
@@ -191,6 +193,11 @@ class TableImage:
         self._head[DAMAGED] = value
 
     @property
+    def rewritten(self) -> int:
+        """How often it was rewritten where it lies: what was read meanwhile is nonsense."""
+        return int(self._head[REWRITTEN])
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """Key columns, then state columns."""
         return self.keys + self.values
@@ -344,9 +351,28 @@ class TableImage:
 
     def copy_rows(self, source: TableImage, rows: Rows) -> None:
         """Append live rows of another table; keys, bytes and versions come along."""
-        upserts = source.gather(rows)
-        nowhere = np.full(len(rows), -1, np.int64)
-        hashes = self._hasher.hash(upserts.keys, len(rows))
+        self._append(source.gather(rows))
+
+    def rewrite(self, upserts: Upserts) -> None:
+        """Hold nothing but these rows, in the blocks that there are.
+
+        Nobody may be reading any of its key groups, all of which must be marked.
+        """
+        head = self._head
+        head[REWRITTEN] += 1
+        self.layout.index_slots(self._memory, self.slots)[:] = 0
+        self._live[: self.used] = False
+        self.num_keys[:], self._heap_bytes[:] = 0, 0
+        for column in self.columns:
+            column.clear(self.used)
+        head[USED] = head[LIVE_ROWS] = 0
+        self._append(upserts)
+
+    def _append(self, upserts: Upserts) -> None:
+        """Write rows whose keys have none."""
+        count = len(upserts.hashes)
+        nowhere = np.full(count, -1, np.int64)
+        hashes = self._hasher.hash(upserts.keys, count)
         found = Found(hashes=hashes, at=_NONE, slots=-1)
         self.write(upserts, nowhere, found, upserts)
 

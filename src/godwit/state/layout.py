@@ -36,6 +36,7 @@ __all__ = [
     "KEY_GROUPS",
     "LIVE_ROWS",
     "MAX_ROWS",
+    "REWRITTEN",
     "SECRET",
     "SLOTS",
     "USED",
@@ -52,12 +53,13 @@ __all__ = [
 ]
 
 _MAGIC = int.from_bytes(b"GODWITKG", sys.byteorder)
-_LAYOUT = 2
+_LAYOUT = 3
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
 """What it is, the layout's version, schema, size, number of key groups, places for rows."""
-DAMAGED, SECRET, _SECRET_2, _ROOM, SLOTS, USED, LIVE_ROWS, WORDS = range(6, 14)
+DAMAGED, SECRET, _SECRET_2, _ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
 """Whether somebody found it damaged, the secret of its hash, rows that there are blocks for, slots
-of the index, rows used, rows alive; and where the words of the columns start."""
+of the index, rows used, rows alive, how often it was rewritten where it lies; and where the words
+of the columns start."""
 _COLUMN_CAPACITY, _COLUMN_ROOM, _COLUMN_OWN = 0, 2, 4
 WORDS_PER_COLUMN = _COLUMN_OWN + COLUMN_WORDS
 """A column's capacities and room (entries, bytes), and the words that it keeps itself."""
@@ -257,7 +259,10 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
         return None
     capacity = _read_capacity(head, _ROWS, _COLUMN_CAPACITY, columns)
     room = _read_capacity(head, _ROOM, _COLUMN_ROOM, columns)
-    if not 0 <= head[LIVE_ROWS] <= head[USED] <= room.rows < capacity.rows <= MAX_ROWS + 1:
+    if (
+        head[REWRITTEN] < 0
+        or not 0 <= head[LIVE_ROWS] <= head[USED] <= room.rows < capacity.rows <= MAX_ROWS + 1
+    ):
         return None
     for i, ((max_entries, max_heap), (own, heap_room)) in enumerate(
         zip(capacity.columns, room.columns, strict=True)

@@ -125,19 +125,18 @@ class LocalState:
             If a table turns out to be damaged.
         """
         parts = list(self._by_table(self._table_of[key_groups]))
-        if len(parts) == 1:
+        if len(parts) == 1 and len(parts[0][1]) == keys.num_rows:
             table = parts[0][0]
             rows = table.find(keys)
             return rows >= 0, table.read(rows)
         known = np.zeros(keys.num_rows, np.bool_)
-        order, found = [], []
+        nowhere = np.flatnonzero(self._table_of[key_groups] < 0)
+        order, found = [nowhere], [self._no_table().read(np.full(len(nowhere), -1))]
         for table, which in parts:
             rows = table.find(keys.take(pa.array(which)))
             known[which] = rows >= 0
             order.append(which)
             found.append(table.read(rows))
-        if not found:
-            return known, self._none().values
         back = np.empty(keys.num_rows, np.int64)
         back[np.concatenate(order)] = np.arange(keys.num_rows)
         return known, pa.concat_batches(found).take(pa.array(back))
@@ -256,22 +255,27 @@ class LocalState:
     def _by_table(
         self, tables: npt.NDArray[np.int32]
     ) -> Iterator[tuple[StateTable, npt.NDArray[np.int64]]]:
-        """Each table with the positions at which `tables` has its number."""
-        for found in np.flatnonzero(np.bincount(tables + 1)).tolist():
-            number = found - 1  # those in no table go to the first, which does not find them
-            yield self._table(max(number, 0)), np.flatnonzero(tables == number)
+        """Each table with the positions at which `tables` has its number, where it has one."""
+        for number in np.flatnonzero(np.bincount(tables + 1)[1:]).tolist():
+            yield self._table(number), np.flatnonzero(tables == number)
 
     def _table(self, number: int) -> StateTable:
         table = self._tables.get(number)
         if table is None:
-            table = self._tables[number] = StateTable(
-                self._directory.path_of(number),
-                self.schema,
-                self.num_key_groups,
-                lambda: self._directory.locked(number),
-            )
+            table = self._tables[number] = self._new_table(number)
         return table
 
+    def _no_table(self) -> StateTable:
+        """Make a table that holds nothing, since nobody looks whether it has a file."""
+        return self._new_table(0)
+
+    def _new_table(self, number: int) -> StateTable:
+        return StateTable(
+            self._directory.path_of(number),
+            self.schema,
+            self.num_key_groups,
+            lambda: self._directory.locked(number),
+        )
+
     def _none(self) -> Contents:
-        none = np.empty(0, np.int64)
-        return self._table(0).scan(none)
+        return self._no_table().scan(np.empty(0, np.int64))

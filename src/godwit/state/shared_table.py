@@ -4,7 +4,8 @@ An executor's Python processes share it without speaking to each other: whoever 
 puts the new one in the old one's place, and everybody else maps what is there now.
 
 Invariants: under the lock nobody alive writes, so a key group that is marked as being written has
-lost its writer, and goes; what was read counts only if the file is still whole afterwards.
+lost its writer, and goes; what was read counts only if the file is still whole afterwards, and was
+not rewritten meanwhile.
 """
 
 from __future__ import annotations
@@ -99,17 +100,24 @@ class SharedTable:
 
     def _guarded(self, work: Callable[[], T]) -> T:
         """Do `work`; if the file was damaged or cut short, see that nothing of it counts."""
-        file = self._file
-        problem, cause = "its file was cut short", None
+        file, cause = self._file, None
+        before = 0 if file is None else file.image.rewritten
         try:
             done = work()
         except IndexError as error:
             problem, cause = str(error), error
-            if file is not None:
-                file.image.damaged = True
         else:
-            if file is None or file.is_whole:
+            problem = "its file was cut short"
+            if file is None or (file.is_whole and file.image.rewritten == before):
                 return done
+        if file is not None and file.image.rewritten != before:
+            raise EpochFailedError(
+                f"Table {self._path} was rewritten while it was read.",
+                remedy="Another attempt has these key groups by now, and this one does not count.",
+                path=str(self._path),
+            )
+        if file is not None and cause is not None:
+            file.image.damaged = True
         raise EpochFailedError(
             f"Table {self._path} is damaged: {problem}",
             remedy="It is discarded; the next attempt restores it from the checkpoint.",
@@ -118,11 +126,23 @@ class SharedTable:
 
     # -- made anew ----------------------------------------------------------------------------
 
-    def _compact(self, image: TableImage) -> None:
-        """Copy the table without its dead rows, once they are a good part of it."""
-        if 2 * image.live < image.used:
+    def _compact(self, image: TableImage, own: KeyGroups | None = None) -> None:
+        """Leave dead rows behind, once they are a good part of the table.
+
+        Where all that the table holds is the caller's `own`, nobody reads it, and it is rewritten
+        where it lies: a new file's pages would all be touched for the first time.
+        """
+        if 2 * image.live >= image.used:
+            return
+        held = image.versions >= 0
+        if own is None or image.live > _COPIED_ROWS or np.any(held & ~self._mask(own)):
             nothing = _nothing(image)
             self._publish(self._guarded(lambda: self._copied(nothing, None)))
+            return
+        alive = self._guarded(lambda: image.gather(image.rows_of(held)))
+        image.marks[held] = 1
+        image.rewrite(alive)
+        image.marks[held] = 0
 
     def _copied(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None

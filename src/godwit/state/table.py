@@ -256,7 +256,7 @@ class StateTable(SharedTable):
                 self._compact(image)
 
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
-        """Forget a part of some key groups; their versions stay.
+        """Forget a part of some key groups, which nobody else reads; their versions stay.
 
         Raises
         ------
@@ -278,7 +278,7 @@ class StateTable(SharedTable):
             image.marks[held] = 1
             self._guarded(lambda: image.remove(rows))
             image.marks[held] = 0
-            self._compact(image)
+            self._compact(image, own=held)
 
     # -- writing ------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from tests.unit.state.key_tables import (
 from godwit.model.errors import EpochFailedError, StateEncodingError, StorageFullError
 from godwit.state import room
 from godwit.state import table as table_module
+from godwit.state.changes import EntryRange
 from godwit.state.image import TableImage
 from godwit.state.schema import StateSchema
 
@@ -372,6 +373,77 @@ def test_an_attempt_that_is_epochs_behind_does_not_turn_a_table_back(path: Path)
     put(zombie, 1, {"z": (9, 9.0)})
     assert (zombie.version, lane.version) == (2, 2)
     assert look_up(lane, ["k0"]) == [(7, 7.0)]
+
+
+def counted(path: Path, keys: int) -> tuple[OneKeyGroup, EntryRange]:
+    """A table of keys with counts from 0 on, and the first tenth but one of them."""
+    table = open_table(path)
+    put(table, 0, {f"k{i}": (i, 0.5) for i in range(keys)})
+    return table, EntryRange(column=1, end=keys * 9 // 10)
+
+
+def test_a_table_whose_entries_are_mostly_gone_goes_on_in_the_room_that_it_has(path: Path) -> None:
+    table, gone = counted(path, 1000)
+    put(table, 1, {f"k{i}": (i, 0.5) for i in range(0, 1000, 7)})
+    inode, blocks = path.stat().st_ino, path.stat().st_blocks
+    for epoch in range(2, 40):
+        table.table.expire(np.array([5]), gone)
+        expected = {f"k{i}": (i, 0.5) for i in range(900, 1000)}
+        assert contents(table) == expected
+        assert contents(open_table(path)) == expected
+        put(table, epoch, {f"k{i}": (i, 0.5) for i in range(900)})
+        assert table.num_keys == 1000
+    assert (path.stat().st_ino, path.stat().st_blocks) == (inode, blocks)
+
+
+def test_a_table_that_others_read_leaves_entries_behind_in_a_new_file(path: Path) -> None:
+    other = OneKeyGroup(path, COUNTS, nullcontext, 6)
+    table, gone = counted(path, 1000)
+    put(other, 0, {"a": (1, 1.0)})
+    rows = other.find(batch(COUNTS.keys, ["a"]))
+    inode = path.stat().st_ino
+    table.table.expire(np.array([5]), gone)
+    assert path.stat().st_ino != inode
+    assert other.read(rows).to_pylist() == [{"count": 1, "total": 1.0}]
+    table.table.expire(np.array([5, 6]), EntryRange(column=1, end=1000))
+    other.refresh()
+    assert contents(table) == contents(other) == {}
+
+
+def test_what_is_read_while_a_table_is_rewritten_does_not_count_and_is_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, gone = counted(path, 1000)
+    zombie = open_table(path)
+    search = TableImage.search
+
+    def overtaken(*arguments: Any) -> Any:
+        found = search(*arguments)
+        monkeypatch.undo()
+        table.table.expire(np.array([5]), gone)
+        return found
+
+    monkeypatch.setattr(TableImage, "search", overtaken)
+    with pytest.raises(EpochFailedError, match="rewritten while it was read"):
+        zombie.find(batch(COUNTS.keys, ["k1", "k999"]))
+    assert look_up(zombie, ["k1", "k999"]) == [None, (999, 0.5)]
+    assert table.num_keys == 100
+
+
+def test_a_kill_while_a_table_is_rewritten_leaves_none(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, gone = counted(path, 1000)
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableImage, "write", dies)
+        with pytest.raises(KeyboardInterrupt):
+            table.table.expire(np.array([5]), gone)
+    again = open_table(path)
+    assert (again.version, contents(again)) == (-1, {})
 
 
 def test_a_table_notices_that_it_has_a_new_file(path: Path) -> None:
