@@ -226,8 +226,10 @@ class EventTimes:
 
     def _ahead_us(self, given: Input) -> int:
         """How far ahead of the clock the rows of an input may be: as far as its sources allow."""
-        of = given.source if isinstance(given, SourceInput) else None
-        sources = self._flow.sources_of(given.upstream) if of is None else (of,)
+        if isinstance(given, SourceInput):
+            sources: tuple[str, ...] = (given.source,)
+        else:
+            sources = self._flow.sources_of(given.upstream)
         times = self._flow.times
         return max((times[name].max_ahead_us for name in sources if name in times), default=END)
 
