@@ -22,17 +22,15 @@ def taken(run: WindowsApart, component: str = "w_second") -> set[int]:
     return set(run.view.components[component].takes or ())
 
 
-@pytest.mark.parametrize(("seed", "share"), [(3, None), (4, "never")])
-def test_windows_are_those_of_a_batch_whatever_happens(
-    tmp_path: Path, seed: int, share: str | None
-) -> None:
-    """Migrations of all strategies and components, losses, failures, aborted epochs, restarts."""
-    run = WindowsApart(tmp_path, **({} if share is None else {"share": share}))
-    history = History(run, seed)
-    for _ in range(18):
-        history.step()
-    history.end()
-    assert run.windows == expected(history.rows, ordered=share is None)
+def turned(run: WindowsApart) -> History:
+    """Let a stream run until its rows go to second slots."""
+    history = History(run, 9)
+    for _ in range(3):
+        history.epoch(30)
+    run.send("w", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
+    history.epoch(30)
+    assert taken(run)
+    return history
 
 
 def test_an_instant_migration_moves_no_state_and_its_old_slot_is_free_again(
@@ -136,11 +134,7 @@ def test_a_driver_that_dies_in_the_epoch_of_an_instant_migration_goes_on(
 
 def test_an_executor_that_dies_with_an_old_slot_costs_nothing_but_time(tmp_path: Path) -> None:
     run = WindowsApart(tmp_path)
-    history = History(run, 5)
-    for _ in range(3):
-        history.epoch(40)
-    run.send("w", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
-    history.epoch(40)
+    history = turned(run)
     run.see({"b": 1, "c": 1, "d": 1})
     history.epoch(40)
     history.end()
@@ -174,26 +168,10 @@ def test_parts_that_are_put_together_merge_both_slots_and_do_not_migrate_so(tmp_
 
 
 def test_a_flow_without_slots_is_refused_while_they_hold_anything(tmp_path: Path) -> None:
-    run = WindowsApart(tmp_path)
-    history = History(run, 7)
-    for _ in range(3):
-        history.epoch(40)
-    run.send("w", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
-    history.epoch(40)
+    turned(WindowsApart(tmp_path))
     fused = WindowsApart(tmp_path, consolidate="together")
     with pytest.raises(CheckpointMismatchError, match="migrated without their state"):
         fused.start({"a": 1})
-
-
-def turned(run: WindowsApart, **options: Any) -> History:
-    """Let a stream run until its rows go to second slots; return it under another flow."""
-    history = History(run, 9)
-    for _ in range(3):
-        history.epoch(30)
-    run.send("w", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
-    history.epoch(30)
-    assert taken(run)
-    return history
 
 
 def go_on(history: History, run: WindowsApart) -> None:
@@ -203,11 +181,15 @@ def go_on(history: History, run: WindowsApart) -> None:
     run.start({"a": 2, "b": 1, "c": 1})
 
 
-def test_windows_get_another_name_and_a_second_part_at_once(tmp_path: Path) -> None:
+def test_a_checkpoint_of_one_operator_goes_on_in_two_parts_of_another_name(tmp_path: Path) -> None:
     history = History(WindowsApart(tmp_path, consolidate="together"), 8)
-    history.epoch(40)
+    for _ in range(4):
+        history.epoch(40)
     go_on(history, WindowsApart(tmp_path, name="renamed", formerly="w"))
-    history.epoch(40)
+    history.run.send("renamed", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
+    for _ in range(4):
+        history.epoch(40)
+    assert taken(history.run, "renamed_second")
     history.end()
     assert history.run.windows == expected(history.rows)
 
@@ -244,18 +226,3 @@ def test_slots_of_an_operator_that_comes_back_are_known(tmp_path: Path) -> None:
         WindowsApart(tmp_path, consolidate="together").start({"a": 1})
     go_on(history, WindowsApart(tmp_path))
     assert taken(history.run)
-
-
-def test_a_checkpoint_of_one_operator_goes_on_in_two_parts(tmp_path: Path) -> None:
-    history = History(WindowsApart(tmp_path, consolidate="together"), 8)
-    for _ in range(4):
-        history.epoch(40)
-    fused = history.run
-    history.run = apart = WindowsApart(tmp_path)
-    apart.take_over(fused)
-    apart.start({"a": 2, "b": 1, "c": 1})
-    apart.send("w", dict.fromkeys(range(16), "c"), Strategy.INSTANT)
-    for _ in range(4):
-        history.epoch(40)
-    history.end()
-    assert apart.windows == expected(history.rows)

@@ -17,9 +17,8 @@ from godwit.dataflow import aggregates as gw
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.windows.spec import hopping, tumbling
 from godwit.epoch.settings import LaneSettings
-from godwit.migration import Bounds, Strategy
+from godwit.migration import Bounds
 from godwit.migration.placement import with_newcomers
-from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.dataflow.compiled import CompiledFlow
-    from godwit.migration import EpochOutcome
+    from godwit.migration import EpochOutcome, Strategy
     from godwit.model.assignment import Assignment
 
 __all__ = ["KINDS", "History", "S", "WindowsApart"]
@@ -128,7 +127,7 @@ def expected(rows: Sequence[Row], *, ordered: bool = True) -> list[tuple[Any, ..
 
 @dataclass
 class History:
-    """A stream to which things happen, drawn from a seed."""
+    """A stream whose rows are drawn from a seed, and the executors that it runs on."""
 
     run: WindowsApart
     seed: int
@@ -151,24 +150,6 @@ class History:
         self.rows += made
         self.run.epoch(made, misfortune, loses)
 
-    def migrate(self, strategies: Sequence[Strategy] = tuple(Strategy)) -> None:
-        """Ask for a migration of any kind."""
-        names = [n for n, c in self.run.view.components.items() if c.migration is None]
-        if not names:
-            return
-        name = self._random.choice(names)
-        strategy = self._random.choice(strategies)
-        here = sorted(self.run.view.executors)
-        moves = {
-            g: self._random.choice(here)
-            for g in self._random.sample(range(NUM_KEY_GROUPS), self._random.randint(1, 8))
-        }
-        try:
-            self.run.send(name, moves, strategy, Bounds(max_moves=self._random.randint(1, 8)))
-        except MigrationError:
-            assert strategy.turns
-            assert self.run.view.components[name].takes is None
-
     def kill(self) -> None:
         """An executor dies, and another one comes."""
         gone = self._random.choice(sorted(self._executors))
@@ -177,26 +158,9 @@ class History:
         self._names += 1
         self.run.see(self._executors)
 
-    def step(self) -> None:
-        """Something happens, and an epoch."""
-        chance = self._random.random()
-        if chance < 0.45:
-            self.migrate()
-        elif chance < 0.55:
-            self.kill()
-        elif chance < 0.65:
-            goes: Any = self._random.choice(["works", "fails", "lost", "held", "works"])
-            self.run.warming(Warming(goes=goes))
-        elif chance < 0.72:
-            self.run.start(self._executors)
-        if self._random.random() < 0.15:
-            self.epoch(10, "aborted")
-        elif self._random.random() < 0.1:
-            misfortune: Any = self._random.choice(["planned", "staged", "committed"])
-            self.epoch(10, misfortune)
-            self.run.start(self._executors)
-        else:
-            self.epoch(self._random.randint(1, 30))
+    def restart(self) -> None:
+        """Another run goes on, on the executors that there are."""
+        self.run.start(self._executors)
 
     def end(self) -> None:
         """Let it come to rest, and all windows close."""

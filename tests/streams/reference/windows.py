@@ -43,14 +43,11 @@ def aggregate(what: str, column: str | None, rows: list[Row]) -> Any:
 
 
 @dataclass
-class Window(Operator):
-    """Aggregates of windows (length, every, start)."""
+class OfWindows(Operator):
+    """Aggregates of rows of a key and a span of time; `keyed`: key → its values as they came."""
 
     feed: Node = None  # type: ignore[assignment]  # given always
-    kinds: list[tuple[int, int, int]] = field(default_factory=list)
     aggregates: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    update: bool = False
-    open: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
     keyed: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
 
     time: str = "window_end"
@@ -61,6 +58,30 @@ class Window(Operator):
 
     def feeds(self) -> list[Node]:
         return [self.feed]
+
+    def timed(self, row: Row) -> tuple[int, tuple[Any, ...]]:
+        """When a row happened, and its key."""
+        at, key = self.moment_of(0, row), self.key(row)
+        assert at is not None
+        self.keyed.setdefault(key, tuple(row[k] for k in self.keys))
+        return at, key
+
+    def result(self, key: tuple[Any, ...], start: int, end: int, rows: list[Row]) -> Row:
+        return {
+            **dict(zip(self.keys, self.keyed[key], strict=True)),
+            "window_start": start,
+            "window_end": end,
+            **{name: aggregate(*of, rows) for name, of in self.aggregates.items()},
+        }
+
+
+@dataclass
+class Window(OfWindows):
+    """Aggregates of windows (length, every, start)."""
+
+    kinds: list[tuple[int, int, int]] = field(default_factory=list)
+    update: bool = False
+    open: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
 
     def windows(self, at: int) -> set[tuple[int, int]]:
         found = set()
@@ -83,53 +104,28 @@ class Window(Operator):
     def run(self, rows: list[list[Row]]) -> list[Row]:
         touched: dict[tuple[Any, ...], None] = {}
         for row in rows[0]:
-            at = self.moment_of(0, row)
-            assert at is not None
-            key = self.key(row)
-            self.keyed.setdefault(key, tuple(row[k] for k in self.keys))
+            at, key = self.timed(row)
             for window in self.windows(at):
                 if window[1] > self.closed:
                     self.open.setdefault((key, window), []).append(row)
                     touched[key, window] = None
-        if self.update:
-            found = [self.result(*one) for one in touched]
-            for one in [one for one in self.open if one[1][1] <= self.until]:
-                del self.open[one]
-            return found
         over = [one for one in self.open if one[1][1] <= self.until]
-        found = [self.result(*one) for one in over]
+        shown = touched if self.update else over
+        found = [
+            self.result(key, start, end, self.open[key, (start, end)])
+            for key, (start, end) in shown
+        ]
         for one in over:
             del self.open[one]
         return found
 
-    def result(self, key: tuple[Any, ...], window: tuple[int, int]) -> Row:
-        rows = self.open[key, window]
-        return {
-            **dict(zip(self.keys, self.keyed[key], strict=True)),
-            "window_start": window[0],
-            "window_end": window[1],
-            **{name: aggregate(*of, rows) for name, of in self.aggregates.items()},
-        }
-
 
 @dataclass
-class Session(Operator):
+class Session(OfWindows):
     """Aggregates of sessions; ``open`` holds lists of (moment, row)."""
 
-    feed: Node = None  # type: ignore[assignment]  # given always
     gap: int = 1
-    aggregates: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     open: dict[tuple[Any, ...], list[list[tuple[int, Row]]]] = field(default_factory=dict)
-    keyed: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
-
-    time: str = "window_end"
-    is_end: bool = True
-
-    def __post_init__(self) -> None:
-        self.columns = [*self.keys, "window_start", "window_end", *self.aggregates]
-
-    def feeds(self) -> list[Node]:
-        return [self.feed]
 
     def is_late(self, at: int) -> bool:
         return at + self.gap <= self.closed
@@ -142,9 +138,7 @@ class Session(Operator):
 
     def run(self, rows: list[list[Row]]) -> list[Row]:
         for row in rows[0]:
-            at, key = self.moment_of(0, row), self.key(row)
-            assert at is not None
-            self.keyed.setdefault(key, tuple(row[k] for k in self.keys))
+            at, key = self.timed(row)
             near: list[Any] = []
             far: list[Any] = []
             for one in self.open.get(key, []):
@@ -157,13 +151,6 @@ class Session(Operator):
                 end = max(m for m, _ in one) + self.gap
                 if end <= self.until:
                     sessions.remove(one)
-                    of = [row for _, row in one]
-                    found.append(
-                        {
-                            **dict(zip(self.keys, self.keyed[key], strict=True)),
-                            "window_start": min(m for m, _ in one),
-                            "window_end": end,
-                            **{n: aggregate(*a, of) for n, a in self.aggregates.items()},
-                        }
-                    )
+                    start, of = min(m for m, _ in one), [row for _, row in one]
+                    found.append(self.result(key, start, end, of))
         return found
