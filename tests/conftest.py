@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from godwit.spark.class_archive import frugal_options
+
 # `pytest` alone, unlike `python -m pytest`, does not put the repository's root on the path.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -29,6 +31,11 @@ __all__ = ["postgres", "postgres_server", "spark"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in a shell's background: programs that tests start and interrupt would never hear of it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Also of what tests start as programs. Most JVMs here live for seconds.
+os.environ.setdefault(
+    "PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{frugal_options()}" pyspark-shell'
+)
 
 _ON_SPARK = ("tests/spark/", "tests/contract/test_on_spark.py")
 _PROGRAMS = (

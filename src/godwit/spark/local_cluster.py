@@ -25,9 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import pyspark
-
 from godwit.model.errors import ClusterError
+from godwit.spark.class_archive import frugal_options, spark_home
 from godwit.spark.processes import (
     arguments_of,
     children_of,
@@ -52,7 +51,6 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 _MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Successfully registered with master")
 _GRACE_S = 10.0
-_FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class LocalCluster:
@@ -307,8 +305,8 @@ class LocalCluster:
             "spark.shuffle.io.maxRetries": "1",
             "spark.shuffle.io.retryWait": "100ms",
             # The programs of a local cluster share few cores: spare these the best compiler.
-            "spark.driver.extraJavaOptions": _FRUGAL,
-            "spark.executor.extraJavaOptions": _FRUGAL,
+            "spark.driver.extraJavaOptions": frugal_options(),
+            "spark.executor.extraJavaOptions": frugal_options(),
             "spark.python.daemon.module": "godwit.spark.python_daemon",
             "spark.dynamicAllocation.enabled": "false",
             "spark.ui.enabled": "false",
@@ -403,13 +401,12 @@ def _daemon_settings(secret: str) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     return {
-        "SPARK_HOME": home,
+        "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": HOST,
         "SPARK_PUBLIC_DNS": HOST,
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": _FRUGAL,
+        "SPARK_DAEMON_JAVA_OPTS": frugal_options(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
