@@ -178,7 +178,7 @@ class Carrying:
         """Ask for the moves of one component; empty where it was overtaken."""
         asked = plan.asked
         weight = asked.problem.weight[asked.part(name)]
-        sizes = asked.problem.state_bytes[asked.part(name)]
+        sizes = asked.held_bytes[asked.part(name)]
         self._asked += 1
         migration = f"{_OWN}{self._asked}"
         try:

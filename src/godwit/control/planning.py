@@ -175,7 +175,7 @@ class Planning:
         return Planned(
             asked=asked,
             assignment=planned,
-            verdict=judge(problem, planned, terms, budget),
+            verdict=judge(problem, planned, terms, budget, held_bytes=asked.held_bytes),
             terms=terms,
             planner=settings.policy if self._homes is not None else settings.planner_name,
         )

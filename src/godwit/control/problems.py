@@ -12,6 +12,9 @@ so that the bottleneck (paper 2 §3) is found by comparing like with like.
 What is planned together is what runs at the same time: one *stage* (see `Topology`), since lanes
 wait for each other between two stages.  A planner that collocates key groups of neighbouring
 components, as ALBIC does, gets all stages at once, as in paper 2.
+
+State is what a move would carry: nothing, where a key group turns to an empty slot at its
+destination (instant migration, paper 3 §4.5).
 """
 
 from __future__ import annotations
@@ -86,6 +89,8 @@ class Question:
         Shape ``(m,)``: rows that reach each key group.
     link_bytes_per_s
         What a load of 1 on the network stands for.
+    held_bytes
+        Shape ``(m,)``: state of each key group, also of those that would move without it.
     """
 
     problem: Problem
@@ -93,6 +98,7 @@ class Question:
     first: Mapping[str, int]
     rows_per_s: FloatArray
     link_bytes_per_s: float
+    held_bytes: FloatArray
 
     def part(self, component: str) -> slice:
         """Where a component's key groups are."""
@@ -168,12 +174,18 @@ def question(
         resources["memory"] = (problem.state_bytes / means.memory_bytes, each)
     sizes = [len(part.in_bytes) for part in parts.values()]
     first = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(int).tolist()
+    turns = np.zeros(problem.num_key_groups, np.bool_)
+    for name, at in zip(parts, first, strict=True):
+        turns[[at + g for g in view.components[name].instant]] = True
+    # Both slots of a key group have to leave an executor that is to go.
+    turns &= ~problem.draining[problem.current]
     return Question(
         problem=replace(
             problem,
             resources=tuple(resources),
             load=np.stack([load for load, _ in resources.values()], axis=1),
             capacity=np.stack([capacity for _, capacity in resources.values()], axis=1),
+            state_bytes=np.where(turns, 0.0, problem.state_bytes),
             seconds_per_byte=seconds_per_byte,
             downstream=tuple(
                 (components.index(up), components.index(down))
@@ -185,6 +197,7 @@ def question(
         first=dict(zip(components, first, strict=True)),
         rows_per_s=np.concatenate([part.rows for part in parts.values()]) / period_s,
         link_bytes_per_s=means.link_bytes_per_s or 1.0,
+        held_bytes=problem.state_bytes,
     )
 
 

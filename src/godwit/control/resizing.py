@@ -299,7 +299,7 @@ def _cheapest(view: ProtocolView, planned: list[Planned]) -> list[str]:
     held = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
     for plan in planned:
         problem = plan.asked.problem
-        sizes = np.bincount(problem.current, problem.state_bytes, problem.num_executors)
+        sizes = np.bincount(problem.current, plan.asked.held_bytes, problem.num_executors)
         for name, size in zip(problem.executors, sizes.tolist(), strict=True):
             if name in held:
                 held[name] += size

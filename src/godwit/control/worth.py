@@ -5,6 +5,10 @@ noise the most even plan is another one every period.
 
 The rule: what a plan gains is the time by which the busiest executor, for which every epoch waits,
 is relieved over the *horizon*; what it costs is the time that the busiest link needs for the state.
+Where a key group migrates instantly no state moves; instead keys that get rows on both sides of the
+switch are held twice until their windows are over, and merged once more.  Of that no more is known
+than that it is at most all that the key group holds, sent to where windows are consolidated, which
+all executors share.
 Moves are made in the planner's order (most relief per byte from the most overloaded executor
 first), no further than the budget goes and than it takes to be even enough; and none is made unless
 the load distance is above its bound, the gain is above its cost, and the gain is more than noise.
@@ -14,7 +18,8 @@ even enough and stays so.
 Invariant: cutting a plan short never breaks it (every prefix of its moves is a legal plan), and
 moves off a draining executor need no gain.
 
-Source: paper 2 §4.3 (a budget for every adaptation period); Algorithm 1's "apply".
+Source: paper 2 §4.3 (a budget for every adaptation period); Algorithm 1's "apply"; paper 3 §4.5
+(instant migration, and the expansion of keys that it costs).
 """
 
 from __future__ import annotations
@@ -138,7 +143,14 @@ def distance(problem: Problem, assignment: IntArray) -> float:
     return metrics.load_distance(problem, assignment) / mean if mean > 0 else 0.0
 
 
-def judge(problem: Problem, planned: IntArray, terms: Terms, budget: Budget) -> Verdict:
+def judge(
+    problem: Problem,
+    planned: IntArray,
+    terms: Terms,
+    budget: Budget,
+    *,
+    held_bytes: FloatArray | None = None,
+) -> Verdict:
     """Say which of a plan's moves are made.
 
     Parameters
@@ -150,7 +162,11 @@ def judge(problem: Problem, planned: IntArray, terms: Terms, budget: Budget) -> 
     terms, budget
         When moving pays, and how much may move. Of a plan that exceeds the budget the first moves
         are made; the rest is planned anew next time.
+    held_bytes
+        Shape ``(m,)``: state of each key group, where it is more than what moves with it
+        (`Problem.state_bytes`); left out: all of it moves.
     """
+    expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
     order = move_order(
         problem.current,
         planned,
@@ -165,10 +181,10 @@ def judge(problem: Problem, planned: IntArray, terms: Terms, budget: Budget) -> 
     chosen = balancing if whole else _within(problem, balancing, budget)
     if not whole and not len(problem.traffic.rate):
         chosen = chosen[: _enough(problem, planned, chosen, terms)]
-    balanced = _verdict(problem, planned, chosen, terms)
+    balanced = _verdict(problem, planned, chosen, terms, expands)
     reason = _reason(problem, balanced, terms)
     if reason:
-        stays = _verdict(problem, planned, chosen[:0], terms)
+        stays = _verdict(problem, planned, chosen[:0], terms, expands)
         balanced = replace(stays, gain_s=balanced.gain_s, cost_s=balanced.cost_s, reason=reason)
     if not len(draining):
         return balanced
@@ -179,7 +195,7 @@ def judge(problem: Problem, planned: IntArray, terms: Terms, budget: Budget) -> 
         emptied = draining[:1]
     if not len(emptied):
         return balanced
-    return _verdict(problem, planned, np.concatenate([balanced.order, emptied]), terms)
+    return _verdict(problem, planned, np.concatenate([balanced.order, emptied]), terms, expands)
 
 
 def _within(problem: Problem, order: IntArray, budget: Budget) -> IntArray:
@@ -216,11 +232,14 @@ def _enough(problem: Problem, planned: IntArray, order: IntArray, terms: Terms) 
     return len(order)
 
 
-def _verdict(problem: Problem, planned: IntArray, order: IntArray, terms: Terms) -> Verdict:
+def _verdict(
+    problem: Problem, planned: IntArray, order: IntArray, terms: Terms, expands: FloatArray
+) -> Verdict:
     after = problem.current.copy()
     after[order] = planned[order]
     relief = _busiest(problem, problem.current) - _busiest(problem, after)
     spared = _crossing(problem, problem.current) - _crossing(problem, after)
+    merged_bytes = float(expands[order].sum()) / problem.num_executors
     return Verdict(
         assignment=after,
         order=order,
@@ -228,7 +247,7 @@ def _verdict(problem: Problem, planned: IntArray, order: IntArray, terms: Terms)
         distance_after=distance(problem, after),
         relief=relief,
         gain_s=(relief + spared * terms.seconds_per_byte) * terms.horizon_s,
-        cost_s=_busiest_link(problem, after) * terms.seconds_per_byte,
+        cost_s=(_busiest_link(problem, after) + merged_bytes) * terms.seconds_per_byte,
         moved_bytes=metrics.moved_bytes(problem, after),
     )
 

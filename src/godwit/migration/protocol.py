@@ -25,7 +25,7 @@ from godwit.migration.order import order_moves
 from godwit.migration.placement import change_lanes, check_target
 from godwit.migration.regrouping import merged
 from godwit.migration.situation import RunningEpoch, Situation
-from godwit.migration.slots import pair_of, taken_by, turn
+from godwit.migration.slots import may_turn, pair_of, taken_by, turn
 from godwit.migration.strategy import Policy
 from godwit.migration.views import EpochPlan, ProtocolView
 from godwit.model.errors import MigrationError
@@ -138,7 +138,11 @@ class MigrationProtocol:
             holds=self._holds,
             components=MappingProxyType(
                 {
-                    n: replace(c.view(), takes=taken_by(c, run)[0])
+                    n: replace(
+                        c.view(),
+                        takes=taken_by(c, run)[0],
+                        instant=may_turn(c, self._components, run),
+                    )
                     for n, c in self._components.items()
                 }
             ),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from godwit.migration.component import TrackedComponent
     from godwit.migration.situation import Situation
 
-__all__ = ["SlotPair", "pair_of", "taken_by", "turn"]
+__all__ = ["SlotPair", "may_turn", "pair_of", "taken_by", "turn"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +85,38 @@ def taken_by(
     return takes, takes & pair.smooth
 
 
+def _other_slots(
+    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: Situation
+) -> tuple[SlotPair, int, TrackedComponent] | None:
+    """Find whose slots a component is, which, and the component of the other ones."""
+    found = pair_of(run, component.name)
+    if found is None:
+        return None
+    pair, slot = found
+    states = (pair.states[1 - slot],)
+    other = next((c for c in components.values() if run.copies.states(c.name) == states), None)
+    return None if other is None else (pair, slot, other)
+
+
+def may_turn(
+    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: Situation
+) -> frozenset[int]:
+    """Key groups that would migrate without their state now."""
+    found = _other_slots(component, components, run)
+    if found is None:
+        return frozenset()
+    pair, slot, other = found
+    busy = other.suspended.keys() | other.transfers.keys() | other.waiting
+    if other.migration is not None:
+        busy |= other.migration.moves.keys()
+    size, executor = component.assignment.num_key_groups, component.assignment.executor
+    return frozenset(
+        g
+        for g in pair.empty[1 - slot] - busy
+        if g < size and pair.is_active(slot, g) and executor(g) not in run.draining
+    )
+
+
 def turn(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: Situation
 ) -> None:
@@ -93,23 +125,12 @@ def turn(
     if migration is None or not migration.strategy.turns or migration.turned:
         return
     migration.turned = True
-    found = pair_of(run, component.name)
-    other = None
-    if found is not None:
-        pair, slot = found
-        states = (pair.states[1 - slot],)
-        other = next((c for c in components.values() if run.copies.states(c.name) == states), None)
-    if found is None or other is None:
+    found = _other_slots(component, components, run)
+    if found is None:
         return  # regrouped since it was asked for: it migrates live
-    busy = other.suspended.keys() | other.transfers.keys() | other.waiting
-    if other.migration is not None:
-        busy |= other.migration.moves.keys()
-    places = {
-        g: move.destination
-        for g, move in migration.moves.items()
-        if pair.is_active(slot, g) and g in pair.empty[1 - slot] and g not in busy
-        if component.assignment.executor(g) not in run.draining
-    }
+    pair, slot, other = found
+    turning = may_turn(component, components, run)
+    places = {g: move.destination for g, move in migration.moves.items() if g in turning}
     if not places:
         return
     for g, destination in places.items():

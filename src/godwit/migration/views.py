@@ -97,6 +97,8 @@ class ComponentView:
         Whether that migration has moved everything, and waits for an epoch under its assignment.
     takes
         As of `EpochPlan`.
+    instant
+        Key groups that would migrate without their state now, since their other slot is empty.
     """
 
     assignment: Assignment
@@ -109,6 +111,7 @@ class ComponentView:
     strategy: Strategy | None
     settling: bool
     takes: frozenset[int] | None = None
+    instant: frozenset[int] = frozenset()
 
     @property
     def default_strategy(self) -> Strategy:

@@ -105,6 +105,17 @@ def test_what_cannot_turn_migrates_live(why: str) -> None:
     assert run.view.components["w"].migration == "m" or run.ended("m") is not None
 
 
+def test_others_see_which_key_groups_would_migrate_without_their_state() -> None:
+    run, _ = conductor(second={0, 1, 2})
+    seen = run.view.components
+    assert seen["w"].instant == {0, 1, 2}
+    assert seen["w_second"].instant == seen["sums"].instant == set()
+    run.drain("a")
+    assert run.view.components["w"].instant == {
+        g for g in (0, 1, 2) if seen["w"].assignment.executor(g) != "a"
+    }
+
+
 @pytest.mark.parametrize("strategy", [Strategy.INSTANT, Strategy.SMOOTH])
 def test_components_without_slots_refuse(strategy: Strategy) -> None:
     run, _ = conductor()
