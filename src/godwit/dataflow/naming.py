@@ -129,7 +129,7 @@ def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> Non
     """
     if name in taken:
         raise InvalidFlowError(
-            f"Flow {flow!r} has a {kind} named {name!r} already.",
+            f"The name {name!r} is taken by another {kind} of flow {flow!r}.",
             remedy=f"Give one of the two another name; the {kind}s are {listing(taken)}.",
             flow=flow,
             name=name,

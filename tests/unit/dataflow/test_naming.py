@@ -50,7 +50,7 @@ def test_other_names_are_refused_and_the_message_says_what_would_do(
 
 
 def test_a_second_thing_of_one_name_is_refused() -> None:
-    with pytest.raises(InvalidFlowError, match=r"Flow 'f' has a sink named 'a' already.*another"):
+    with pytest.raises(InvalidFlowError, match=r"'a' is taken by another sink of flow 'f'"):
         check_unique("sink", "a", ["a", "b"], "f")
     check_unique("sink", "c", ["a", "b"], "f")
 

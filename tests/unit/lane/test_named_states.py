@@ -58,6 +58,22 @@ def test_a_state_that_no_function_touches_is_neither_looked_up_nor_written(tmp_p
     assert not run.record.segments  # looking writes nothing
 
 
+def test_lists_compare_and_maps_end_as_those_of_python_do(tmp_path: Path) -> None:
+    def body(_key: Any, _rows: Any, given: Any) -> None:
+        given.many.extend([1, 2])
+        assert given.many == [1, 2]
+        assert given.many != [1]
+        given.by_item.update({"x": 1, "y": 2, "z": 3})
+        assert list(reversed(given.by_item)) == ["z", "y", "x"]
+        assert given.by_item.popitem() == ("z", 3)
+        given.by_item.clear()
+        with pytest.raises(KeyError, match="empty"):
+            given.by_item.popitem()
+
+    states = {"many": ListState(int), "by_item": MapState(str, int)}
+    running(tmp_path, body, states).epoch([("a", "", "", 0)])
+
+
 def test_a_large_map_costs_what_is_touched_of_it(tmp_path: Path) -> None:
     run = StatesRun(tmp_path, states={"per_item": MapState(str, int)}, function=fill_or_bump)
     run.epoch([("a", "fill", "", 10_000)])

@@ -142,3 +142,14 @@ def test_windows_of_aggregates_that_mind_the_order_of_rows_share_panes() -> None
     flow.sink("out", stream, FakeSink())
     with pytest.raises(InvalidFlowError, match="depends on the order of rows"):
         flow.compile(resolver(flow))
+
+
+@pytest.mark.parametrize("name", ["zones_second", "zones_windows"])
+def test_no_operator_can_have_the_name_of_a_part(name: str) -> None:
+    flow = LogicalFlow("flow")
+    frame: Any = FakeDataFrame(ROWS)
+    keyed = flow.source("rows", frame, event_time="ts").key_by("k")
+    flow.sink("out", build(keyed), FakeSink())
+    flow.sink("other", keyed.compute(name=name, n=gw.count()), FakeSink())
+    with pytest.raises(InvalidFlowError, match=f"'{name}'.*the name of a part of 'zones'"):
+        flow.compile(resolver(flow))

@@ -185,6 +185,14 @@ class ListOfKey(Sequence[T]):
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         return self._all()[index]
 
+    def __eq__(self, other: object) -> bool:
+        """Whether it has the elements of another list."""
+        if isinstance(other, list | ListOfKey):
+            return self._all() == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list, which may change
+
     def __repr__(self) -> str:
         return f"ListOfKey({self._all()!r})"
 
@@ -225,6 +233,16 @@ class MapOfKey(MutableMapping[K, V]):
     def __len__(self) -> int:
         self._insist()
         return len(self._cells.items(self._group))
+
+    def __reversed__(self) -> Iterator[K]:
+        self._insist()
+        yield from reversed(self._cells.items(self._group))
+
+    def popitem(self) -> tuple[K, V]:
+        """Remove the item that was added last, and give it."""
+        for item in reversed(self):
+            return item, self.pop(item)
+        raise KeyError("popitem(): the map is empty")
 
     def clear(self) -> None:
         """Forget all items."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 from godwit.dataflow.arrays import values_of
 from godwit.dataflow.compiled import CompiledFlow, Component, UpstreamInput
 from godwit.dataflow.groups import group_rows
-from godwit.dataflow.naming import RESERVED_PREFIX, check_unique
+from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.settling import Settled, SettlingOperator
 from godwit.dataflow.windows.closing import of_closing_windows
 from godwit.dataflow.windows.compute import WindowedCompute
@@ -35,6 +35,7 @@ from godwit.dataflow.windows.description import windows_of
 from godwit.dataflow.windows.grid import BEGINNING
 from godwit.dataflow.windows.moments import Arrivals, RowTime
 from godwit.dataflow.windows.operator import PANE, Arranged, Closed, Entries
+from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -223,8 +224,14 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
         slots = [ComputePart(whole, slot) for slot in range(2)]
         consolidate = ConsolidatePart(parts[whole.name], whole)
         for part in (*slots, consolidate):
-            if part.name != whole.name:
-                check_unique("operator", part.name, names, flow.name)
+            if part.name != whole.name and part.name in names:
+                raise InvalidFlowError(
+                    f"Operator {part.name!r} of flow {flow.name!r} has the name of a part of "
+                    f"{whole.name!r}, whose windows are consolidated apart.",
+                    remedy="Give one of the two another name.",
+                    flow=flow.name,
+                    operator=part.name,
+                )
             components.append(Component(name=part.name, operators=(part,), level=1))
         fed = [at for at, given in enumerate(inputs) if given.operator == whole.name]
         for at in fed:
