@@ -49,6 +49,7 @@ from godwit.dataflow.windowed_stream import WindowedStream
 from godwit.dataflow.windows.calls import Window
 from godwit.dataflow.windows.spec import hopping, session, tumbling
 from godwit.epoch.fusing import Fusion
+from godwit.epoch.splitting import Splitting
 from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 from godwit.model import errors, events
 from godwit.model.assignment import Assignment, Move, even_assignment
@@ -86,6 +87,7 @@ __all__ = [
     "Move",
     "Policy",
     "Query",
+    "Splitting",
     "State",
     "States",
     "Strategy",

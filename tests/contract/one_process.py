@@ -377,7 +377,7 @@ class OneProcess:
         misfortune: str | None,
         loses: str | None,
     ) -> tuple[CommitRecord, list[LaneReport]] | None:
-        plans = self._begin(epoch)
+        plans = self._plans = self._begin(epoch)
         self._go_under(self.conductor.plan)
         instruction = self._instructor.epoch(
             epoch,
@@ -498,7 +498,7 @@ class OneProcess:
         plan = plan_regrouping(
             self.flow.under(self.conductor.plan),
             components,
-            assignments={name: c.assignment for name, c in self.view.components.items()},
+            components=self.view.components,
             state_bytes=lambda states: dict(
                 enumerate(state_bytes(states, self.log.chains).tolist())
             ),

@@ -108,8 +108,12 @@ class _Compilation:
                 name: time for name, time in self.flow.event_times.items() if name in self.timed
             },
         )
-        nodes = self.flow.operators
-        return in_two(whole, [n.name for n in nodes if isinstance(n, WindowedNode) and n.apart])
+        windowed = [node for node in self.flow.operators if isinstance(node, WindowedNode)]
+        return in_two(
+            whole,
+            apart=[node.name for node in windowed if node.consolidate == "apart"],
+            measured=[node.name for node in windowed if node.consolidate == "measured"],
+        )
 
     def timed_input(self, given: Input) -> Input:
         """Add the column of event time, where an operator behind the source counts on it."""

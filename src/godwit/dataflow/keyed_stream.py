@@ -177,7 +177,7 @@ class KeyedStream:
         output: Literal["append", "update"] = "append",
         late: Any = None,
         share: Literal["measured", "always", "never"] = "measured",
-        consolidate: Literal["together", "apart"] = "together",
+        consolidate: Literal["together", "apart", "measured"] = "together",
         name: str | None = None,
         formerly: str | None = None,
     ) -> WindowedStream:
@@ -202,7 +202,9 @@ class KeyedStream:
             (``"never"``), or either, as costs come out while the query runs.
         consolidate
             ``"together"``: one operator keeps panes and merges them into windows. ``"apart"``: it
-            is two, of two components, between which there is an exchange. Only for `compute`.
+            is two, of two components, between which there is an exchange. ``"measured"``: it is
+            two, which begin in one component and part, and come together again, as costs come out
+            while the query runs (``splitting=`` of ``flow.start``). Only for `compute`.
         name, formerly
             As of `compute`; they stand here so that results may have any name.
 

@@ -163,8 +163,9 @@ class WindowedNode:
         Sink of the rows that are left out, if any.
     share
         Whether windows that overlap share panes; ``None``: as measured costs say.
-    apart
-        Whether partials are consolidated by an operator of its own.
+    consolidate
+        Whether partials are consolidated by an operator of its own: in a component of its own
+        (``"apart"``), or in whichever costs less (``"measured"``).
     aggregates
         Name of the result → aggregate; empty where there is a function.
     function, output
@@ -184,7 +185,7 @@ class WindowedNode:
     function: Callable[..., Any] | None = None
     output: pa.Schema | None = None
     share: bool | None = None
-    apart: bool = False
+    consolidate: Literal["together", "apart", "measured"] = "together"
     formerly: str = ""
     named: bool = True
 

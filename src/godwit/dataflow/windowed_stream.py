@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["WindowedStream"]
 
 _SHARES: Final[dict[str, bool | None]] = {"measured": None, "always": True, "never": False}
+_CONSOLIDATES: Final = ("together", "apart", "measured")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -50,7 +51,7 @@ class WindowedStream:
     update: bool
     late: Any
     share: bool | None
-    apart: bool
+    consolidate: Literal["together", "apart", "measured"]
     name: str | None
     formerly: str | None
 
@@ -64,7 +65,7 @@ class WindowedStream:
         output: Literal["append", "update"],
         late: Any,
         share: Literal["measured", "always", "never"],
-        consolidate: Literal["together", "apart"],
+        consolidate: Literal["together", "apart", "measured"],
         name: str | None,
         formerly: str | None,
     ) -> WindowedStream:
@@ -112,16 +113,16 @@ class WindowedStream:
                 f"{where} has share='never' and output='update'.",
                 remedy="Windows that come out as they grow are made of panes; leave share= out.",
             )
-        if consolidate not in ("together", "apart"):
+        if not is_one_of(consolidate, _CONSOLIDATES):
             raise InvalidFlowError(
                 f"{where} has consolidate={consolidate!r}.",
-                remedy=f"{did_you_mean(str(consolidate), ['together', 'apart'])}Give 'together' "
-                "(one operator) or 'apart' (two, of which the first can be migrated without "
-                "moving state).",
+                remedy=f"{did_you_mean(str(consolidate), _CONSOLIDATES)}Give 'together' (one "
+                "operator), 'apart' (two, of which the first can be migrated without moving "
+                "state) or 'measured' (two, in one component or apart as costs say).",
             )
-        if consolidate == "apart" and (sessions or output == "update"):
+        if consolidate != "together" and (sessions or output == "update"):
             raise InvalidFlowError(
-                f"{where} has consolidate='apart' and "
+                f"{where} has consolidate={consolidate!r} and "
                 + ("a session." if sessions else "output='update'."),
                 remedy="Only windows of fixed lengths that come out once, when they are over, are "
                 "made of partial states; leave consolidate= out.",
@@ -140,7 +141,7 @@ class WindowedStream:
             update=output == "update",
             late=late,
             share=_SHARES[share],
-            apart=consolidate == "apart",
+            consolidate=consolidate,
             name=name,
             formerly=formerly,
         )
@@ -212,9 +213,9 @@ class WindowedStream:
                 remedy="A function is called when its window is over: leave output= of window out.",
                 operator=name,
             )
-        if self.apart:
+        if self.consolidate != "together":
             raise InvalidFlowError(
-                f"Operator {name!r} has a function, and consolidate='apart'.",
+                f"Operator {name!r} has a function, and consolidate={self.consolidate!r}.",
                 remedy="A function needs all rows of its window, and nothing says how to merge "
                 "what it would make of some: leave consolidate= of window out.",
                 operator=name,
@@ -240,7 +241,7 @@ class WindowedStream:
                 update=self.update,
                 late=self.late,
                 share=self.share,
-                apart=self.apart,
+                consolidate=self.consolidate,
                 formerly=self.formerly or "",
                 named=self.name is not None,
                 **values,

@@ -8,12 +8,15 @@ put together or apart is left alone; a decision stands only when several in a ro
 threshold for parting is below the one for fusing, so that a stream that is steady is decided upon
 once.
 
+One of the deciders of `godwit.epoch.deciding`.
+
 Source: fusion by traffic and by common partition attributes, Madsen et al. (Enorm) §4.4.1,
 Algorithm 1 (`godwit.planning.components.fusion`); deciding at run time is its §8.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from godwit.dataflow.grouping import rows_stay
+from godwit.epoch.deciding import Verdict, Wanted
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
 from godwit.planning.components.fusion import FusionProblem, plan_fusion
@@ -29,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from godwit.dataflow.compiled import CompiledFlow, UpstreamInput
-    from godwit.migration import EpochOutcome
+    from godwit.epoch.deciding import EpochSeen
 
-__all__ = ["Fusing", "Fusion", "Wanted", "by_attributes"]
+__all__ = ["Fusing", "Fusion", "by_attributes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,25 +95,6 @@ class Fusion:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Components that are to be made anew.
-
-    Attributes
-    ----------
-    components
-        Component → its operators.
-    reason
-        Why, with the numbers.
-    saved_bytes
-        Bytes an epoch that would not be sent any more.
-    """
-
-    components: Mapping[str, tuple[str, ...]]
-    reason: str
-    saved_bytes: float
-
-
 class Fusing:
     """Watches what operators send each other, and says when others should share a component.
 
@@ -139,18 +124,14 @@ class Fusing:
         self._left_alone.update(operators)
         self._agreed = 0
 
-    def observe(self, outcome: EpochOutcome, flow: CompiledFlow) -> Wanted | None:
-        """Take the outcome of an epoch; return what is to change, if it is time to say so.
+    def settled(self, wanted: Wanted) -> None:
+        """See `Decider.settled`: what was said is not said again anyway."""
 
-        Parameters
-        ----------
-        outcome
-            Of an epoch.
-        flow
-            The flow under the plan that the epoch ran under.
-        """
+    def observe(self, seen: EpochSeen) -> Verdict:
+        """Take an epoch; say what is to change, if it is time to say so."""
+        outcome = seen.outcome
         if outcome.batch is None:
-            return None
+            return Verdict()
         self._epochs += 1
         self._total += outcome.rows_in
         for (sender, receiver), (rows, size) in outcome.streams.items():
@@ -158,12 +139,12 @@ class Fusing:
             self._bytes[sender, receiver] += size
             self._total += rows
         if self._epochs < self._settings.epochs:
-            return None
-        wanted = self._decide(flow)
+            return Verdict()
+        wanted = self._decide(seen.flow)
         self._rows.clear()
         self._bytes.clear()
         self._total = self._epochs = 0
-        return wanted
+        return Verdict(wanted=wanted)
 
     def _decide(self, flow: CompiledFlow) -> Wanted | None:
         alone = self._left_alone | _together_for_other_reasons(flow, self._streams)
@@ -196,10 +177,11 @@ class Fusing:
             if any(set(edge) <= set(group) for group in changed) and edge not in fused
         }
         parting = {edge for edge in fused if not any(set(edge) <= set(group) for group in groups)}
+        saved_bytes = sum(self._bytes[edge] for edge in crossing) / self._settings.epochs
         return Wanted(
             components={_name_of(group): group for group in changed},
             reason=_reason(shares, sorted(crossing), sorted(parting)),
-            saved_bytes=sum(self._bytes[edge] for edge in crossing) / self._settings.epochs,
+            worth_bytes=self._settings.payback_epochs * saved_bytes if saved_bytes else math.inf,
         )
 
 
@@ -215,7 +197,9 @@ def by_attributes(
     left_alone
         Operators that stay as they are.
     """
-    streams = [s for s in rows_stay(flow) if not {s.upstream, s.operator} & set(left_alone)]
+    every = rows_stay(flow)
+    alone = set(left_alone) | _together_for_other_reasons(flow, every)
+    streams = [s for s in every if not {s.upstream, s.operator} & alone]
     groups = _fused(flow, streams, {(s.upstream, s.operator): 1.0 for s in streams})
     return {_name_of(group): group for group in groups if len(group) > 1}
 

@@ -236,6 +236,7 @@ def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, C
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     sums: dict[str, npt.NDArray[np.float64]] = {}
     crossed: dict[str, int] = {}
+    spent: dict[str, float] = {}
     pairs: dict[str, dict[str, list[KeyGroupPairs]]] = {}
     for report in reports:
         for sent in report.sent:
@@ -243,6 +244,7 @@ def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, C
             both = sums.setdefault(name, np.zeros((2, flow.num_key_groups)))
             both[:, sent.key_groups] += (sent.rows, sent.size_bytes)
             crossed[name] = crossed.get(name, 0) + sent.crossed_bytes
+            spent[name] = spent.get(name, 0.0) + sent.cpu_ms
             upstream = of_operator[sent.sender]
             pairs.setdefault(name, {}).setdefault(upstream, []).append(sent.pairs)
     traffic = {}
@@ -253,6 +255,7 @@ def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, C
             rows=tuple(rows[key_groups].astype(np.int64).tolist()),
             size_bytes=tuple(np.rint(size_bytes[key_groups]).astype(np.int64).tolist()),
             crossed_bytes=crossed[name],
+            cpu_ms=spent[name],
             pairs={up: KeyGroupPairs.total(parts) for up, parts in pairs[name].items()},
         )
     return traffic

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from godwit.dataflow.compiled import CompiledFlow
-    from godwit.migration.regrouping_stages import RegroupingStage
-    from godwit.model.assignment import Assignment
+    from godwit.migration.regrouping_stages import RegroupingStage, Standing
     from godwit.state.physical_plan import PhysicalPlan
     from godwit.state.records import StateId
 
@@ -100,7 +99,7 @@ def plan_regrouping(
     flow: CompiledFlow,
     given: Mapping[str, Iterable[str]],
     *,
-    assignments: Mapping[str, Assignment],
+    components: Mapping[str, Standing],
     state_bytes: Callable[[tuple[StateId, ...]], Mapping[int, int]],
 ) -> RegroupingPlan:
     """Say what it takes to regroup components of a running flow.
@@ -111,8 +110,8 @@ def plan_regrouping(
         The flow under the plan that it runs under.
     given
         Component → its operators (see `regrouped`).
-    assignments
-        Component → its assignment.
+    components
+        Component → how it stands.
     state_bytes
         States → key group → bytes.
 
@@ -136,7 +135,7 @@ def plan_regrouping(
             key_groups=tuple(sorted(move.key_group for move in moves)),
             state_bytes=sum(of[name].get(move.key_group, 0) for move in moves),
         )
-        for name, moves in moves_to_come(stages, assignments).items()
+        for name, moves in moves_to_come(stages, components).items()
     ]
     return RegroupingPlan(
         before=flow.physical_plan,

@@ -242,8 +242,18 @@ def carried_on(
         if operators:
             name = renamed.get(component.name, component.name)
             carried.append(ComponentPlan(name=name, operators=operators))
-    known = {name for component in carried for name in component.operators}
-    new = [c for c in given.components if not known.intersection(c.operators)]
+    home = {name: at for at, component in enumerate(carried) for name in component.operators}
+    new = []
+    for component in given.components:
+        unknown = tuple(name for name in component.operators if name not in home)
+        beside = [home[name] for name in component.operators if name in home]
+        if not beside:
+            new.append(component)
+        elif unknown:  # part of an operator that is one of several now
+            at = beside[0]
+            carried[at] = ComponentPlan(
+                name=carried[at].name, operators=(*carried[at].operators, *unknown)
+            )
     if {c.name for c in carried} & {c.name for c in new} or len({c.name for c in carried}) < len(
         carried
     ):

@@ -292,14 +292,16 @@ class _Lane:
                 )
                 continue
             tally = Tally(self.flow.num_key_groups)
-            yield from ship(shipment, columns, origin, tally, given=given.number)
+            cpu_ms = yield from _metered(ship(shipment, columns, origin, tally, given=given.number))
             receiver = self.flow.operators[index].operator
             own = self.instruction.operators[member.index].places == self.place
             pairs = pairs_sent(member.operator, given.key_columns, sent, own)
-            self._sent(member.operator.name, receiver.name, tally, pairs)
+            self._sent(member.operator.name, receiver.name, tally, pairs, cpu_ms)
         self._took("pass_on", started)
 
-    def _sent(self, sender: str, operator: str, tally: Tally, pairs: KeyGroupPairs) -> None:
+    def _sent(
+        self, sender: str, operator: str, tally: Tally, pairs: KeyGroupPairs, cpu_ms: float
+    ) -> None:
         """Report what went to another operator, and how much of it to other executors."""
         key_groups = np.flatnonzero(tally.rows)
         places, here = self.instruction.places, self.instruction.places[self.place].executor
@@ -308,6 +310,7 @@ class _Lane:
                 sender=sender,
                 operator=operator,
                 pairs=pairs,
+                cpu_ms=cpu_ms,
                 key_groups=key_groups.tolist(),
                 rows=tally.rows[key_groups].tolist(),
                 size_bytes=tally.size_bytes[key_groups].tolist(),
@@ -334,6 +337,18 @@ class _Lane:
     def _took(self, phase: str, since: float) -> None:
         spent = (time.perf_counter() - since) * 1e3
         self.report.took_ms[phase] = self.report.took_ms.get(phase, 0.0) + spent
+
+
+def _metered(blobs: Iterator[Blob]) -> Generator[Blob, None, float]:
+    """Yield payloads; return the CPU time that making them took, in milliseconds."""
+    spent = 0.0
+    while True:
+        cpu = time.process_time()
+        blob = next(blobs, None)
+        spent += time.process_time() - cpu
+        if blob is None:
+            return spent * 1e3
+        yield blob
 
 
 _stores: dict[Path, LocalStore] = {}

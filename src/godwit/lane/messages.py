@@ -252,6 +252,8 @@ class SentLoad:
         Bytes sent to lanes of other executors than the sender's.
     pairs
         Rows, before any were combined, by key group of the one and of the other operator.
+    cpu_ms
+        CPU time for parting and serialising them.
     """
 
     sender: str
@@ -261,6 +263,7 @@ class SentLoad:
     size_bytes: list[float]
     crossed_bytes: int
     pairs: KeyGroupPairs
+    cpu_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

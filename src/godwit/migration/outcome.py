@@ -72,6 +72,8 @@ class ComponentTraffic:
         Rows (or partial states) sent to each, and their share of the bytes.
     crossed_bytes
         Bytes that went to another executor than the sender's.
+    cpu_ms
+        CPU time that operators upstream spent on parting and serialising them.
     pairs
         Component upstream → rows from its key groups to those of this one, before any were
         combined, as far as they say anything (`godwit.model.pairs`).
@@ -81,6 +83,7 @@ class ComponentTraffic:
     rows: tuple[int, ...]
     size_bytes: tuple[int, ...]
     crossed_bytes: int
+    cpu_ms: float = 0.0
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
 
 

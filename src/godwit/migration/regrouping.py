@@ -27,6 +27,7 @@ import numpy as np
 
 from godwit.migration.component import TrackedComponent
 from godwit.migration.inputs import MigrationRequested
+from godwit.migration.regrouping_stages import common_places
 from godwit.migration.strategy import Bounds, Strategy
 from godwit.model.errors import MigrationError
 
@@ -125,20 +126,23 @@ class OngoingRegrouping:
         MigrationError
             If that was tried often enough.
         """
-        for first, *others in self.stage.parts.values():
-            anchor = view.components[first]
-            if anchor.migration is not None or anchor.suspended:
-                continue  # its places are about to change
-            for name in others:
+        for parts in self.stage.parts.values():
+            if len(parts) == 1:
+                continue
+            standing = [view.components[name] for name in parts]
+            if any(c.migration or c.suspended for c in standing if c is standing[0] or c.takes):
+                continue  # where they are to go is about to change
+            goal = common_places(parts, view.components)
+            for name in parts:
                 component = view.components[name]
                 if component.migration is not None or component.suspended:
                     continue
-                if same_places(component.assignment, anchor.assignment):
+                if same_places(component.assignment, goal):
                     continue
                 self.tries[name] += 1
                 if self.tries[name] > _TRIES:
                     raise MigrationError(
-                        f"Key groups of {name!r} do not come to those of {first!r}: "
+                        f"Key groups of {name!r} do not come to those of {parts[0]!r}: "
                         f"{_TRIES} migrations left some behind.",
                         remedy="Look at the events: warming may fail.",
                         component=name,
@@ -146,7 +150,7 @@ class OngoingRegrouping:
                 return MigrationRequested(
                     id=f"{self.request.id}-{name}-{self.tries[name]}",
                     component=name,
-                    target=anchor.assignment,
+                    target=goal,
                     strategy=Strategy.LIVE,
                     bounds=self.request.bounds,
                     state_bytes=self.stage.state_bytes.get(name, {}),

@@ -65,8 +65,7 @@ class Regroupings:
         if not ongoing.stages:
             self.ended[request.id] = ongoing.end()
             return
-        places = {n: c.assignment for n, c in self._conductor.view.components.items()}
-        moves = moves_to_come(request.stages, places)
+        moves = moves_to_come(request.stages, self._conductor.view.components)
         sizes = {name: of for stage in request.stages for name, of in stage.state_bytes.items()}
         self._conductor.announce(
             events.RegroupingStarted,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from godwit.control.settings import Control
     from godwit.epoch.fusing import Fusion
+    from godwit.epoch.splitting import Splitting
     from godwit.model.assignment import Assignment
     from godwit.spark.query import Query
 
@@ -123,6 +124,7 @@ class Flow(LogicalFlow):
         close_at_end: bool = True,
         components: Mapping[str, Sequence[str]] | None = None,
         fusion: Fusion | None = None,
+        splitting: Splitting | None = None,
     ) -> Query:
         """Start the flow.
 
@@ -190,6 +192,9 @@ class Flow(LogicalFlow):
             Lets operators in a row that send each other many rows come to share a component while
             the stream runs, and part again, as in ``gw.Fusion()``; operators that are named in
             `components`, or by ``query.regroup``, are left alone. By default nobody but you does.
+        splitting
+            How it is decided where windows with ``consolidate="measured"`` are consolidated, as in
+            ``gw.Splitting(max_latency="500 milliseconds")``; by default as that is by itself.
 
         Returns
         -------
@@ -226,6 +231,7 @@ class Flow(LogicalFlow):
             close_at_end=close_at_end,
             components=checked_components({} if components is None else components),
             fusion=fusion,
+            splitting=splitting,
             name=name,
             metrics_port=metrics_port,
             metrics_host=metrics_host,

@@ -7,21 +7,23 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from godwit.epoch.event_time import EventTimes
+from godwit.epoch.form_meter import ExchangeCosts
 from godwit.epoch.fusing import Fusing, by_attributes
 from godwit.epoch.instructor import Instructor
+from godwit.epoch.splitting import SplitOrCombine, splitting_of
 from godwit.epoch.takeover import remembered_load, run_started, take_up
 from godwit.lane.lane import lane_flow
 from godwit.migration import Conductor
 from godwit.model import events
 from godwit.spark.conducting import Conducting, SparkPorts
 from godwit.spark.controlling import Controlling, past_decisions
+from godwit.spark.deciding import Deciding
 from godwit.spark.errands import Errands
 from godwit.spark.executor_pool import SparkExecutorPool
 from godwit.spark.executor_watch import ExecutorWatch
 from godwit.spark.executors import insist_on_placement, wait_for
 from godwit.spark.feeds import arrow_schema, feeds_of
 from godwit.spark.few_rows import FewRows
-from godwit.spark.fusing import MeasuredFusion
 from godwit.spark.lost_executors import LostExecutors
 from godwit.spark.micro_batches import MicroBatches
 from godwit.spark.outputs import (
@@ -43,12 +45,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.compiled import CompiledFlow
+    from godwit.epoch.deciding import Decider
     from godwit.spark.dispatcher import EventDispatcher
     from godwit.spark.gate import EpochGate
     from godwit.spark.options import Options
 
 __all__ = ["open_run"]
 
+_EXCHANGE = ExchangeCosts(byte_ms=15 / 2**20, lane_ms=15.0)
+"""As Spark adds them to what lanes measure (docs/decisions/0043)."""
 _REMEMBERED = 500
 """Entries of the journal among which the last loads are looked for."""
 
@@ -163,12 +168,6 @@ def open_run(
                 state_bytes=started.state_bytes,
                 past=past,
             )
-        fusion = None
-        if options.fusion is not None and options.fusion.by == "traffic":
-            named = [name for of in options.components.values() for name in of]
-            fusion = MeasuredFusion(
-                Fusing(flow, options.fusion, named), options.fusion, conducting=conducting, log=log
-            )
         undo.pop_all()  # from here on nothing can fail, and the run closes it all
         return Run(
             flow,
@@ -189,7 +188,7 @@ def open_run(
             batches=MicroBatches(storage),
             note=dispatcher.note,
             controlling=controlling,
-            fusion=fusion,
+            deciding=Deciding(_deciders(flow, options), conducting=conducting, log=log),
             program=program,
             counting=frozenset(
                 (name, given.number)
@@ -208,6 +207,18 @@ def _taking(flow: CompiledFlow, operator: str) -> tuple[str, ...]:
     """Operators among which the rows for one are divided."""
     others = (name for given in flow.inputs_of(operator) for name in given.others)
     return tuple(dict.fromkeys((operator, *others)))
+
+
+def _deciders(flow: CompiledFlow, options: Options) -> list[Decider]:
+    """Whoever decides which operators share a component, while the flow runs."""
+    named = [name for of in options.components.values() for name in of]
+    deciders: list[Decider] = []
+    splitting = splitting_of(flow, options.splitting)
+    if splitting is not None:
+        deciders.append(SplitOrCombine(flow, splitting, _EXCHANGE, named))
+    if options.fusion is not None and options.fusion.by == "traffic":
+        deciders.append(Fusing(flow, options.fusion, named))
+    return deciders
 
 
 def _components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from godwit.control.settings import Control
 from godwit.epoch.fusing import Fusion
 from godwit.epoch.settings import LaneSettings
+from godwit.epoch.splitting import Splitting
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import Assignment
 from godwit.model.checks import insist_on_number
@@ -37,8 +38,8 @@ class Options:
         How lanes read and write state.
     close_at_end
         Whether windows that are open come out once a bounded input has ended.
-    components, fusion
-        Which operators share one, and how more of them come to.
+    components, fusion, splitting
+        Which operators share one, how more of them come to, and where windows are consolidated.
     metrics_port, metrics_host
         Where metrics are served, if anywhere.
     control
@@ -62,6 +63,7 @@ class Options:
     close_at_end: bool = True
     components: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fusion: Fusion | None = None
+    splitting: Splitting | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("executors", 1), ("executors_timeout_s", 0), ("retain_epochs", 1)):
@@ -81,6 +83,12 @@ class Options:
             raise InvalidFlowError(
                 f"The option fusion of start is {self.fusion!r}.",
                 remedy='Give a gw.Fusion, as in fusion=gw.Fusion(by="traffic").',
+            )
+        if self.splitting is not None and not isinstance(self.splitting, Splitting):
+            raise InvalidFlowError(
+                f"The option splitting of start is {self.splitting!r}.",
+                remedy="Give a gw.Splitting, as in "
+                'splitting=gw.Splitting(max_latency="500 milliseconds").',
             )
         port = self.metrics_port
         if port is not None and not (type(port) is int and 0 <= port < 2**16):

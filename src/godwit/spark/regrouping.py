@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.regrouping import checked_components
 from godwit.model.errors import MigrationError
-from godwit.spark.fusing import planned_regrouping, regrouping_of
+from godwit.spark.deciding import planned_regrouping, regrouping_of
 from godwit.spark.migrations import Asked
 from godwit.spark.plans import checked_bounds
 from godwit.spark.scalable import Scalable
@@ -122,12 +122,12 @@ class Regroupable(Scalable):
                 remedy="Start the flow again from its checkpoint, with components= if need be.",
             )
         limits, named = checked_bounds(bounds), checked_components(components)
-        plan = self._planned(named)
-        asked = regrouping_of(plan, limits)
-        if self._run.fusion is not None:
-            self._run.fusion.leave_alone(name for of in named.values() for name in of)
-        with self._run.conducting.turn() as conductor:
-            conductor.regroup(asked)
+        self._planned(named)  # nothing gives way to what cannot be
+        with self._run.deciding.by_hand(name for of in named.values() for name in of):
+            plan = self._planned(named)
+            asked = regrouping_of(plan, limits)
+            with self._run.conducting.turn() as conductor:
+                conductor.regroup(asked)
         return AskedRegrouping(asked.id, plan, self._run.conducting)
 
     def _planned(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from godwit.migration import EpochPlan, ProtocolView
     from godwit.spark.conducting import Conducting
     from godwit.spark.controlling import Controlling
+    from godwit.spark.deciding import Deciding
     from godwit.spark.errands import Errands
     from godwit.spark.executor_pool import SparkExecutorPool
     from godwit.spark.executor_watch import ExecutorWatch
     from godwit.spark.few_rows import FewRows
-    from godwit.spark.fusing import MeasuredFusion
     from godwit.spark.gate import EpochGate
     from godwit.spark.lost_executors import LostExecutors
     from godwit.spark.micro_batches import MicroBatches
@@ -87,8 +87,8 @@ class Run:
         Takes kind and values of entries for the journal.
     controlling
         The controller, if there is one.
-    fusion
-        Fuses operators by what they send each other, if that is wanted.
+    deciding
+        Has operators share components, and part, by what was measured, as far as that is wanted.
     program
         What executors need of the flow.
     counting
@@ -129,7 +129,7 @@ class Run:
         batches: MicroBatches,
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
         controlling: Controlling | None,
-        fusion: MeasuredFusion | None,
+        deciding: Deciding,
         program: ShippedProgram,
         counting: frozenset[tuple[str, int]],
         source: SourceRows,
@@ -144,7 +144,7 @@ class Run:
         self._watch, self._lost, self._batches = watch, lost, batches
         self._note, self._times, self.controlling = note, times, controlling
         self._program, self._counting, self._gate = program, counting, gate
-        self._source, self._few, self.fusion = source, few, fusion
+        self._source, self._few, self.deciding = source, few, deciding
         self._spark = spark
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="godwit-beside-epochs")
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
@@ -253,8 +253,7 @@ class Run:
                 ),
                 batch,
             )
-        if self.fusion is not None:
-            self.fusion.observe(outcome, self.flow)
+        self.deciding.observe(outcome, self.flow, plans)
         self._note("outcome", outcome.to_dict)
         if loads is not None:
             self._note("load", loads.to_dict)

@@ -11,6 +11,7 @@ from pyspark.logger import PySparkLogger
 
 from godwit.dataflow.maps import map_dataframe
 from godwit.dataflow.naming import function_name
+from godwit.epoch.splitting import splitting_of
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.spark.dispatcher import EventDispatcher
 from godwit.spark.epoch_driver import EpochDriver
@@ -70,6 +71,7 @@ def compile_flow(flow: LogicalFlow) -> CompiledFlow:
 def start(flow: LogicalFlow, options: Options) -> Query:
     """Start the flow; see `godwit.spark.flow.Flow.start`."""
     compiled = compile_flow(flow)
+    splitting_of(compiled, options.splitting)  # refused while nothing is touched
     spark = next(iter(flow.sources.values())).sparkSession
     end_terminated()
     _check_name(spark, options.name or flow.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import godwit as gw
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.grouping import rows_stay
 from godwit.dataflow.regrouping import regrouped
+from godwit.epoch.deciding import EpochSeen
 from godwit.epoch.fusing import Fusing, by_attributes
 from godwit.migration import EpochOutcome
 from godwit.model.errors import InvalidFlowError
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.dataflow.compiled import CompiledFlow
-    from godwit.epoch.fusing import Wanted
+    from godwit.epoch.deciding import Wanted
 
 SETTINGS = gw.Fusion(epochs=2, fuse_above=0.1, part_below=0.02, confirm=2)
 
@@ -59,8 +61,12 @@ def after(fusing: Fusing, flow: CompiledFlow, epochs: int, **rows: int) -> Wante
     """Let epochs pass; `ab=5` are five rows from a to b."""
     wanted = None
     for _ in range(epochs):
-        wanted = fusing.observe(epoch({(e[0], e[1]): n for e, n in rows.items()}), flow)
+        wanted = told(fusing, flow, epoch({(e[0], e[1]): n for e, n in rows.items()}))
     return wanted
+
+
+def told(fusing: Fusing, flow: CompiledFlow, outcome: EpochOutcome) -> Wanted | None:
+    return fusing.observe(EpochSeen(outcome=outcome, flow=flow, plans={})).wanted
 
 
 def test_rows_surely_stay_between_operators_of_one_key_without_a_function_of_the_users(
@@ -84,14 +90,14 @@ def test_streams_that_are_worth_it_are_fused_once_decisions_agree(flow: Compiled
     wanted = after(fusing, flow, 1, ab=80, bc=5, bd=50)
     assert wanted is not None
     assert wanted.components == {"a+b": ("a", "b")}
-    assert wanted.saved_bytes == 800
+    assert wanted.worth_bytes == 800 * SETTINGS.payback_epochs
     assert wanted.reason == "a → b is 34.0% of all rows"
 
 
 def test_an_epoch_without_input_is_no_evidence(flow: CompiledFlow) -> None:
     fusing = Fusing(flow, SETTINGS)
     for _ in range(8):
-        assert fusing.observe(epoch({("a", "b"): 80}, batch=None), flow) is None
+        assert told(fusing, flow, epoch({("a", "b"): 80}, batch=None)) is None
 
 
 def test_decisions_that_do_not_agree_change_nothing(flow: CompiledFlow) -> None:
@@ -116,7 +122,7 @@ def test_operators_part_when_next_to_nothing_goes_between_them(flow: CompiledFlo
     wanted = after(fusing, fused, 4, ab=1)
     assert wanted is not None
     assert wanted.components == {"a": ("a",), "b": ("b",)}
-    assert wanted.saved_bytes == 0
+    assert wanted.worth_bytes == math.inf
     assert wanted.reason == "a → b is 1.0% of all rows"
 
 

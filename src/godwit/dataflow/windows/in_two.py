@@ -51,6 +51,7 @@ _CONSOLIDATES: Final = "_windows"
 """Put behind the name of a windowed aggregate: its consolidate part."""
 _SECOND: Final = "_second"
 """Put behind the name of a windowed aggregate: the second slots of its compute part."""
+_WHERE: Final = {False: "", True: ", where its partials are or apart from them, as measured"}
 _SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int8())
 
 
@@ -103,17 +104,23 @@ class ConsolidatePart(SettlingOperator):
         Its name.
     whole
         The windowed aggregate.
+    measured
+        Whether costs say, while the flow runs, if it shares a component with the other half.
 
     Attributes
     ----------
     compute
         Name of the half that its partials come from.
+    slots
+        Names of the operators that are that half's slots.
     """
 
     emits = "windows that are over"
 
-    def __init__(self, name: str, whole: WindowedCompute) -> None:
-        self.name, self.whole, self.compute, self.part_of = name, whole, whole.name, whole.name
+    def __init__(self, name: str, whole: WindowedCompute, *, measured: bool = False) -> None:
+        self.name, self.whole, self.compute, self.measured = name, whole, whole.name, measured
+        self.part_of = whole.name
+        self.slots = (whole.name, second_slots(whole.name))
         self.schema, self.output = whole.schema, whole.output
         self.inputs = pa.schema([*whole.schema.values, _SLOT])
         self.arriving = pa.schema([*whole.schema.keys, *whole.schema.values])
@@ -189,25 +196,29 @@ def _newest(entries: Entries, num_hashed: int) -> Entries:
     return entries.take(groups.order[groups.starts[1:] - 1])
 
 
-def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
-    """Make two operators, of two components, of some windowed aggregates of a flow.
+def in_two(
+    flow: CompiledFlow, apart: Collection[str], measured: Collection[str] = ()
+) -> CompiledFlow:
+    """Make two operators of some windowed aggregates of a flow.
 
     Parameters
     ----------
     flow
         The flow.
     apart
-        Names of the aggregates.
+        Names of the aggregates whose two operators are of two components.
+    measured
+        Names of those whose operators begin in one component, and are left to what they cost.
 
     Raises
     ------
     InvalidFlowError
         If the user has given another operator the name of a part.
     """
-    if not apart:
+    if not (apart or measured):
         return flow
     names = {operator.name for operator in flow.operators}
-    parts = {name: f"{name}{_CONSOLIDATES}" for name in apart}
+    parts = {name: f"{name}{_CONSOLIDATES}" for name in (*apart, *measured)}
     components: list[Component] = []
     inputs = [
         replace(given, upstream=parts[given.upstream])
@@ -222,8 +233,10 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
             continue
         assert isinstance(whole, WindowedCompute), "only such operators have two parts"
         slots = [ComputePart(whole, slot) for slot in range(2)]
-        consolidate = ConsolidatePart(parts[whole.name], whole)
-        for part in (*slots, consolidate):
+        together = whole.name in measured
+        consolidate = ConsolidatePart(parts[whole.name], whole, measured=together)
+        made = (*slots, consolidate)
+        for part in made:
             if part.name != whole.name and part.name in names:
                 raise InvalidFlowError(
                     f"Operator {part.name!r} of flow {flow.name!r} has the name of a part of "
@@ -232,7 +245,11 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
                     flow=flow.name,
                     operator=part.name,
                 )
-            components.append(Component(name=part.name, operators=(part,), level=1))
+        components += (
+            [Component(name=whole.name, operators=made, level=1)]
+            if together
+            else [Component(name=part.name, operators=(part,), level=1) for part in made]
+        )
         fed = [at for at, given in enumerate(inputs) if given.operator == whole.name]
         for at in fed:
             inputs[at] = replace(inputs[at], others=(slots[1].name,))
@@ -256,7 +273,7 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
             else [
                 (whole, f"{action}, partial"),
                 (second_slots(whole), f"{action}, partial, of key groups that have migrated"),
-                (parts[whole], f"consolidate {whole}"),
+                (parts[whole], f"consolidate {whole}{_WHERE[whole in measured]}"),
             ]
         )
     }
@@ -266,7 +283,7 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
         if new in parts
         for part in (_SECOND, _CONSOLIDATES)
     }
-    made = replace(
+    parted = replace(
         flow,
         components=tuple(components),
         inputs=tuple(inputs),
@@ -279,4 +296,4 @@ def in_two(flow: CompiledFlow, apart: Collection[str]) -> CompiledFlow:
         actions=actions,
         formerly={**flow.formerly, **formerly},
     )
-    return made.under(made.physical_plan)
+    return parted.under(parted.physical_plan)

@@ -50,6 +50,7 @@ from godwit.model.events.pooling import (
 )
 from godwit.model.events.regrouping import (
     ComponentsRegrouped,
+    FormsCompared,
     RegroupingCancelled,
     RegroupingStarted,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "ExecutorsReturned",
     "FilesCollected",
     "FlowChanged",
+    "FormsCompared",
     "HandRespected",
     "KeyGroupsLoaded",
     "KeyGroupsResumed",
@@ -141,6 +143,7 @@ _KINDS: Mapping[Any, type[Event]] = {
         ExecutorsReturned,
         FilesCollected,
         FlowChanged,
+        FormsCompared,
         HandRespected,
         KeyGroupsLoaded,
         KeyGroupsResumed,

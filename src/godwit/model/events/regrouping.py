@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from godwit.model.events.event import Event
@@ -11,7 +11,7 @@ from godwit.model.wording import counted, human_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ComponentsRegrouped", "RegroupingCancelled", "RegroupingStarted"]
+__all__ = ["ComponentsRegrouped", "FormsCompared", "RegroupingCancelled", "RegroupingStarted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +74,54 @@ class RegroupingCancelled(_RegroupingEvent):
 
     def _line(self) -> str:
         return f"regrouping {self.regrouping} cancelled: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormsCompared(Event):
+    """A period of windows ended whose consolidation goes together or apart, as costs say.
+
+    Attributes
+    ----------
+    operator
+        The windowed aggregate.
+    form, cheaper
+        ``"split"`` or ``"combined"``: what it was, and what it should be.
+    epochs
+        Epochs of the period; what follows is for all of them together.
+    split_ms, combined_ms
+        CPU time in either form.
+    split_latency_ms, combined_latency_ms
+        How long migrations take in either form.
+    max_latency_ms
+        How long they may; ``None``: as long as they like.
+    within
+        Whether those of `cheaper` take no longer.
+    numbers
+        What it rests on: figure → value.
+    """
+
+    operator: str
+    form: str
+    cheaper: str
+    epochs: int
+    split_ms: float
+    combined_ms: float
+    split_latency_ms: float
+    combined_latency_ms: float
+    max_latency_ms: float | None = None
+    within: bool = True
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def _line(self) -> str:
+        bound = ""
+        if self.max_latency_ms is not None:
+            bound = f" of {self.max_latency_ms:.0f} ms allowed"
+            if not self.within:
+                bound += f", which neither keeps to: {self.cheaper} comes closest"
+        better = "stays so" if self.form == self.cheaper else f"{self.cheaper} would be better"
+        return (
+            f"{self.operator} is {self.form} and {better}: over {counted(self.epochs, 'epoch')} "
+            f"split {self.split_ms:.1f} ms of CPU, combined {self.combined_ms:.1f} ms; "
+            f"migrations take {self.split_latency_ms:.0f} ms split, "
+            f"{self.combined_latency_ms:.0f} ms combined{bound}"
+        )

@@ -1,4 +1,4 @@
-"""Fusion by traffic asks the conductor for what is worth it, and for nothing else."""
+"""What deciders want is asked of the conductor where it is worth it, and gives way to hands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from godwit.epoch.executor import Executor
 from godwit.epoch.fusing import Fusing
 from godwit.epoch.takeover import run_started, take_up
 from godwit.migration import Conductor, EpochOutcome, Policy
+from godwit.model.events import RegroupingCancelled
 from godwit.spark.conducting import Conducting
-from godwit.spark.fusing import MeasuredFusion
+from godwit.spark.deciding import Deciding
 from godwit.state.chains import Chains
 from godwit.state.storage import CheckpointStorage
 
@@ -49,16 +50,13 @@ class Story:
             ports=self.ports,
             plan=self.flow.physical_plan,
         )
-        self.fusion = MeasuredFusion(
-            Fusing(self.flow, SETTINGS),
-            SETTINGS,
-            conducting=Conducting(self.conductor),
-            log=self.log,
+        self.deciding = Deciding(
+            [Fusing(self.flow, SETTINGS)], conducting=Conducting(self.conductor), log=self.log
         )
 
     def observe(self, rows: int) -> None:
         outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, streams={("a", "b"): (rows, rows)})
-        self.fusion.observe(outcome, self.flow)
+        self.deciding.observe(outcome, self.flow, {})
 
 
 def test_operators_that_send_each_other_much_are_fused_and_the_event_says_why(
@@ -89,3 +87,19 @@ def test_a_regrouping_by_hand_that_is_under_way_goes_on(tmp_path: Path) -> None:
     story.observe(10)
     story.observe(10)  # refused by the conductor, since the first waits for the epoch's end
     assert story.ports.told().count("RegroupingStarted") == 1
+
+
+def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.conductor.begin(0)
+    story.observe(10)
+    assert story.ports.told().count("RegroupingStarted") == 1
+    with story.deciding.by_hand(["a"]):
+        (cancelled,) = (e for e in story.ports.events if isinstance(e, RegroupingCancelled))
+        assert cancelled.reason == "somebody regroups by hand"
+    story.conductor.abort(0, "it was to come to nothing")
+    story.observe(10)
+    assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+    with story.deciding.by_hand(["b"]):
+        pass  # there is nothing left that would have to give way
+    assert story.ports.told().count("RegroupingCancelled") == 1

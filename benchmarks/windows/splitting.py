@@ -1,0 +1,161 @@
+"""Windows split against combined, and which of the two the cost model takes.
+
+    python -m benchmarks.windows.splitting [--cases N ...]
+
+The real conductor, lanes, stores and checkpoint in one process without Spark, three executors of a
+lane each: CPU milliseconds a period (the window), means over the second half of a run.  An epoch
+has ten seconds of event time and a row of every key; in every period some of 16 key groups migrate,
+others than in the one before, by the strategy of their form: instantly if split, live if combined.
+Every case runs twice in either form, in turns, of which the faster one counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from tests.contract.flow import NUM_KEY_GROUPS
+from tests.contract.splitting import Decided
+from tests.contract.windows_apart import S, WindowsApart
+from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+
+import godwit as gw
+from godwit.dataflow.flow import LogicalFlow
+from godwit.epoch.splitting import in_form
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.migration import EpochOutcome
+    from godwit.model.events import FormsCompared
+    from godwit.planning.components.splitting import Form
+
+
+FORMS: tuple[Form, ...] = ("split", "combined")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Keys of a partial window, windows that overlap, and key groups that migrate in a period."""
+
+    keys: int
+    windows: int
+    migrations: int
+
+
+CASES = (
+    *(Case(keys=keys, windows=2, migrations=0) for keys in (1_000, 10_000, 50_000)),
+    *(Case(keys=keys, windows=6, migrations=0) for keys in (1_000, 10_000)),
+    *(Case(keys=keys, windows=2, migrations=4) for keys in (10_000, 50_000)),
+    *(Case(keys=keys, windows=6, migrations=8) for keys in (1_000, 10_000)),
+    Case(keys=10_000, windows=6, migrations=2),
+)
+
+
+class Measured(Decided):
+    """Windows of one case, whose form nobody changes."""
+
+    def __init__(self, directory: Path, case: Case) -> None:
+        self._case = case
+        super().__init__(directory, gw.Splitting(epochs=case.windows, confirm=1_000_000))
+
+    def compiled(self) -> CompiledFlow:
+        """Compile the flow."""
+        flow = LogicalFlow("contract", num_key_groups=NUM_KEY_GROUPS)
+        frame: Any = FakeDataFrame(self.columns)
+        keyed = flow.source("rows", frame, event_time="ts", slack="1 second").key_by("k")
+        length = f"{10 * self._case.windows} seconds"
+        windows = keyed.window(
+            gw.hopping(length, every="10 seconds"),
+            name="w",
+            consolidate="measured",
+            share="always",
+        )
+        flow.sink("out", windows.compute(n=gw.count(), v=gw.sum("v")), FakeSink())
+        return flow.compile(resolver(flow))
+
+    def seen(self, outcome: EpochOutcome) -> EpochOutcome:
+        """Leave CPU time as it was measured."""
+        return outcome
+
+    def now_s(self) -> float:
+        """See `Ports.now_s`."""
+        return time.perf_counter()
+
+    def migrate_some(self, key_groups: Sequence[int]) -> None:
+        """Let key groups take their rows at the next executor, each by its component's default."""
+        here = sorted(self.view.executors)
+        standing = self.view.components
+        for name in standing.keys() & {"w", "w_second"}:
+            component = standing[name]
+            taken = range(NUM_KEY_GROUPS) if component.takes is None else component.takes
+            moves = {
+                g: here[(here.index(component.assignment.executor(g)) + 1) % len(here)]
+                for g in key_groups
+                if g in taken
+            }
+            if moves:
+                self.send(name, moves, component.default_strategy)
+
+
+def measure(case: Case, form: Form) -> tuple[float, FormsCompared]:
+    """CPU milliseconds a period in a form, and what the model made of it."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = Measured(Path(directory), case)
+        run.start({"a": 1, "b": 1, "c": 1})
+        if form == "split":
+            part: Any = run.flow.operator("w_windows")
+            WindowsApart.regroup(run, in_form(run.flow, part, form))  # nobody is left alone by it
+        keys = pa.array(np.arange(case.keys)).cast(pa.string())
+        ones = pa.array(np.ones(case.keys, np.int64))
+        periods = 2 * -(-8 // case.windows) + 1
+        spent = []
+        for epoch in range(periods * case.windows):
+            moments = pa.array(np.full(case.keys, (10 * epoch + 5) * S), pa.timestamp("us", "UTC"))
+            batch = pa.RecordBatch.from_arrays([keys, moments, ones], schema=WindowsApart.columns)
+            cpu = time.process_time()
+            period, at = divmod(epoch, case.windows)
+            if at == case.windows // 2 and case.migrations:
+                # The slots of the others are not free yet.
+                first = period * case.migrations % NUM_KEY_GROUPS
+                run.migrate_some(range(first, first + case.migrations))
+            run.take(batch)
+            spent.append((time.process_time() - cpu) * 1e3)
+        half = spent[len(spent) // case.windows // 2 * case.windows :]
+        return sum(half) / len(half) * case.windows, run.compared[-1]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cases", type=int, nargs="+", help="positions of those to run")
+    given = parser.parse_args()
+    print("| keys | windows | that migrate | split | combined | cheaper | split saves | taken |")
+    print("|---|---|---|---|---|---|---|---|")
+    for case in [CASES[number] for number in given.cases or range(len(CASES))]:
+        took: dict[Form, float] = {}
+        told: dict[Form, FormsCompared] = {}
+        for form in FORMS * 2:
+            spent, told[form] = measure(case, form)
+            took[form] = min(took.get(form, spent), spent)
+        cheaper = min(FORMS, key=lambda form: took[form])
+        saves = [told[form].combined_ms - told[form].split_ms for form in FORMS]
+        print(
+            f"| {case.keys:,} | {case.windows} | {case.migrations} of {NUM_KEY_GROUPS} "
+            f"| {took['split']:.0f} ms | {took['combined']:.0f} ms | {cheaper} "
+            f"| {took['combined'] - took['split']:+.0f} ms, "
+            f"by the model {saves[0]:+.0f} (split), {saves[1]:+.0f} (combined) "
+            f"| {told['split'].cheaper}, {told['combined'].cheaper} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

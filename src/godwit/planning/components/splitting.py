@@ -1,0 +1,286 @@
+"""Split or combined: in one component with its consolidation, or apart, whichever costs less.
+
+Problem: windows that are consolidated apart (*split*) migrate without their state, and hand every
+partial on through an exchange; in one component (*combined*) there is no exchange, and whatever
+migrates takes its state along.  Which is cheaper depends on how many key groups migrate, on how
+much state they have, and on how much is handed on.
+
+Invariant: of the two forms, the one of less CPU time is chosen among those whose migrations take no
+longer than the user allows; if neither is within that, the one whose migrations take least.  Equal
+costs are equal choices, and a form is given up only for one that is better by a margin.
+
+Source: Madsen et al. (Enorm) §5.1.1, the cost of Split and of Combine, and §5.1.2, the choice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final, Literal
+
+from godwit.model.checks import insist_on_number
+from godwit.model.errors import InvalidProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Choice", "Form", "FormCosts", "choose_form", "most_beneficial"]
+
+Form = Literal["split", "combined"]
+
+_MARGIN: Final = 0.85
+"""A form is taken up if what tells the two apart costs this share of today's, or less."""
+_LEAST_SAVED: Final = 0.01
+"""Share of all CPU time that must be saved for a form to be given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormCosts:
+    """What a windowed aggregate does and costs in one period, p in the paper.
+
+    CPU time and latencies are in milliseconds.
+
+    Attributes
+    ----------
+    rows
+        T_p: rows to process.
+    row_ms
+        E: CPU time of a row in one state.
+    split_states, combined_states
+        States that a row changes: 1 and W (the overlapping windows) in the paper.
+    partials
+        PW_p: partial windows that are handed to consolidation.
+    key_groups
+        Number of key groups.
+    partial_ms
+        K_1: CPU time to hand one key group's part of one partial window to another component.
+    migrations
+        MK_p: key groups that migrate to balance load.
+    move_ms
+        K_x: CPU time to migrate a key group with all its state, x = PW_p in the paper.
+    move_latency_ms
+        L: how long it takes to migrate a key group with its state.
+    unturned
+        Of `migrations`, those that take their state along even when split. 0 in the paper.
+    stage_ms
+        CPU time of what epochs do for the exchange whether or not anything crosses it. 0 in the
+        paper, where tuples flow.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a figure is negative or no finite number, or more migrations are unturned than there are.
+    """
+
+    rows: float
+    row_ms: float
+    split_states: float = 1.0
+    combined_states: float = 1.0
+    partials: float
+    key_groups: int
+    partial_ms: float
+    migrations: float
+    move_ms: float
+    move_latency_ms: float
+    unturned: float = 0.0
+    stage_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            what = f"The figure {field.name} of a form's costs"
+            insist_on_number(what, value, least=0, whole=False, error=InvalidProblemError)
+            if not math.isfinite(value):
+                raise InvalidProblemError(f"{what} is {value}.", remedy="Give a finite number.")
+        if self.unturned > self.migrations:
+            raise InvalidProblemError(
+                f"Of {self.migrations} migrations, {self.unturned} were said to move state.",
+                remedy="Count them among the migrations.",
+            )
+
+    @classmethod
+    def of_paper(
+        cls,
+        *,
+        rows: float,
+        row_ms: float,
+        windows: float,
+        partials: float,
+        key_groups: int,
+        partial_ms: float,
+        migrations: float,
+        move_latency_ms: float,
+    ) -> FormCosts:
+        """Give the paper's own model: T_p, E, W, PW_p, number of key groups, K_1, MK_p and L.
+
+        A combined component changes a state for every window; a key group has PW_p copies of what
+        is handed on of one; whatever is split migrates without state.
+
+        Examples
+        --------
+        >>> costs = FormCosts.of_paper(
+        ...     rows=1000,
+        ...     row_ms=0.01,
+        ...     windows=2,
+        ...     partials=5,
+        ...     key_groups=10,
+        ...     partial_ms=0.1,
+        ...     migrations=3,
+        ...     move_latency_ms=20,
+        ... )
+        >>> round(costs.split_ms, 3), round(costs.combined_ms, 3)
+        (15.3, 21.5)
+        >>> costs.split_latency_ms, costs.combined_latency_ms
+        (0.0, 60)
+        """
+        return cls(
+            rows=rows,
+            row_ms=row_ms,
+            combined_states=windows,
+            partials=partials,
+            key_groups=key_groups,
+            partial_ms=partial_ms,
+            migrations=migrations,
+            move_ms=partial_ms * partials,
+            move_latency_ms=move_latency_ms,
+        )
+
+    @property
+    def split_ms(self) -> float:
+        """T_p·E + PW_p·K_1·#keygroups + MK_p·K_1, state that moves all the same, and stages."""
+        handed_ms = self.partials * self.partial_ms * self.key_groups + self.stage_ms
+        twice_ms = (self.migrations - self.unturned) * self.partial_ms
+        return (
+            self.rows * self.row_ms * self.split_states
+            + handed_ms
+            + twice_ms
+            + self.unturned * self.move_ms
+        )
+
+    @property
+    def combined_ms(self) -> float:
+        """T_p·W·E + MK_p·K_(PW_p)."""
+        return self.rows * self.row_ms * self.combined_states + self.migrations * self.move_ms
+
+    @property
+    def split_latency_ms(self) -> float:
+        """Nothing, in the paper: L for each key group that takes its state along all the same."""
+        return self.unturned * self.move_latency_ms
+
+    @property
+    def combined_latency_ms(self) -> float:
+        """MK_p·L."""
+        return self.migrations * self.move_latency_ms
+
+    def ms(self, form: Form) -> float:
+        """CPU time of a form."""
+        return self.split_ms if form == "split" else self.combined_ms
+
+    def latency_ms(self, form: Form) -> float:
+        """How long migrations take in a form."""
+        return self.split_latency_ms if form == "split" else self.combined_latency_ms
+
+    @property
+    def common_ms(self) -> float:
+        """CPU time that is the same in both forms."""
+        states = min(self.split_states, self.combined_states)
+        return self.rows * self.row_ms * states + self.unturned * self.move_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a form should be, and what it is worth.
+
+    Attributes
+    ----------
+    form
+        The form.
+    changes
+        Whether it is another one than today's.
+    within
+        Whether its migrations take no longer than they may.
+    saved_ms
+        CPU time a period that is saved by changing; negative if latency is bought with it.
+    relieved_ms
+        Latency above what is allowed that changing takes away.
+    """
+
+    form: Form
+    changes: bool
+    within: bool
+    saved_ms: float = 0.0
+    relieved_ms: float = 0.0
+
+
+def choose_form(costs: FormCosts, today: Form, max_latency_ms: float = math.inf) -> Choice:
+    """Choose a form: least CPU time, within a bound on latency.
+
+    Parameters
+    ----------
+    costs
+        Of one period.
+    today
+        The form that was in use.
+    max_latency_ms
+        How long the migrations of a period may take, all together.
+
+    Examples
+    --------
+    >>> calm = FormCosts.of_paper(
+    ...     rows=1000,
+    ...     row_ms=0.01,
+    ...     windows=1,
+    ...     partials=5,
+    ...     key_groups=10,
+    ...     partial_ms=0.1,
+    ...     migrations=0,
+    ...     move_latency_ms=20,
+    ... )
+    >>> choose_form(calm, "split").form
+    'combined'
+    """
+    other: Form = "combined" if today == "split" else "split"
+    within = {form: costs.latency_ms(form) <= max_latency_ms for form in (today, other)}
+    saved_ms = costs.ms(today) - costs.ms(other)
+    gained_ms = costs.latency_ms(today) - costs.latency_ms(other)
+    if not within[today]:
+        if within[other] or gained_ms > 0 or (gained_ms == 0 and _is_worth(costs, today, other)):
+            return Choice(
+                form=other,
+                changes=True,
+                within=within[other],
+                saved_ms=saved_ms,
+                relieved_ms=costs.latency_ms(today) - max(max_latency_ms, costs.latency_ms(other)),
+            )
+    elif costs.latency_ms(other) <= _MARGIN * max_latency_ms and _is_worth(costs, today, other):
+        return Choice(form=other, changes=True, within=True, saved_ms=saved_ms)
+    return Choice(form=today, changes=False, within=within[today])
+
+
+def _is_worth(costs: FormCosts, today: Form, other: Form) -> bool:
+    """Whether the other form saves enough, of what tells the two apart and of all."""
+    now_ms, then_ms = costs.ms(today), costs.ms(other)
+    tells_ms = now_ms - costs.common_ms
+    saved_ms = now_ms - then_ms
+    return saved_ms >= (1 - _MARGIN) * tells_ms and saved_ms > _LEAST_SAVED * now_ms
+
+
+def most_beneficial(choices: Mapping[str, Choice]) -> str | None:
+    """Name the change that comes first: what is over its bound by most, then what saves most.
+
+    Parameters
+    ----------
+    choices
+        Component → its choice, its figures for equal stretches of time.
+
+    Returns
+    -------
+    str or None
+        ``None`` if everything stays as it is. Of equals the first by name.
+    """
+    changing = {name: choice for name, choice in choices.items() if choice.changes}
+    return min(
+        changing,
+        key=lambda name: (-changing[name].relieved_ms, -changing[name].saved_ms, name),
+        default=None,
+    )

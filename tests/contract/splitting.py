@@ -1,0 +1,85 @@
+"""Windows whose form is decided while they run, in one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tests.contract.windows_apart import WindowsApart
+
+from godwit.dataflow.windows.in_two import ConsolidatePart
+from godwit.epoch.form_meter import ExchangeCosts
+from godwit.epoch.splitting import SplitOrCombine, Splitting, form_of
+from godwit.model.events import FormsCompared, RegroupingStarted
+from godwit.spark.conducting import Conducting
+from godwit.spark.deciding import Deciding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from godwit.migration import EpochOutcome
+    from godwit.planning.components.splitting import Form
+
+__all__ = ["Decided"]
+
+
+class Decided(WindowsApart):
+    """Windows that are split and combined as costs say."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Splitting,
+        *,
+        exchange: ExchangeCosts | None = None,
+        **options: Any,
+    ) -> None:
+        self._splitting = settings
+        self._exchange = ExchangeCosts() if exchange is None else exchange
+        super().__init__(directory, **{"consolidate": "measured", **options})
+
+    def start(self, executors: Mapping[str, int]) -> None:
+        """Begin a run, with a decider of its own."""
+        super().start(executors)
+        self.deciding = Deciding(
+            [SplitOrCombine(self.flow, self._splitting, self._exchange)],
+            conducting=Conducting(self.conductor),
+            log=self.log,
+        )
+
+    def committed(self, outcome: EpochOutcome) -> None:
+        """Let the decider see the epoch."""
+        super().committed(outcome)
+        self.deciding.observe(self.seen(outcome), self.flow, self._plans)
+
+    def seen(self, outcome: EpochOutcome) -> EpochOutcome:
+        """Give an epoch whose CPU time is the same on every machine: a millisecond a component."""
+        loads = {
+            name: replace(load, cpu_ms=np.full(len(load.rows), 1 / max(len(load.rows), 1)))
+            for name, load in outcome.loads.items()
+        }
+        traffic = {name: replace(sent, cpu_ms=0.0) for name, sent in outcome.traffic.items()}
+        return replace(outcome, loads=loads, traffic=traffic)
+
+    def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
+        """Regroup by hand."""
+        with self.deciding.by_hand(name for of in components.values() for name in of):
+            super().regroup(components)
+
+    def form(self) -> Form | None:
+        """Give the form of the next epoch."""
+        part = self.flow.operator("w_windows")
+        assert isinstance(part, ConsolidatePart)
+        return form_of(self.flow.under(self.conductor.plan), part)
+
+    @property
+    def compared(self) -> list[FormsCompared]:
+        """What was told of forms."""
+        return [event for event in self.events if isinstance(event, FormsCompared)]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why components were regrouped without anybody asking for it."""
+        return [e.reason for e in self.events if isinstance(e, RegroupingStarted) and e.reason]
