@@ -215,7 +215,7 @@ class Flow(LogicalFlow):
             trigger=checked_trigger(trigger),
             executors=executors,
             executors_timeout_s=executors_timeout_s,
-            assignments=dict(assignments or {}),
+            assignments={} if assignments is None else assignments,
             policy=Policy() if policy is None else policy,
             retain_epochs=retain_epochs,
             lanes=LaneSettings(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from godwit.model.events import deciding
+from godwit.model.wording import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,4 +199,5 @@ class Metrics:
         metric.clear()
         for place, source in enumerate(values["sources"]):
             if source["behind"] is not None:
-                metric.labels(f"{place} {source['description']}").set(source["behind"])
+                shown = printable(source["description"])  # text of any kind cannot be sent
+                metric.labels(f"{place} {shown}").set(source["behind"])

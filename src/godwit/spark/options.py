@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from godwit.state.disk import Access
 
 __all__ = ["Options"]
@@ -114,9 +113,16 @@ class Options:
             )
 
     def _check_kinds(self) -> None:
+        if not isinstance(self.assignments, Mapping):
+            raise InvalidFlowError(
+                f"The option assignments of start is of type {type(self.assignments).__name__}.",
+                remedy='Give component → assignment, as in assignments={"by_plane": assignment}.',
+            )
         kinds: tuple[tuple[str, object, type, str], ...] = (
             ("policy", self.policy, Policy, "gw.Policy(on_loss=gw.LossPolicy.LOAD)"),
             ("single_driver", self.single_driver, bool, "True or False"),
+            ("close_at_end", self.close_at_end, bool, "True or False"),
+            ("metrics_host", self.metrics_host, str, 'an address, such as "127.0.0.1"'),
             *(
                 (f"assignments[{name!r}]", given, Assignment, "a gw.Assignment")
                 for name, given in self.assignments.items()

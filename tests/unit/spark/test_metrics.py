@@ -130,6 +130,15 @@ def test_events_and_lag_are_counted(server: MetricsServer) -> None:
     assert behind == [("godwit_source_offsets_behind", ('0 Kafka "x"\n\\',))]
 
 
+def test_a_source_whose_name_is_no_text_keeps_nothing_from_being_read(
+    server: MetricsServer,
+) -> None:
+    source = {**KAFKA, "description": "files in \ud800"}
+    server.metrics.add("sources", {"batchId": 1, "sources": [source]})
+    seen = samples(fetched(server.url)[1])
+    assert ("godwit_source_offsets_behind", ("0 files in \\ud800",)) in seen
+
+
 def test_an_executor_that_is_gone_is_no_longer_shown(server: MetricsServer) -> None:
     server.metrics.add("progress", PROGRESS)
     alone = {"0": PROGRESS["executors"]["0"]}
