@@ -25,7 +25,10 @@ from godwit.model.key_groups import key_groups_of
 __all__ = ["Groups", "group_repeating_rows", "group_rows"]
 
 _SAMPLE = 8192
-_REPEATING = 0.9  # distinct keys per row of the sample: above, a hash table of them is no help
+_REPEATING = 0.9  # distinct keys per row of the sample: above, it needs a closer look
+_LARGE_SAMPLE = 65_536
+_MANY_ROWS = 4 * _LARGE_SAMPLE
+_REPEATING_OF_MANY = 0.35  # distinct keys per row: above, a hash table of them is no help
 _BLOCK = 8192  # keys compared at a time: their copies stay in the cache, three times as fast
 
 
@@ -154,8 +157,7 @@ def group_repeating_rows(
     columns = [_bits(column) for column in keys.columns]
     if not all(_is_numbered(column.type) for column in columns):
         return None
-    sample = _numbers([column.slice(0, _SAMPLE) for column in columns])
-    if len(sample) == 0 or sample.max() >= _REPEATING * len(sample):
+    if not _seem_to_repeat(columns, keys.num_rows):
         return None
     numbers = _numbers(columns)
     # Keys are numbered as they first appear: a new one is one more than all before it.
@@ -177,6 +179,23 @@ def group_repeating_rows(
     )
 
 
+def _seem_to_repeat(columns: list[pa.Array], count: int) -> bool:
+    """Whether a hash table of the keys pays, by a sample, and where many are to come a larger one.
+
+    How many keys a sample does not show is estimated from those that it shows once and twice (Chao,
+    Nonparametric Estimation of the Number of Classes in a Population, 1984): many of the one and
+    few of the other are keys that do not come back, however often some others do.
+    """
+    sample = _numbers([column.slice(0, _SAMPLE) for column in columns])
+    if len(sample) == 0 or sample.max() < _REPEATING * len(sample):
+        return len(sample) > 0
+    if count < _MANY_ROWS:
+        return False
+    shown = np.bincount(_numbers([column.slice(0, _LARGE_SAMPLE) for column in columns]))
+    once, twice = np.count_nonzero(shown == 1), np.count_nonzero(shown == 2)
+    return len(shown) + once**2 / (2 * max(twice, 1)) < _REPEATING_OF_MANY * count
+
+
 def _is_numbered(dtype: pa.DataType) -> bool:
     return numpy_type(dtype) is not None or pa.types.is_string(dtype) or pa.types.is_binary(dtype)
 
@@ -186,6 +205,8 @@ def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
     numbers: npt.NDArray[np.int64] | None = None
     for column in columns:
         encoded = column.dictionary_encode(null_encoding="encode")
+        if numbers is not None and len(encoded.dictionary) == 1:
+            continue  # such as the pane, of rows of one time: it tells nothing apart
         of_column = values_of(encoded.indices).astype(np.int64)
         if numbers is not None:
             pairs = pa.array(numbers * len(encoded.dictionary) + of_column)

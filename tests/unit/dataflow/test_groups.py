@@ -139,3 +139,22 @@ def test_many_rows_with_few_keys_keep_their_order_of_arrival() -> None:
 def test_no_rows_give_no_groups() -> None:
     groups = group_rows(np.empty(0, np.int64), pa.record_batch({"k": pa.array([], pa.string())}), 4)
     assert (groups.count, groups.starts.tolist(), len(groups.of_row)) == (0, [0], 0)
+
+
+@pytest.mark.parametrize(
+    ("distinct", "hot", "by_table"),
+    [(60_000, 0.0, True), (60_000, 0.05, True), (250_000, 0.0, False), (2**40, 0.05, False)],
+)
+def test_of_many_rows_it_is_seen_from_a_sample_whether_keys_come_back(
+    distinct: int, hot: float, *, by_table: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    values = rng.integers(0, distinct, 270_000)
+    values[rng.random(len(values)) < hot] = 7
+    keys = pa.record_batch({"k": values, "pane": np.full(len(values), 30)})
+    groups = group_repeating_rows(keys, 16, 1)
+    assert (groups is not None) == by_table
+    if groups is not None:
+        expected = group_rows(hash_keys(keys.select(["k"])), keys, 16, 1)
+        assert groups.of_row.tolist() == expected.of_row.tolist()
+        assert groups.first_row.tolist() == expected.first_row.tolist()
