@@ -6,29 +6,27 @@ which something may be due; everything else is looked up by the operator, where 
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
-from godwit.dataflow.groups import Groups, group_rows
 from godwit.dataflow.states.cells import Expired
 from godwit.dataflow.windows.moments import Due
 from godwit.lane.settling import Held
+from godwit.lane.timers import group_with
 from godwit.state.changes import EntryRange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    import numpy.typing as npt
+
+    from godwit.dataflow.groups import Groups
     from godwit.dataflow.states.operator import ProcessOfStates, Ran
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.lane.files import LaneFiles
     from godwit.lane.rows import LaneRows
-    from godwit.state.changes import Contents
     from godwit.state.local_state import LocalState
     from godwit.state.records import StateId
 
@@ -87,7 +85,7 @@ def run_states(
         due: held[due.state].scan(here, EntryRange(column=due.column, end=due.until + 1))
         for due in (operator.due_columns(told) if told.due else ())
     }
-    groups, keys, of_found = _grouped(operator, rows, list(found.values()))
+    groups, keys, of_found = group_with(rows, list(found.values()))
     ran = None
     if groups.count:
         ran = operator.run(
@@ -118,23 +116,3 @@ def run_states(
         cpu_ms=(time.process_time() - cpu) * 1e3,
         next_due=earliest,
     )
-
-
-def _grouped(
-    operator: ProcessOfStates, rows: LaneRows, found: list[Contents]
-) -> tuple[Groups, pa.RecordBatch, list[list[int]]]:
-    """Group rows and entries by key: groups of the rows, the keys, and which each entry is of."""
-    own = list(range(len(operator.keys)))
-    hashes = np.concatenate([rows.hashes, *(entries.hashes for entries in found)])
-    every = pa.concat_batches([rows.keys, *(entries.keys.select(own) for entries in found)])
-    groups = group_rows(hashes, every, rows.num_key_groups)
-    of_rows = Groups(
-        count=groups.count,
-        of_row=groups.of_row[: len(rows.hashes)],
-        first_row=groups.first_row,
-        hashes=groups.hashes,
-        key_groups=groups.key_groups,
-    )
-    ends = np.cumsum([len(rows.hashes), *(len(entries.hashes) for entries in found)])
-    of_found = [groups.of_row[first:end].tolist() for first, end in itertools.pairwise(ends)]
-    return of_rows, every.take(pa.array(groups.first_row)), of_found

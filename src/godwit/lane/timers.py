@@ -6,6 +6,7 @@ have something to do.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,12 +19,15 @@ from godwit.dataflow.windows.moments import Due
 from godwit.state.changes import EntryRange
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from godwit.dataflow.timers import TimedProcess
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.lane.rows import LaneRows
+    from godwit.state.changes import Contents
     from godwit.state.local_state import LocalState
 
-__all__ = ["next_due", "with_due_keys"]
+__all__ = ["group_with", "next_due", "with_due_keys"]
 
 
 def with_due_keys(
@@ -44,13 +48,28 @@ def with_due_keys(
     local, here
         What the lane holds as of the last epoch, and its key groups.
     """
-    hashes, keys = [rows.hashes], [rows.keys]
-    for column, limit in operator.due_columns(told).items() if told.due else ():
-        found = local.scan(here, EntryRange(column=column, end=limit + 1))
-        hashes.append(found.hashes)
-        keys.append(found.keys)
-    every = pa.concat_batches(keys)
-    groups = group_rows(np.concatenate(hashes), every, rows.num_key_groups)
+    columns = operator.due_columns(told).items() if told.due else ()
+    due = [local.scan(here, EntryRange(column=column, end=limit + 1)) for column, limit in columns]
+    groups, keys, _ = group_with(rows, due)
+    return groups, keys
+
+
+def group_with(
+    rows: LaneRows, entries: Sequence[Contents]
+) -> tuple[Groups, pa.RecordBatch, list[list[int]]]:
+    """Group rows, and entries of state, by key.
+
+    Returns
+    -------
+    groups, keys
+        Groups of the rows, some of which have none; and the keys.
+    of_entries
+        Which key each entry is of.
+    """
+    own = list(range(len(rows.operator.keys)))
+    hashes = np.concatenate([rows.hashes, *(some.hashes for some in entries)])
+    every = pa.concat_batches([rows.keys, *(some.keys.select(own) for some in entries)])
+    groups = group_rows(hashes, every, rows.num_key_groups)
     of_rows = Groups(
         count=groups.count,
         of_row=groups.of_row[: len(rows.hashes)],
@@ -58,7 +77,9 @@ def with_due_keys(
         hashes=groups.hashes,
         key_groups=groups.key_groups,
     )
-    return of_rows, every.take(pa.array(groups.first_row))
+    ends = np.cumsum([len(rows.hashes), *(len(some.hashes) for some in entries)])
+    of_entries = [groups.of_row[first:end].tolist() for first, end in itertools.pairwise(ends)]
+    return of_rows, every.take(pa.array(groups.first_row)), of_entries
 
 
 def next_due(
