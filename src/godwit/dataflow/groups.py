@@ -192,7 +192,7 @@ def _seem_to_repeat(columns: list[pa.Array], count: int) -> bool:
     if count < _MANY_ROWS:
         return False
     shown = np.bincount(_numbers([column.slice(0, _LARGE_SAMPLE) for column in columns]))
-    once, twice = np.count_nonzero(shown == 1), np.count_nonzero(shown == 2)
+    once, twice = int((shown == 1).sum()), int((shown == 2).sum())
     return len(shown) + once**2 / (2 * max(twice, 1)) < _REPEATING_OF_MANY * count
 
 
