@@ -86,50 +86,37 @@ def native_epochs(
     return {number: rows for number, rows in found.items() if rows}
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
-@pytest.mark.parametrize(
-    ("window", "sparks"),
-    [
-        (gw.tumbling("1 minute"), ("1 minute",)),
-        (gw.hopping("2 minutes", every="30 seconds"), ("2 minutes", "30 seconds")),
-        (gw.tumbling("1 hour", start="7 minutes"), ("1 hour", "1 hour", "7 minutes")),
-    ],
-    ids=str,
-)
+MINUTE, HOPPING = gw.tumbling("1 minute"), gw.hopping("2 minutes", every="30 seconds")
+HOUR, SESSION = gw.tumbling("1 hour", start="7 minutes"), gw.session("20 seconds")
+WINDOWS: dict[str, tuple[Any, Any, tuple[str, ...], Any]] = {
+    "tumbling": (MINUTE, F.window, ("1 minute",), "append"),
+    "tumbling_update": (MINUTE, F.window, ("1 minute",), "update"),
+    "hopping": (HOPPING, F.window, ("2 minutes", "30 seconds"), "append"),
+    "hopping_update": (HOPPING, F.window, ("2 minutes", "30 seconds"), "update"),
+    "from_a_start_update": (HOUR, F.window, ("1 hour", "1 hour", "7 minutes"), "update"),
+    "session": (SESSION, F.session_window, ("20 seconds",), "append"),
+}
+
+
 def test_every_epoch_gives_what_sparks_own_windows_give(
-    native: SparkSession, tmp_path: Path, window: Any, sparks: tuple[str, ...], mode: Any
-) -> None:
-    inbox = Inbox(spark=native, directory=tmp_path / "in", columns=COLUMNS)
-    inbox.put(*random_epochs(len(sparks), 8))
-    flow = gw.Flow("windows", num_key_groups=16)
-    rows = flow.source("rows", inbox.stream(), event_time="ts", slack="90 seconds")
-    result = rows.key_by("k").window(window, output=mode).compute(n=gw.count(), total=gw.sum("v"))
-    sink = gw.sinks.memory()
-    flow.sink("out", result, sink)
-    drain(flow, tmp_path / "ck")
-    ours = {e: counted(rows_of(plain(t))) for e, t in sink.epochs.items() if e < 8 and t.num_rows}
-    expected = native_epochs(
-        inbox, F.window("ts", *sparks), "90 seconds", mode, tmp_path / "native"
-    )
-    assert ours == expected
-
-
-def test_every_epoch_gives_what_sparks_own_sessions_give(
     native: SparkSession, tmp_path: Path
 ) -> None:
     inbox = Inbox(spark=native, directory=tmp_path / "in", columns=COLUMNS)
     inbox.put(*random_epochs(7, 8))
-    flow = gw.Flow("sessions", num_key_groups=16)
-    rows = flow.source("rows", inbox.stream(), event_time="ts", slack="90 seconds")
-    result = (
-        rows.key_by("k").window(gw.session("20 seconds")).compute(n=gw.count(), total=gw.sum("v"))
-    )
-    sink = gw.sinks.memory()
-    flow.sink("out", result, sink)
+    flow = gw.Flow("windows", num_key_groups=16)
+    rows = flow.source("rows", inbox.stream(), event_time="ts", slack="90 seconds").key_by("k")
+    sinks = {name: gw.sinks.memory() for name in WINDOWS}
+    for name, (window, _, _, mode) in WINDOWS.items():
+        windowed = rows.window(window, output=mode, name=name)
+        result = windowed.compute(n=gw.count(), total=gw.sum("v"))
+        flow.sink(name, result, sinks[name])
     drain(flow, tmp_path / "ck")
-    ours = {e: counted(rows_of(plain(t))) for e, t in sink.epochs.items() if e < 8 and t.num_rows}
-    window = F.session_window("ts", "20 seconds")
-    assert ours == native_epochs(inbox, window, "90 seconds", "append", tmp_path / "native")
+    for name, (_, function, lengths, mode) in WINDOWS.items():
+        epochs = sinks[name].epochs.items()
+        ours = {e: counted(rows_of(plain(t))) for e, t in epochs if e < 8 and t.num_rows}
+        window = function("ts", *lengths)
+        theirs = native_epochs(inbox, window, "90 seconds", mode, tmp_path / "native" / name)
+        assert ours == theirs, name
 
 
 @pytest.mark.parametrize("strategy", ["live", "instant"])
