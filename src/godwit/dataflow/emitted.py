@@ -84,7 +84,10 @@ class Emitted:
                 return tuple(row)
             raise self._failure(index, f"a row of {len(row)} values, {_shown(row)}")
         raise self._failure(
-            index, f"a {type(row).__name__}, {_shown(row)}, where a row should be", "", rows=True
+            index,
+            f"{_shown(row)}, of type {type(row).__name__}, where a row should be",
+            "",
+            rows=True,
         )
 
     def _column(self, field: pa.Field, values: tuple[Any, ...]) -> pa.Array:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from godwit.dataflow.naming import function_name
-from godwit.model.errors import UserFunctionError
+from godwit.model.errors import GodwitError, UserFunctionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +53,11 @@ def function_failed(
         remedy = "Return a list of tuples or dicts, yield them, or return None."
     else:
         what = f"raised {type(error).__qualname__} for key {key!r}"
-        what += f": {error}" if str(error) else ""
-        remedy = f"Correct the function; its traceback is:\n{text}"
+        said, correct = str(error), "Correct the function."
+        if isinstance(error, GodwitError):  # of what the function was given, such as a state
+            said, correct = error.message, error.remedy or correct
+        what += f": {said.removesuffix('.')}" if said else ""
+        remedy = f"{correct} Its traceback is:\n{text}"
         if isinstance(error, SystemExit):
             remedy = (
                 "To stop a query, call query.stop() where it was started; to skip the rest "

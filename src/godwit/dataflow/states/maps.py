@@ -102,8 +102,8 @@ class StoredMap(StoredState):
             by = ", ".join(part.__name__ for part in self.by)
             raise UserFunctionError(
                 f"State {self.name!r} of operator {self.operator!r} is a map by "
-                f"{f'tuple[{by}]' if self.is_tuple else by}, and was asked for {item!r:.200}, a "
-                f"{type_name(item)}.",
+                f"{f'tuple[{by}]' if self.is_tuple else by}, and was asked for {item!r:.200}, of "
+                f"type {type_name(item)}.",
                 remedy="Ask for what it is declared for; whole numbers have 64 bits.",
                 operator=self.operator,
                 state=self.name,
