@@ -24,6 +24,7 @@ pytestmark = pytest.mark.spark
 S = 1_000_000
 BASE = 1_700_000_000 * S
 NAMES = ("united", "once", "newest", "pairs")
+LONG_AGO = BASE - 10 * 86_400 * S
 
 
 def random_rows(rng: np.random.Generator, first: int, number: int) -> list[tuple[Any, ...]]:
@@ -34,8 +35,8 @@ def random_rows(rng: np.random.Generator, first: int, number: int) -> list[tuple
     return [(k, int(m), v) for k, m, v in zip(keys, moments, values, strict=True)]
 
 
-def build(left: Inbox, right: Inbox) -> tuple[gw.Flow, dict[str, Any]]:
-    """Let two streams meet in every way there is."""
+def build(left: Inbox, right: Inbox, late: Path) -> tuple[gw.Flow, dict[str, Any]]:
+    """Let two streams meet in every way there is; of one, rows that are late go to files."""
     flow = gw.Flow("meeting", num_key_groups=8)
     one = flow.source("left", left.stream(), event_time="ts", slack="1 hour")
     other = flow.source("right", right.stream(), event_time="at", slack="1 hour")
@@ -49,7 +50,10 @@ def build(left: Inbox, right: Inbox) -> tuple[gw.Flow, dict[str, Any]]:
         "once": one.drop_duplicates("k", "v", within="1 day"),
         "newest": one.key_by("k").join_newest(other.key_by("k"), within="1 minute"),
         "pairs": one.key_by("k").join(
-            other.key_by("k"), between=("-20 seconds", "30 seconds"), how="full"
+            other.key_by("k"),
+            between=("-20 seconds", "30 seconds"),
+            how="full",
+            late=gw.sinks.parquet(str(late)),
         ),
     }
     sinks = {name: gw.sinks.memory() for name in NAMES}
@@ -59,9 +63,12 @@ def build(left: Inbox, right: Inbox) -> tuple[gw.Flow, dict[str, Any]]:
 
 
 def expected(spark: SparkSession, left: Inbox, right: Inbox) -> dict[str, Counter[Any]]:
-    """Give the same of batch queries."""
+    """Give the same of batch queries, but for rows of long ago."""
     one, other = (
-        spark.read.schema(inbox.columns).parquet(str(inbox.directory)) for inbox in (left, right)
+        spark.read.schema(inbox.columns)
+        .parquet(str(inbox.directory))
+        .where(F.unix_micros(time) > LONG_AGO)
+        for inbox, time in ((left, "ts"), (right, "at"))
     )
     both = one.unionAll(other.select("k", F.col("at").alias("ts"), F.col("w").alias("v")))
     united = both.groupBy("k", F.window("ts", "1 minute").alias("x")).agg(F.count("*"), F.sum("v"))
@@ -112,9 +119,10 @@ def test_streams_meet_as_in_batch_queries_across_a_restart(
     epochs: dict[str, dict[int, list[Any]]] = {name: {} for name in NAMES}
     for run in range(2):
         for epoch in (2 * run, 2 * run + 1):
-            left.put(random_rows(rng, epoch, 40))
-            right.put(random_rows(rng, epoch, 40))
-        flow, sinks = build(left, right)
+            late = [("late", LONG_AGO, 1)] * (epoch == 3)
+            left.put([*random_rows(rng, epoch, 40), *late])
+            right.put([*random_rows(rng, epoch, 40), *late])
+        flow, sinks = build(left, right, tmp_path / "late")
         drain(flow, tmp_path / "ck", close_at_end=run == 1)
         for name, sink in sinks.items():
             epochs[name] |= {e: rows_of(plain(table)) for e, table in sink.epochs.items()}
@@ -124,5 +132,10 @@ def test_streams_meet_as_in_batch_queries_across_a_restart(
     assert counted(once) == batch["once"]
     for name in ("united", "newest", "pairs"):
         assert counted(found[name]) == batch[name], name
+    written = micros(spark.read.parquet(str(tmp_path / "late")))
+    assert sorted(rows_of(written.select("k", "side", "ts", "v", "at", "w", "reason"))) == [
+        ("late", 0, LONG_AGO, 1, None, None, "late"),
+        ("late", 1, None, None, LONG_AGO, 1, "late"),
+    ]
     kept = gw.read_state(spark, tmp_path / "ck", "left_join_right_by_k").columns
     assert {"k", "pane", "side", "number", "met", "rows", "ts", "at"} <= set(kept)
