@@ -212,7 +212,8 @@ class WindowedOperator(KeyedOperator):
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
         """Whether all windows of rows of these moments were closed by earlier epochs."""
-        return self.grid.panes(times) < self.grid.first_open(closed)
+        late: npt.NDArray[np.bool_] = times < self.grid.first_open(closed)  # where a pane begins
+        return late
 
     def marks(self, rows: pa.RecordBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:  # noqa: ARG002
         """Moment by which the entry of each row is told apart from others of its key: its pane."""
