@@ -205,8 +205,11 @@ def _settled_s(drawn: Drawn, history: History) -> float | None:
     free_s = _moved_s(history, max([drawn.at_s, *changes]))
     # The first period to end after it has seen only a part of it.
     ends = [e.at_s for e in history.of_kind(events.LoadMeasured) if e.at_s > free_s]
-    since_s = _moved_s(history, ends[periods]) if len(ends) > periods else float("inf")
-    if np.isfinite(since_s) and since_s - ends[periods] > PERIOD_S:
+    if len(ends) <= periods:
+        return None
+    under_way = [(b, e) for b, e in _migrations(history) if b <= ends[periods] < e]
+    since_s = _moved_s(history, ends[periods])
+    if any(ended_s - begun_s > PERIOD_S for begun_s, ended_s in under_way):
         # What is left to even out after so long a migration is planned for when it has ended.
         since_s = _moved_s(history, min((s for s in ends if s > since_s), default=float("inf")))
     return since_s if np.isfinite(since_s) else None
@@ -220,14 +223,17 @@ def _moves_at_the_end(history: History) -> bool:
 
 def _moved_s(history: History, at_s: float) -> float:
     """When all migrations that had begun by some time had ended; infinite: they never did."""
+    return max([at_s, *(ended_s for begun_s, ended_s in _migrations(history) if begun_s <= at_s)])
+
+
+def _migrations(history: History) -> list[tuple[float, float]]:
+    """When each migration began, and when it ended; infinite: it never did."""
     ended = {
         e.migration: e.at_s
         for e in history.of_kind(events.MigrationFinished, events.MigrationCancelled)
     }
     started = history.of_kind(events.MigrationStarted)
-    begun = [e.migration for e in started if e.at_s <= at_s]
-    ends_s: list[float] = [ended.get(migration, float("inf")) for migration in begun]
-    return max([at_s, *ends_s])
+    return [(e.at_s, ended.get(e.migration, float("inf"))) for e in started]
 
 
 def _within_tau(drawn: Drawn, simulation: Simulation) -> bool:

@@ -61,8 +61,9 @@ class Hands:
         self._scaling = now_s + self._respect_s
         return {"scaling": self._scaling}
 
-    def recall(self, what: str, until_s: float) -> None:
-        """Respect what an earlier controller of the same stream respected."""
+    def recall(self, what: str, until_s: float, now_s: float) -> None:
+        """Respect what an earlier controller respected, whose clock may have been ahead."""
+        until_s = min(until_s, now_s + self._respect_s)
         if what == "scaling":
             self._scaling = max(self._scaling, until_s)
         elif what.startswith("migration of "):

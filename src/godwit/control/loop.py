@@ -115,9 +115,9 @@ class Controller:
         self._resizing = Resizing(settings, migrations, pool, run, self._tell)
         self._hands = Hands(seconds(settings.respect, "The setting respect"))
         for event in past:
-            self._resizing.recall(event)
+            self._resizing.recall(event, now_s)
             if isinstance(event, events.HandRespected):
-                self._hands.recall(event.what, event.until_s)
+                self._hands.recall(event.what, event.until_s, now_s)
         self._period: PeriodStatistics | None = None
         self._found: Mapping[str, float] = {}
         self._known = frozenset(migrations.view.executors)

@@ -52,12 +52,12 @@ class Resizing:
         self.returned: frozenset[str] = frozenset()
         """Executors that were given back and are not gone yet."""
 
-    def recall(self, event: events.Event) -> None:
-        """Go on from what an earlier controller decided."""
+    def recall(self, event: events.Event, now_s: float) -> None:
+        """Go on from what an earlier controller decided, whose clock may have been ahead."""
         if isinstance(event, events.ScaledOut):
-            self._pace.decided("out", event.at_s)
+            self._pace.decided("out", min(event.at_s, now_s))
         elif isinstance(event, events.ScaledIn):
-            self._pace.decided("in", event.at_s)
+            self._pace.decided("in", min(event.at_s, now_s))
 
     def look(self, view: ProtocolView) -> None:
         """Forget executors that are gone."""

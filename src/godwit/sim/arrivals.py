@@ -64,7 +64,7 @@ class Rate:
 
     def at(self, times_s: FloatArray) -> FloatArray:
         """Rows per second at some times, without the noise."""
-        rate = np.full(len(times_s), self.rows_per_s)
+        rate = np.full(len(times_s), self.rows_per_s, np.float64)
         for surge in self.surges:
             rate[(times_s >= surge.start_s) & (times_s < surge.end_s)] *= surge.factor
         return rate

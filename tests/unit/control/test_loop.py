@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -568,6 +568,31 @@ def test_a_scaling_function_that_raises_is_told_of_and_the_stream_is_still_balan
     assert world.distance("sum") < 0.1
 
 
+def test_a_controller_that_restarts_where_clocks_are_behind_waits_no_longer_than_it_would() -> None:
+    settings = control(scaling=utilisation(0.6), cool_down=15.0, respect=15.0)
+    when: dict[str, Any] = {"at_s": 10_000.0, "epoch": 7}
+    past = [
+        events.ScaledIn(executors=("e2",), before=3, wanted=2, reason="ahead", **when),
+        events.HandRespected(what="migration of sum", until_s=10_030.0, **when),
+        events.HandRespected(what="scaling", until_s=10_030.0, **when),
+    ]
+    busy = Part(rows=skewed(rows=60.0))
+    world = World({"sum": busy}, {"e0": 2, "e1": 2}, settings=settings, past=past)
+    world.run(30.0)
+    assert world.told(events.ScaledOut)
+    assert world.told(events.RebalancingStarted)
+
+
+def says(**rest: Any) -> Callable[[object], Wanted]:
+    """A scaling function whose answer has something wrong beside its numbers of executors."""
+
+    def model(_situation: object) -> Wanted:
+        given: dict[str, Any] = {"executors": 5, "comfortable": 5, "reason": "it says so"}
+        return Wanted(**(given | rest))
+
+    return model
+
+
 def ended(_situation: object) -> int:
     raise SystemExit(3)
 
@@ -599,6 +624,11 @@ class Number:
         (wants(-1, 2), "it raised InvalidControlError: There cannot be -1 executors"),
         (lambda _situation: True, "it raised InvalidControlError: There cannot be True executors"),
         (Number(), "it raised InvalidControlError: The scaling model said 3"),
+        (says(reason=7), "it raised InvalidControlError: A scaling model gave 7 as its reason"),
+        (says(numbers={"busy": "much"}), "it raised InvalidControlError: A scaling model gave"),
+        (says(numbers=None), "it raised InvalidControlError: A scaling model gave None as its"),
+        (says(unattainable=None), "it raised InvalidControlError: A scaling model gave None as"),
+        (says(aim=0.5), "it raised InvalidControlError: There cannot be 0.5 executors"),
     ],
 )
 def test_a_scaling_model_of_nonsense_is_told_of_and_the_stream_is_still_balanced(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from godwit.control import PoolView
@@ -236,6 +237,19 @@ def test_what_the_limits_do_not_allow_is_refused_with_the_limit(
 ) -> None:
     step = Pace(cool_down_s=30.0).step(wanting(9), situation(**changed), pool, paced=True)
     assert (step.kind, step.reason) == ("refused", reason)
+
+
+def test_a_cluster_with_fewer_executors_than_there_are_to_be_at_least_says_so() -> None:
+    pace, have = Pace(cool_down_s=30.0), situation(executors=2, least=4)
+    step = pace.step(wanting(1), have, PoolView(most=2), paced=True)
+    assert (step.kind, step.reason) == ("refused", "2 is the cluster's limit")
+
+
+def test_numbers_of_a_model_are_plain_ones() -> None:
+    """They stand in the journal, which knows no types of NumPy's."""
+    counted: Any = np.int64(3)
+    said = Wanted(executors=1, comfortable=1, reason="", numbers={"rows": counted})
+    assert type(said.numbers["rows"]) is float
 
 
 def test_what_the_cluster_refused_is_asked_for_again_only_after_the_cool_down() -> None:

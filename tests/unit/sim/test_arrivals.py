@@ -25,6 +25,11 @@ def test_a_surge_multiplies_the_rate_between_its_ends() -> None:
     assert [curve.until(t) for t in (2, 4, 10)] == [200, 1000, 1600]
 
 
+def test_a_surge_may_have_a_fraction_as_its_factor() -> None:
+    curve = arrivals(Rate(rows_per_s=100, surges=(Surge(start_s=2, end_s=4, factor=1.5),)))
+    assert curve.until(10) == 1100
+
+
 def test_noise_stays_within_its_share_and_depends_on_the_seed_alone() -> None:
     rate = Rate(rows_per_s=1000, noise=0.1)
     curve, again, other = arrivals(rate), arrivals(rate), arrivals(rate, seed=2)

@@ -100,7 +100,7 @@ class Wanted:
     Raises
     ------
     InvalidControlError
-        If a number of executors is none.
+        If a number of executors is none, a reason no text, or what it rests on no numbers.
     """
 
     executors: int
@@ -114,6 +114,20 @@ class Wanted:
         for count in (self.executors, self.comfortable, self.aim):
             if count is not None:
                 checked_count(count)
+        for name in ("reason", "unattainable"):
+            if not isinstance(getattr(self, name), str):
+                raise _no_answer(name, getattr(self, name), "a text")
+        try:
+            plain = {str(name): float(value) for name, value in self.numbers.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise _no_answer("numbers", self.numbers, "a mapping of names to numbers") from None
+        object.__setattr__(self, "numbers", plain)
+
+
+def _no_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
+    return InvalidControlError(
+        f"A scaling model gave {value!r} as its {name}.", remedy=f"Give {wanted}."
+    )
 
 
 def catching_up(situation: Situation, within_s: float) -> Situation:

@@ -83,7 +83,7 @@ class Pace:
             return self._more(within, situation, pool, paced=paced, arrived=arrived)
         if have > roomy and not pool.pending:
             return self._fewer(roomy, situation, paced=paced)
-        if wanted.executors > most <= coming:
+        if max(wanted.executors, situation.least) > most <= coming:
             limit = "limit" if most == situation.most else "cluster's limit"
             return Step(kind="refused", executors=coming, reason=f"{most} is the {limit}")
         if wanted.unattainable:
