@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name everybody gives i
 from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
+from godwit.model.errors import InvalidFlowError
 from godwit.spark.quiet_epochs import QuietEpochs
 
 if TYPE_CHECKING:
@@ -136,12 +137,17 @@ def test_windows_hold_every_row_once_while_key_groups_move(
     flow = gw.Flow("moving", num_key_groups=16)
     rows = flow.source("rows", inbox.stream(), event_time="ts", slack="1 minute")
     kinds = {n: gw.tumbling(f"{n} minutes") for n in (1, 2, 3, 4)}
-    options: Any = {"consolidate": "apart", "share": "always"} if strategy == "instant" else {}
+    options: Any = {"consolidate": "measured"}
+    if strategy == "instant":
+        options = {"consolidate": "apart", "share": "always"}
     windows = rows.key_by("k").window(*kinds.values(), name="w", **options)
     result = windows.compute(n=gw.count(), v=gw.sum("v"))
     sink = gw.sinks.memory()
     flow.sink("out", result, sink)
+    with pytest.raises(InvalidFlowError, match="splitting of start"):
+        flow.start(checkpoint=tmp_path / "ck", splitting=strategy)
     query = flow.start(checkpoint=tmp_path / "ck")
+    assert len(query.components) == (3 if strategy == "instant" else 1)
     other = {"local-0": "local-1", "local-1": "local-0"}
     for turn in range(3):
         inbox.put(*epochs[3 * turn : 3 * turn + 3])
