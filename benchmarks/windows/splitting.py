@@ -6,7 +6,7 @@ The real conductor, lanes, stores and checkpoint in one process without Spark, t
 lane each: CPU milliseconds a period (the window), means over the second half of a run.  An epoch
 has ten seconds of event time and a row of every key; in every period some of 16 key groups migrate,
 others than in the one before, by the strategy of their form: instantly if split, live if combined.
-Every case runs twice in either form, in turns, of which the faster one counts.
+Both forms run side by side, an epoch at a time in turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import argparse
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from godwit.epoch.splitting import in_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from multiprocessing.connection import Connection
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.migration import EpochOutcome
@@ -48,6 +51,11 @@ class Case:
     keys: int
     windows: int
     migrations: int
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of a run: whole periods."""
+        return 4 * -(-8 // self.windows) * self.windows
 
 
 CASES = (
@@ -105,8 +113,8 @@ class Measured(Decided):
                 self.send(name, moves, component.default_strategy)
 
 
-def measure(case: Case, form: Form) -> tuple[float, FormsCompared]:
-    """CPU milliseconds a period in a form, and what the model made of it."""
+def play(case: Case, form: Form, turns: Connection) -> None:
+    """Run a case in a form, an epoch whenever it is this one's turn; tell what each took."""
     with tempfile.TemporaryDirectory() as directory:
         run = Measured(Path(directory), case)
         run.start({"a": 1, "b": 1, "c": 1})
@@ -115,11 +123,10 @@ def measure(case: Case, form: Form) -> tuple[float, FormsCompared]:
             WindowsApart.regroup(run, in_form(run.flow, part, form))  # nobody is left alone by it
         keys = pa.array(np.arange(case.keys)).cast(pa.string())
         ones = pa.array(np.ones(case.keys, np.int64))
-        periods = 2 * -(-8 // case.windows) + 1
-        spent = []
-        for epoch in range(periods * case.windows):
+        for epoch in range(case.epochs):
             moments = pa.array(np.full(case.keys, (10 * epoch + 5) * S), pa.timestamp("us", "UTC"))
             batch = pa.RecordBatch.from_arrays([keys, moments, ones], schema=WindowsApart.columns)
+            turns.recv()
             cpu = time.process_time()
             period, at = divmod(epoch, case.windows)
             if at == case.windows // 2 and case.migrations:
@@ -127,9 +134,33 @@ def measure(case: Case, form: Form) -> tuple[float, FormsCompared]:
                 first = period * case.migrations % NUM_KEY_GROUPS
                 run.migrate_some(range(first, first + case.migrations))
             run.take(batch)
-            spent.append((time.process_time() - cpu) * 1e3)
-        half = spent[len(spent) // case.windows // 2 * case.windows :]
-        return sum(half) / len(half) * case.windows, run.compared[-1]
+            turns.send((time.process_time() - cpu) * 1e3)
+        turns.recv()
+        turns.send(run.compared[-1])
+
+
+def measure(case: Case) -> tuple[dict[Form, float], dict[Form, FormsCompared]]:
+    """CPU milliseconds a period in either form, and what the model made of it."""
+    fresh = get_context("spawn")
+    ends: dict[Form, Connection] = {}
+    players = []
+    for form in FORMS:
+        ends[form], theirs = fresh.Pipe()
+        players.append(fresh.Process(target=play, args=(case, form, theirs), daemon=True))
+        players[-1].start()
+    spent: dict[Form, list[float]] = {form: [] for form in FORMS}
+    for epoch in range(case.epochs):
+        for form in FORMS if epoch % 2 else FORMS[::-1]:
+            ends[form].send(None)
+            spent[form].append(ends[form].recv())
+    told = {}
+    for form, end in ends.items():
+        end.send(None)
+        told[form] = end.recv()
+    for player in players:
+        player.join()
+    half = case.epochs // 2 // case.windows * case.windows
+    return {form: fmean(of[half:]) * case.windows for form, of in spent.items()}, told
 
 
 def main() -> None:
@@ -140,11 +171,7 @@ def main() -> None:
     print("| keys | windows | that migrate | split | combined | cheaper | split saves | taken |")
     print("|---|---|---|---|---|---|---|---|")
     for case in [CASES[number] for number in given.cases or range(len(CASES))]:
-        took: dict[Form, float] = {}
-        told: dict[Form, FormsCompared] = {}
-        for form in FORMS * 2:
-            spent, told[form] = measure(case, form)
-            took[form] = min(took.get(form, spent), spent)
+        took, told = measure(case)
         cheaper = min(FORMS, key=lambda form: took[form])
         saves = [told[form].combined_ms - told[form].split_ms for form in FORMS]
         print(

@@ -21,8 +21,6 @@ from godwit.dataflow.windows.grid import BEGINNING
 from godwit.planning.components.splitting import FormCosts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from godwit.dataflow.windows.grid import PaneGrid
     from godwit.dataflow.windows.in_two import ConsolidatePart
     from godwit.epoch.deciding import EpochSeen
@@ -140,7 +138,7 @@ class FormMeter:
         self._row_ms = exchange.row_ms
         self._turns = 1.0
 
-    def take(self, seen: EpochSeen, form: Form, levels_more: Callable[[], int]) -> Metered | None:
+    def take(self, seen: EpochSeen, form: Form, levels_more: int) -> Metered | None:
         """Take an epoch; give what the period came to if that is its end.
 
         Parameters
@@ -150,7 +148,7 @@ class FormMeter:
         form
             That it ran in; another one than before begins a period anew.
         levels_more
-            Gives the levels that epochs have only in the split form.
+            Levels that epochs have only in the split form.
         """
         if form != self._form:
             self._form, self._sums, self._places = form, _Sums(), None
@@ -166,7 +164,7 @@ class FormMeter:
         over = now - sums.since >= self._period_us and sums.since > BEGINNING
         if not over or sums.epochs < self._epochs:
             return None
-        metered = self._metered(seen, form, levels_more())
+        metered = self._metered(seen, form, levels_more)
         self._sums = _Sums(since=now)
         return metered
 

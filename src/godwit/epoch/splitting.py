@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from godwit.dataflow.grouping import rows_stay
@@ -190,7 +189,7 @@ class SplitOrCombine:
         self._agreed: dict[str, tuple[Form, int]] = {}
         self._choices: dict[str, Choice] = {}
         self._wishes: dict[str, Wanted] = {}
-        self._forms: dict[tuple[str, PhysicalPlan], Form | None] = {}
+        self._standing: dict[tuple[str, PhysicalPlan], tuple[Form | None, int]] = {}
 
     def leave_alone(self, operators: Collection[str]) -> None:
         """See `Decider.leave_alone`."""
@@ -208,29 +207,27 @@ class SplitOrCombine:
         """See `Decider.observe`: what is wanted is said until it is settled, or overtaken."""
         told = []
         for name, part in self._parts.items():
-            form = self._form(seen.flow, part)
+            form, levels_more = self._stands(seen.flow, part)
             if form is None or self._left_alone & {part.name, *part.slots}:
                 self._forget(name)
                 continue
             if name in self._choices and self._choices[name].form == form:
                 self._forget(name)
-            metered = self._meters[name].take(seen, form, partial(_levels_more, seen.flow, part))
+            metered = self._meters[name].take(seen, form, levels_more)
             if metered is not None:
                 choice = choose_form(metered.costs, form, self._settings.max_latency_ms)
                 told.append((events.FormsCompared, self._told(name, form, metered, choice)))
                 self._confirm(name, seen.flow, metered, choice)
         first = most_beneficial(self._choices)
-        return Verdict(
-            wanted=None if first is None else self._wishes[first],
-            told=tuple(told),
-        )
+        return Verdict(wanted=None if first is None else self._wishes[first], told=tuple(told))
 
-    def _form(self, flow: CompiledFlow, part: ConsolidatePart) -> Form | None:
-        """Give the form under a plan; there are few of these in a run."""
-        at = (part.name, flow.physical_plan)
-        if at not in self._forms:
-            self._forms[at] = form_of(flow, part)
-        return self._forms[at]
+    def _stands(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[Form | None, int]:
+        """Give the form under a plan, and the levels that epochs have only if split."""
+        at = (part.name, flow.physical_plan)  # of which there are few in a run
+        if at not in self._standing:
+            form = form_of(flow, part)
+            self._standing[at] = form, 0 if form is None else _levels_more(flow, part)
+        return self._standing[at]
 
     def _forget(self, name: str) -> None:
         self._choices.pop(name, None)
