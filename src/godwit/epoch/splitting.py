@@ -200,7 +200,7 @@ class SplitOrCombine:
 
     def settled(self, wanted: Wanted) -> None:
         """See `Decider.settled`: it is wanted no more, whatever comes of it."""
-        for name in [name for name, wish in self._wishes.items() if wish == wanted]:
+        for name in [name for name, wish in self._wishes.items() if wish.reason == wanted.reason]:
             self._forget(name)
 
     def observe(self, seen: EpochSeen) -> Verdict:
@@ -218,8 +218,12 @@ class SplitOrCombine:
                 choice = choose_form(metered.costs, form, self._settings.max_latency_ms)
                 told.append((events.FormsCompared, self._told(name, form, metered, choice)))
                 self._confirm(name, seen.flow, metered, choice)
-        first = most_beneficial(self._choices)
-        return Verdict(wanted=None if first is None else self._wishes[first], told=tuple(told))
+        wanted, first = None, most_beneficial(self._choices)
+        if first is not None:
+            # What is beside the consolidate part may have changed since it was decided.
+            made = in_form(seen.flow, self._parts[first], self._choices[first].form)
+            wanted = replace(self._wishes[first], components=made)
+        return Verdict(wanted=wanted, told=tuple(told))
 
     def _stands(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[Form | None, int]:
         """Give the form under a plan, and the levels that epochs have only if split."""

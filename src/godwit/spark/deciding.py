@@ -124,8 +124,10 @@ class Deciding:
                 return True  # the next decisions see whether there is less to move, or more to save
             asked = regrouping_of(plan, Bounds(), wanted.reason)
             with self._conducting.turn() as conductor:
+                if conductor.plan != flow.physical_plan:
+                    return False  # decided on components that are others by now
                 conductor.regroup(asked)
         except GodwitError:
-            return False  # another regrouping is under way, or has changed what there was
+            return False  # another regrouping is under way
         self._own = asked.id
         return True

@@ -209,6 +209,20 @@ def test_a_wish_stands_until_it_is_settled() -> None:
     assert story.epoch(seconds=1).wanted is None
 
 
+def test_a_wish_is_about_the_components_that_there_are_when_it_is_said() -> None:
+    story = Story(behind=True)
+    part = consolidates(story.flow)
+    story.flow = story.flow.under(regrouped(story.flow, in_form(story.flow, part, "split")))
+    wanted = story.epochs(6)
+    assert wanted is not None
+    assert wanted.components == {"w": ("w", "w_second", "w_windows")}
+    fused = regrouped(story.flow, {"row": ("w_windows", "w_all")})
+    story.flow = story.flow.under(fused)
+    wanted = story.epoch(seconds=1).wanted
+    assert wanted is not None
+    assert wanted.components == {"w": ("w", "w_second", "w_windows", "w_all")}
+
+
 def test_a_bound_on_latency_splits_what_costs_less_combined() -> None:
     free, bound = Story(), Story(gw.Splitting(max_latency="5 milliseconds", epochs=2))
     for story in (free, bound):

@@ -10,6 +10,7 @@ from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.dataflow.flow import LogicalFlow
+from godwit.epoch.deciding import EpochSeen, Verdict, Wanted
 from godwit.epoch.executor import Executor
 from godwit.epoch.fusing import Fusing
 from godwit.epoch.takeover import run_started, take_up
@@ -21,6 +22,7 @@ from godwit.state.chains import Chains
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     import pytest
@@ -103,3 +105,29 @@ def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
     with story.deciding.by_hand(["b"]):
         pass  # there is nothing left that would have to give way
     assert story.ports.told().count("RegroupingCancelled") == 1
+
+
+def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    before = story.flow
+    story.observe(10)
+    (made,) = story.conductor.plan.components
+    assert made.name == "a+b"
+    story.deciding = Deciding([Parting()], conducting=Conducting(story.conductor), log=story.log)
+    story.observe(10)  # of the epoch that ran before the plan changed
+    assert story.flow is before
+    assert [c.name for c in story.conductor.plan.components] == ["a+b"]
+    story.flow = before.under(story.conductor.plan)
+    story.observe(10)
+    assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+
+
+class Parting:
+    """Always wants operators apart."""
+
+    def observe(self, seen: EpochSeen) -> Verdict:
+        return Verdict(wanted=Wanted(components={"a": ("a",), "b": ("b",)}, reason="it says so"))
+
+    def settled(self, wanted: Wanted) -> None: ...
+
+    def leave_alone(self, operators: Collection[str]) -> None: ...
