@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tests.contract.scenario import Misfortune, Policy, Warming
 
     from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.windows.moments import OperatorTime
     from godwit.lane.messages import LaneReport, StateInstruction
     from godwit.migration import (
         EndMigration,
@@ -128,7 +129,7 @@ class OneProcess:
             local_dir=str(directory / "local"),
         )
         self.storage = CheckpointStorage.open(str(directory / "checkpoint"))
-        self._source: list[pa.RecordBatch] = []
+        self._source: list[Any] = []
         self._orders: list[StartWarming | DropCopies] = []
         self._told: list[Event] = []
         self._goes = "works"
@@ -136,6 +137,7 @@ class OneProcess:
             output.name: {} for output in self.compiled().outputs
         }
         self._migrations = 0
+        self.clock_us = 0
 
     def compiled(self) -> CompiledFlow:
         """Compile the flow."""
@@ -385,20 +387,16 @@ class OneProcess:
             view=self.view,
             copies=self.conductor.copies,
             executors=self._there,
-            times=(told := self._times.told(clock_us=0, silence_us=0, components=plans)),
+            times=(
+                told := self._times.told(
+                    clock_us=self.clock_us, silence_us=self.clock_us, components=plans
+                )
+            ),
         )
         if misfortune == "planned":
             raise _DiedError
-        rows = {}
-        if batch is not None:
-            half = self._source[batch.number].num_rows // 2
-            arrived = self._source[batch.number]
-            parts = [arrived.slice(0, half), arrived.slice(half)]
-            rows = {
-                index: [part.select(list(given.columns)) for part in parts]
-                for index, given in enumerate(self.flow.inputs)
-                if hasattr(given, "source")
-            }
+        rows: Mapping[Any, list[pa.RecordBatch]]
+        rows = {} if batch is None else self._arrived(batch.number)
         reports = run_stages(self._lanes, pickle.loads(pickle.dumps(instruction)), rows)
         for report in reports:
             if report.error is not None:
@@ -421,8 +419,24 @@ class OneProcess:
         )
         record = self.log.commit(record)
         self._plan = None
-        self._times.take(times, told, reports, 0)
+        self._times.take(times, told, reports, self.clock_us)
+        self.noted(None if batch is None else batch.number, told, reports)
         return record, reports
+
+    def _arrived(self, number: int) -> Mapping[Any, list[pa.RecordBatch]]:
+        """Rows of an epoch, as `run_stages` takes them."""
+        half = self._source[number].num_rows // 2
+        parts = [self._source[number].slice(0, half), self._source[number].slice(half)]
+        return {
+            index: [part.select(list(given.columns)) for part in parts]
+            for index, given in enumerate(self.flow.inputs)
+            if hasattr(given, "source")
+        }
+
+    def noted(
+        self, number: int | None, told: Mapping[str, OperatorTime], reports: Sequence[LaneReport]
+    ) -> None:
+        """Take note of what operators were told, and said, in an epoch; nothing here."""
 
     def _go_under(self, plan: PhysicalPlan) -> None:
         if plan != self.flow.physical_plan:
@@ -448,7 +462,7 @@ class OneProcess:
                 if ref.sink == name
                 for row in read_batch(self.storage, ref.block).to_pylist()
             ]
-            assert epochs.setdefault(record.epoch, rows) == rows
+            assert repr(epochs.setdefault(record.epoch, rows)) == repr(rows)  # NaN is NaN
 
     # -- what happens -----------------------------------------------------------------------------
 

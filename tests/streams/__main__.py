@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import traceback
+from pathlib import Path
 
+from tests.contract import drawn_flows
 from tests.streams.playing import play
 
 
@@ -13,11 +16,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.streams", description=__doc__)
     parser.add_argument("--rounds", type=int, default=1_000, help="flows to play")
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
+    parser.add_argument(
+        "--conducted",
+        action="store_true",
+        help="under the real conductor: migrations, regrouping, executors and drivers that die",
+    )
     args = parser.parse_args()
+    one = _conducted if args.conducted else play
     different = 0
     for seed in range(args.seed, args.seed + args.rounds):
         try:
-            found = play(seed)
+            found = one(seed)
         except Exception:  # noqa: BLE001 - that is what is looked for
             found = [traceback.format_exc(limit=-6)]
         if found:
@@ -25,6 +34,11 @@ def main() -> int:
             print(f"seed {seed}:", *found, sep="\n  ", flush=True)
     print(f"{args.rounds} flows played, {different} differ")
     return 1 if different else 0
+
+
+def _conducted(seed: int) -> list[str]:
+    with tempfile.TemporaryDirectory() as root:
+        return drawn_flows.play(seed, Path(root))
 
 
 if __name__ == "__main__":

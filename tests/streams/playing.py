@@ -14,7 +14,7 @@ from tests.streams import reference as ref
 from tests.streams.drawing import Drawn, draw
 from tests.unit.lane.meeting_flows import Feed, MeetingRun
 
-__all__ = ["play"]
+__all__ = ["differences", "play"]
 
 
 def play(seed: int, *, epochs: int = 8) -> list[str]:
@@ -72,15 +72,7 @@ class _Play:
         left_out = {o.name: (o.late, o.ahead, o.untimed) for o in drawn.operators}
         node.after(self.world)
         found = run.epoch(**given)
-        said = []
-        mine, theirs = (
-            sorted(map(_plain, expected), key=_order),
-            sorted(map(_plain, found), key=_order),
-        )
-        if not _same(mine, theirs):
-            only = [row for row in mine if row not in theirs]
-            more = [row for row in theirs if row not in mine]
-            said.append(f"wanted {only[:6]}, came {more[:6]} of {len(mine)} and {len(theirs)}")
+        said = differences(expected, found)
         counted: dict[str, Any] = dict.fromkeys(left_out, (0, 0, 0))
         for report in run.reports:
             for done in report.operators:
@@ -105,6 +97,19 @@ class _Play:
             run.restart()
             for source in idle:
                 source.heard = None  # how long it had been silent is not known any more
+
+
+def differences(expected: list[tuple[Any, ...]], found: list[tuple[Any, ...]]) -> list[str]:
+    """Say which rows there should be and are not, and the other way round, or nothing."""
+    mine, theirs = (
+        sorted(map(_plain, expected), key=_order),
+        sorted(map(_plain, found), key=_order),
+    )
+    if _same(mine, theirs):
+        return []
+    only = [row for row in mine if row not in theirs]
+    more = [row for row in theirs if row not in mine]
+    return [f"wanted {only[:6]}, came {more[:6]} of {len(mine)} and {len(theirs)}"]
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:

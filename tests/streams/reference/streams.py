@@ -153,6 +153,8 @@ class Operator(Node):
     ahead: int = 0
     untimed: int = 0
     emits_newest: int = NEVER
+    told: int | None = None
+    """Until when it closes, where others decide that."""
 
     @abstractmethod
     def feeds(self) -> list[Node]:
@@ -192,6 +194,7 @@ class Operator(Node):
         until = front.watermark
         if front.drained and front.newest > NEVER:
             until = max(until, self.over_at(front.newest))
+        until = until if self.told is None else self.told
         self.until = max(self.closed, until)
         self.late = self.ahead = self.untimed = 0
         kept = []
