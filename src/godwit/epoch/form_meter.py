@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ExchangeCosts", "FormMeter", "Metered"]
 
-_BYTE_MS: Final = 10 / 2**20
-"""Time to bring a byte of state to another executor, where none was measured (decision 0043)."""
+_BYTE_LATENCY_MS: Final = 10 / 2**20
+"""Time to bring a byte of state to another executor, where none was measured."""
+_BYTE_MS: Final = 80 / 2**20
+"""CPU time of a byte of state that migrates: to bring it, and to make room in tables twice."""
 _MOVE_MS: Final = 1.0
-"""Time that a key group which migrates takes beside its bytes (decision 0043)."""
+"""Of a key group that migrates, beside its bytes."""
+_TURN_SHARE: Final = 0.5
+"""What turning costs of what moving does: the old slot is emptied, another table is begun."""
 _MEMORY: Final = 0.5
 """What a period's figure still counts once another one was measured."""
 
@@ -66,7 +70,7 @@ class Metered:
     epochs
         Its epochs with input.
     byte_ms
-        Time to bring a byte of state to another executor.
+        CPU time of a byte of state that migrates.
     numbers
         What the costs rest on, for people: figure → value.
     """
@@ -228,27 +232,29 @@ class FormMeter:
         else:  # each can turn once while its other slot is not free again
             turned = min(len(sums.movers), self._turns * sums.migrations)
         speed = seen.copies_bytes_per_s
-        byte_ms = 1e3 / speed if speed else _BYTE_MS
+        byte_latency_ms = 1e3 / speed if speed else _BYTE_LATENCY_MS
         num_key_groups = seen.flow.num_key_groups
         state_bytes = sum(int(of.sum()) for of in self._state.values()) / num_key_groups
         handing_ms = sums.handed * self._row_ms + sums.handed_bytes * exchange.byte_ms
-        move_ms = _MOVE_MS + state_bytes * byte_ms
+        partial_ms = handing_ms / (self._partials * num_key_groups)
+        move_ms = _MOVE_MS + state_bytes * _BYTE_MS
         costs = FormCosts(
             rows=max(sums.rows, 0),
             row_ms=sums.cpu_ms / max(sums.rows, 1),
             partials=self._partials,
             key_groups=num_key_groups,
-            partial_ms=handing_ms / (self._partials * num_key_groups),
+            partial_ms=partial_ms,
             migrations=sums.migrations,
+            turn_ms=partial_ms + _TURN_SHARE * move_ms,
             move_ms=move_ms,
-            move_latency_ms=move_ms,
+            move_latency_ms=_MOVE_MS + state_bytes * byte_latency_ms,
             unturned=max(sums.migrations - turned, 0),
             stage_ms=max(levels_more, 0) * sums.lanes * exchange.lane_ms * sums.epochs,
         )
         return Metered(
             costs=costs,
             epochs=sums.epochs,
-            byte_ms=byte_ms,
+            byte_ms=_BYTE_MS,
             numbers={
                 "rows": costs.rows,
                 "handed_rows": sums.handed,
@@ -258,7 +264,9 @@ class FormMeter:
                 "migrated_key_groups": costs.migrations,
                 "migrated_with_state": costs.unturned,
                 "state_bytes_per_key_group": state_bytes,
+                "turn_ms": costs.turn_ms,
                 "move_ms": costs.move_ms,
+                "move_latency_ms": costs.move_latency_ms,
                 "stage_ms": costs.stage_ms,
             },
         )

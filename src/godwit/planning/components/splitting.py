@@ -56,6 +56,8 @@ class FormCosts:
         K_1: CPU time to hand one key group's part of one partial window to another component.
     migrations
         MK_p: key groups that migrate to balance load.
+    turn_ms
+        CPU time to migrate a key group without its state: K_1 in the paper.
     move_ms
         K_x: CPU time to migrate a key group with all its state, x = PW_p in the paper.
     move_latency_ms
@@ -80,6 +82,7 @@ class FormCosts:
     key_groups: int
     partial_ms: float
     migrations: float
+    turn_ms: float
     move_ms: float
     move_latency_ms: float
     unturned: float = 0.0
@@ -141,6 +144,7 @@ class FormCosts:
             key_groups=key_groups,
             partial_ms=partial_ms,
             migrations=migrations,
+            turn_ms=partial_ms,
             move_ms=partial_ms * partials,
             move_latency_ms=move_latency_ms,
         )
@@ -149,11 +153,11 @@ class FormCosts:
     def split_ms(self) -> float:
         """T_p·E + PW_p·K_1·#keygroups + MK_p·K_1, state that moves all the same, and stages."""
         handed_ms = self.partials * self.partial_ms * self.key_groups + self.stage_ms
-        twice_ms = (self.migrations - self.unturned) * self.partial_ms
+        turned_ms = (self.migrations - self.unturned) * self.turn_ms
         return (
             self.rows * self.row_ms * self.split_states
             + handed_ms
-            + twice_ms
+            + turned_ms
             + self.unturned * self.move_ms
         )
 

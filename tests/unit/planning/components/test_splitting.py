@@ -33,6 +33,7 @@ def costs(**given: float) -> FormCosts:
         "key_groups": 6,
         "partial_ms": 1,
         "migrations": 0,
+        "turn_ms": 1,
         "move_ms": 10,
         "move_latency_ms": 20,
     }
