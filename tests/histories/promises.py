@@ -173,7 +173,7 @@ def uneven(drawn: Drawn, simulation: Simulation) -> list[str] | None:
     since_s = _settled_s(drawn, history)
     if since_s is None:
         steady = drawn.trouble in ("noise", "shift", "straggler", "death", "drain")
-        missing = steady and not _moves_at_the_end(history)
+        missing = steady and not _moves_at_the_end(drawn, history)
         return ["too few periods ended after the trouble"] if missing else None
     later = history.between(since_s, float("inf"))
     found = later.column("load_distance")[later.column("rows") > 0]
@@ -215,10 +215,10 @@ def _settled_s(drawn: Drawn, history: History) -> float | None:
     return since_s if np.isfinite(since_s) else None
 
 
-def _moves_at_the_end(history: History) -> bool:
+def _moves_at_the_end(drawn: Drawn, history: History) -> bool:
     """Whether key groups were still on the move when no more rows came."""
-    ends = [e.at_s for e in history.of_kind(events.LoadMeasured)]
-    return bool(ends) and not np.isfinite(_moved_s(history, ends[-1]))
+    end_s = drawn.scenario.duration_s
+    return any(begun_s <= end_s < ended_s for begun_s, ended_s in _migrations(history))
 
 
 def _moved_s(history: History, at_s: float) -> float:
