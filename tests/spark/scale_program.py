@@ -124,12 +124,12 @@ def owners(query: gw.Query) -> dict[str, int]:
 
 
 def by_hand(cluster: LocalCluster, spark: SparkSession, directory: Path) -> dict[str, Any]:
-    """Two executors, then three, then two, then four of which only three can be had."""
+    """Two executors, then three, then four of which only three can be had, two, three."""
     told: dict[str, Any] = {}
     (directory / "in").mkdir(parents=True)
     sink = gw.sinks.memory()
     query = flow_of(spark, directory, sink).start(
-        checkpoint=directory / "ck", executors=2, executors_timeout_s=30
+        checkpoint=directory / "ck", executors=2, executors_timeout_s=PATIENCE_S
     )
     query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201
     feed = Feed(directory / "in")
@@ -141,17 +141,18 @@ def by_hand(cluster: LocalCluster, spark: SparkSession, directory: Path) -> dict
     told["shared"] = owners(query)
     go_on(query)
 
-    told["in"] = query.scale(2).wait(PATIENCE_S)
-    told["kept"] = owners(query)
-    go_on(query)
-    told["processes"] = list(cluster.executor_pids(spark.sparkContext.applicationId))
-
     try:
-        query.scale(4).wait(PATIENCE_S)
+        query.scale(4, timeout_s=3).wait(PATIENCE_S)
     except gw.errors.ScalingError as error:
         told["short"] = error.message
     told["executors"] = query.executors
     told["used"] = owners(query)
+
+    told["in"] = query.scale(2).wait(PATIENCE_S)
+    told["kept"] = owners(query)
+    go_on(query)
+    told["processes"] = list(cluster.executor_pids(spark.sparkContext.applicationId))
+    told["again"] = query.scale(3).wait(PATIENCE_S)
     return told | end(query, feed, sink)
 
 
@@ -164,7 +165,7 @@ def by_itself(cluster: LocalCluster, spark: SparkSession, directory: Path) -> di
     query = flow_of(spark, directory, sink, row_s=1e-3).start(
         checkpoint=directory / "ck",
         executors=3,
-        executors_timeout_s=30,
+        executors_timeout_s=PATIENCE_S,
         control=gw.Control(
             scaling=gw.utilisation(0.6), least=2, most=3, period=1.0, least_epochs=2
         ),

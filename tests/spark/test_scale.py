@@ -66,16 +66,18 @@ def test_from_two_to_three_to_two_executors_no_row_is_lost_and_none_comes_twice(
     assert len(told["out"]) == 3
     assert sorted(told["shared"]) == sorted(told["out"])
     assert all(told["shared"].values()), "the new one has its share"
-    assert len(told["in"]) == 2
-    assert {name for name, owned in told["kept"].items() if owned} == {*told["in"]}
-    assert sorted(told["processes"]) == sorted(told["in"]), "its process has ended"
 
     assert told["short"].startswith("There are 3 executors where 4 were asked for: the cluster had")
     assert len(told["executors"]) == 3
     assert all(told["used"][name] for name in told["executors"])
 
+    assert len(told["in"]) == 2
+    assert {name for name, owned in told["kept"].items() if owned} == {*told["in"]}
+    assert sorted(told["processes"]) == sorted(told["in"]), "its process has ended"
+    assert len(told["again"]) == 3
+
     happened = Counter(told["events"])
-    assert happened["ScalingFinished"] == 2
+    assert happened["ScalingFinished"] == 3
     assert happened["ScalingFailed"] == happened["ExecutorsMissing"] == 1
     assert happened["ExecutorRemoved"] == 1
     assert happened["ExecutorLost"] == happened["EpochAborted"] == 0
@@ -119,6 +121,8 @@ def test_what_cannot_be_scaled_says_so_and_the_stream_goes_on(
     ):
         with pytest.raises(ScalingError, match=text):
             query.scale(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ScalingError, match="timeout_s of scale"):
+        query.scale(2, timeout_s=-1)
     with pytest.raises(ScalingError, match=r"local\[2\] is one process, .*LocalCluster"):
         query.scale(4)
     with pytest.raises(InvalidProblemError, match="'milk' is not a planner"):

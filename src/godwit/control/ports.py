@@ -131,11 +131,14 @@ class PoolView:
         Executors that the cluster can ever give this application; ``None`` where it does not say.
     refused
         Why the last ones that were asked for do not come; empty where nothing was refused.
+    not_returned
+        Why the last ones that were given back are there all the same; empty where they are not.
     """
 
     pending: int = 0
     most: int | None = None
     refused: str = ""
+    not_returned: str = ""
 
 
 class ExecutorPool(Protocol):

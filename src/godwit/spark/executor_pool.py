@@ -75,7 +75,8 @@ class SparkExecutorPool:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler, self._conducting, self._gate = scheduler, conducting, gate
-        self._patience_s, self._now_s = patience_s, now_s
+        self._patience_s = self._waits_s = patience_s
+        self._now_s = now_s
         self._changed = threading.Condition()
         self._total: int | None = None
         """Executors there are to be; ``None`` as long as nobody has asked for another number."""
@@ -83,7 +84,7 @@ class SparkExecutorPool:
         self._until_s: float | None = None
         self._leaving: tuple[str, ...] = ()
         self._returned: frozenset[str] = frozenset()
-        self._refused = ""
+        self._refused = self._not_returned = ""
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -92,7 +93,10 @@ class SparkExecutorPool:
         """See `godwit.control.ports.ExecutorPool.view`."""
         with self._changed:
             return PoolView(
-                pending=self._pending(), most=self._scheduler.most, refused=self._refused
+                pending=self._pending(),
+                most=self._scheduler.most,
+                refused=self._refused,
+                not_returned=self._not_returned,
             )
 
     @property
@@ -107,8 +111,8 @@ class SparkExecutorPool:
         staying = view.executors.keys() - view.draining - self._returned
         return tuple(sorted(staying, key=lambda name: (len(name), name)))
 
-    def add(self, count: int) -> None:
-        """Ask the cluster for `count` more executors.
+    def add(self, count: int, patience_s: float | None = None) -> None:
+        """Ask the cluster for `count` more executors, and wait for them as long as ever, or so.
 
         Raises
         ------
@@ -127,7 +131,8 @@ class SparkExecutorPool:
                     most=most,
                 )
             self._total, self._refused = total, ""
-            self._until_s = self._now_s() + self._patience_s
+            self._waits_s = self._patience_s if patience_s is None else patience_s
+            self._until_s = self._now_s() + self._waits_s
             self._wake()
         self._announce(events.ExecutorsRequested, count=count, total=total)
 
@@ -162,7 +167,7 @@ class SparkExecutorPool:
             total = max(self._total or 0, self._there())
             new = [name for name in executors if name not in self._leaving]
             self._leaving = (*self._leaving, *new)
-            self._total = max(1, total - len(new))
+            self._total, self._not_returned = max(1, total - len(new)), ""
             self._wake()
 
     def keep(self, executor: str) -> None:
@@ -238,14 +243,15 @@ class SparkExecutorPool:
         if total is not None and total != told:
             self._tell(total)
         if self._is_late():
-            self._give_up(f"the cluster had none to give within {self._patience_s:.0f} s")
+            self._give_up(f"the cluster had none to give within {self._waits_s:g} s")
 
     def _is_late(self) -> bool:
         with self._changed:
             if not self._pending():
                 self._until_s = None
             elif self._until_s is None:  # one has died, and the cluster is to replace it
-                self._until_s = self._now_s() + self._patience_s
+                self._waits_s = self._patience_s
+                self._until_s = self._now_s() + self._waits_s
             return self._until_s is not None and self._now_s() > self._until_s
 
     def _tell(self, total: int) -> None:
@@ -288,7 +294,9 @@ class SparkExecutorPool:
                     self._told = None  # giving back has changed what the cluster keeps up
                     if not taken:
                         self._returned -= {*empty}
-                        self._refused = f"the cluster did not take back {', '.join(empty)}{why}"
+                        self._not_returned = (
+                            f"the cluster did not take back {', '.join(empty)}{why}"
+                        )
 
     def _asked(self, call: Callable[[], bool]) -> tuple[bool, str]:
         try:

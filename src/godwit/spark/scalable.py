@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import type_name
 from godwit.migration import Strategy
+from godwit.model.checks import insist_on_number
 from godwit.model.errors import ScalingError
 from godwit.model.wording import counted
 from godwit.planning import planner as planner_named
@@ -46,6 +47,7 @@ class Scalable(Balancing):
         planner: str = "milp",
         strategy: AnyStrategy = Strategy.LIVE,
         bounds: Bounds | None = None,
+        timeout_s: float | None = None,
     ) -> Scaling:
         """Go on with another number of executors, while the stream flows.
 
@@ -61,6 +63,9 @@ class Scalable(Balancing):
             Name of the planner that says where key groups go, as in `godwit plan`.
         strategy, bounds
             How key groups move, as for `migrate`.
+        timeout_s
+            Seconds that executors which the cluster is asked for are waited for; by default the
+            `executors_timeout_s` that the query was started with.
 
         Returns
         -------
@@ -81,6 +86,10 @@ class Scalable(Balancing):
                 f"scale was asked for {told} executors"
                 + ("." if isinstance(executors, int) else f", of type {type_name(executors)}."),
                 remedy="Give a whole number that is at least 1; query.stop() ends the query.",
+            )
+        if timeout_s is not None:
+            insist_on_number(
+                "The timeout_s of scale", timeout_s, least=0, whole=False, error=ScalingError
             )
         if not self.isActive:
             raise ScalingError(
@@ -106,5 +115,6 @@ class Scalable(Balancing):
             planner=planner,
             strategy=chosen,
             bounds=limits,
+            patience_s=timeout_s,
         )
         return self._scaling

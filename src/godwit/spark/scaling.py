@@ -61,6 +61,8 @@ class Scaling:
         The conductor.
     planner, strategy, bounds
         Who plans where key groups go, and how they move.
+    patience_s
+        How long executors that are asked for are waited for, if not as long as ever.
     """
 
     def __init__(
@@ -73,8 +75,9 @@ class Scaling:
         planner: str,
         strategy: AnyStrategy,
         bounds: Bounds | None,
+        patience_s: float | None = None,
     ) -> None:
-        self.wanted = wanted
+        self.wanted, self._patience_s = wanted, patience_s
         self._query, self._pool, self._conducting = query, pool, conducting
         self._planner, self._strategy, self._bounds = planner, strategy, bounds
         self._stage = "beginning"
@@ -189,7 +192,7 @@ class Scaling:
         more = short - len(back) - self._pool.view.pending
         if more > 0:
             self._asked = True
-            self._pool.add(more)
+            self._pool.add(more, self._patience_s)
         while len(self._pool.staying) < self.wanted:
             self._stage = (
                 f"waiting for {counted(self.wanted - len(self._pool.staying), 'executor')}"
@@ -230,7 +233,7 @@ class Scaling:
             return  # one has died, or has got key groups back, since we looked
         # If one of those that stay dies meanwhile, the next look keeps one that was to go.
         while {*names} & {*self._conducting.view.executors} and not self._is_short():
-            if why := self._pool.view.refused:
+            if why := self._pool.view.not_returned:
                 raise ScalingError(
                     f"Executors {', '.join(names)} could not be given back: {why}.",
                     remedy="They own nothing, and the stream goes on; scale again later.",

@@ -173,7 +173,7 @@ def test_executors_that_are_not_taken_back_stay_and_it_is_told(stream: FakeStrea
     emptied(stream, "b")
     stream.scheduler.takes = False
     stream.pool.remove(["b"])
-    eventually(lambda: "did not take back b" in stream.pool.view.refused)
+    eventually(lambda: "did not take back b" in stream.pool.view.not_returned)
     stream.look()
     assert "b" in stream.conducting.view.executors
 

@@ -30,7 +30,7 @@ def stream() -> Iterator[FakeStream]:
     made.pool.close()
 
 
-def scaled(stream: FakeStream, wanted: int) -> Scaling:
+def scaled(stream: FakeStream, wanted: int, patience_s: float | None = None) -> Scaling:
     return Scaling(
         wanted,
         query=stream,
@@ -39,6 +39,7 @@ def scaled(stream: FakeStream, wanted: int) -> Scaling:
         planner="milp",
         strategy="live",
         bounds=None,
+        patience_s=patience_s,
     )
 
 
@@ -102,6 +103,24 @@ def test_a_cluster_that_gives_only_some_is_told_and_those_are_used(stream: FakeS
     assert stream.owned() == dict.fromkeys("abc", KEY_GROUPS // 3)
     (failed,) = told(stream, events.ScalingFailed)
     assert failed.wanted == 4
+    smaller = scaled(stream, 2)
+    run_until(stream, lambda: smaller.done)
+    assert len(smaller.wait()) == 2
+
+
+def test_what_is_asked_for_is_waited_for_as_long_as_was_said(stream: FakeStream) -> None:
+    hasty = scaled(stream, 3, patience_s=2.5)
+    run_until(stream, lambda: stream.scheduler.requests == [3])
+    stream.now_s += 3
+    run_until(stream, lambda: hasty.done)
+    with pytest.raises(ScalingError, match=r"none to give within 2\.5 s"):
+        hasty.wait()
+    patient = scaled(stream, 3)
+    run_until(stream, lambda: stream.pool.view.pending)
+    stream.now_s += 3
+    stream.come("c")
+    run_until(stream, lambda: patient.done)
+    assert len(patient.wait()) == 3
 
 
 def test_one_that_dies_while_others_are_emptied_is_made_up_for(stream: FakeStream) -> None:
