@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_chain_is_fused_by_traffic_and_parts_by_hand_and_gives_what_it_gave(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k string, v long")
     flow, sink = gw.Flow("chain", num_key_groups=8), gw.sinks.memory()
@@ -46,7 +46,11 @@ def test_a_chain_is_fused_by_traffic_and_parts_by_hand_and_gives_what_it_gave(
                 held[0] += value
                 held[1] += held[0]
                 held[2] += 1
-            if number in (2, 3):
+            query.explain()
+            fused = number in (2, 3)
+            levels = "on 1 level" if fused else "on 2 levels"
+            assert number == 1 or levels in capsys.readouterr().out
+            if fused:
                 assert query.status["components"] == {"first+second": ["first", "second"]}
         assert query.status["components"] == {"first": ["first"], "second": ["second"]}
         found = {

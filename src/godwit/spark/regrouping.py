@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,10 @@ class Regroupable(Scalable):
     @abstractmethod
     def assignment(self) -> Mapping[str, Assignment]:
         """Component → assignment of the next epoch."""
+
+    def explain(self) -> None:
+        """Print how the flow runs now: as `Flow.explain`, under today's components."""
+        sys.stdout.write(self._run.flow.explain() + "\n")
 
     @user_call
     def plan_regrouping(self, components: Mapping[str, Sequence[str]]) -> RegroupingPlan:
