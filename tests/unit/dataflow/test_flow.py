@@ -62,14 +62,21 @@ def test_a_source_must_be_a_streaming_dataframe(flow: Flow, flights: Any) -> Non
 def test_two_sources_cannot_have_one_name(flow: Flow, flights: Any, orders: Any) -> None:
     flow.source("flights", flights)
     assert_refused(
-        lambda: flow.source("flights", orders), "'delays'", "source named 'flights'", "another name"
+        lambda: flow.source("flights", orders),
+        "'delays'",
+        "'flights' is taken by another source",
+        "another name",
     )
     assert flow.sources["flights"] is flights
 
 
 def test_two_sinks_cannot_have_one_name(flow: Flow, total: Stream, sink: Any) -> None:
     flow.sink("totals", total, sink)
-    assert_refused(lambda: flow.sink("totals", total, sink), "sink named 'totals'", "another name")
+    assert_refused(
+        lambda: flow.sink("totals", total, sink),
+        "'totals' is taken by another sink",
+        "another name",
+    )
 
 
 def test_a_sink_needs_a_keyed_operator_before_it(flow: Flow, stream: Stream, sink: Any) -> None:

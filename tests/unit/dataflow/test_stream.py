@@ -34,7 +34,7 @@ def test_two_operators_cannot_have_one_name(stream: Stream) -> None:
     stream.key_by("tailnum").compute(name="totals", total=sum("arr_delay"))
     assert_refused(
         lambda: stream.key_by("origin").compute(name="totals", total=sum("arr_delay")),
-        "operator named 'totals'",
+        "'totals' is taken by another operator",
         "another name",
     )
 
@@ -45,7 +45,7 @@ def test_two_operators_that_do_the_same_need_names(stream: Stream) -> None:
     late = stream.map(lambda df: df)
     assert_refused(
         lambda: late.key_by("tailnum").compute(total=sum("arr_delay")),
-        "operator named 'flights_total_by_tailnum'",
+        "'flights_total_by_tailnum' is taken by another operator",
         "another name",
     )
     late.key_by("tailnum").compute(name="late", total=sum("arr_delay"))
