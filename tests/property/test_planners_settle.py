@@ -72,7 +72,7 @@ def no_worse_than_doing_nothing(solution: Solution) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("executors", "key_groups", "problems"), [(2, 6, 150), (3, 10, 30), (5, 30, 8), (10, 100, 2)]
+    ("executors", "key_groups", "problems"), [(2, 6, 40), (3, 10, 10), (5, 30, 2), (10, 100, 1)]
 )
 def test_albic_comes_to_rest_within_ten_plans(
     executors: int, key_groups: int, problems: int
@@ -82,9 +82,7 @@ def test_albic_comes_to_rest_within_ten_plans(
         assert all(no_worse_than_doing_nothing(solution) for solution in plans), seed
 
 
-@pytest.mark.parametrize(
-    ("executors", "key_groups", "problems"), [(2, 6, 60), (4, 16, 8), (10, 100, 1)]
-)
+@pytest.mark.parametrize(("executors", "key_groups", "problems"), [(2, 6, 20), (4, 16, 3)])
 def test_albic_comes_to_rest_within_budgets_too(
     executors: int, key_groups: int, problems: int
 ) -> None:
@@ -97,7 +95,7 @@ def test_albic_comes_to_rest_within_budgets_too(
 
 @pytest.mark.parametrize("max_moves", [None, 3])
 def test_milp_comes_to_rest_within_ten_plans(max_moves: int | None) -> None:
-    for seed in range(25):
+    for seed in range(10):
         problem = talking(3, 10, seed, limits=Limits(max_moves=max_moves))
         plans = plans_until_rest(plan_milp, problem, at_most=10)
         for solution in plans[:-1]:
@@ -106,7 +104,7 @@ def test_milp_comes_to_rest_within_ten_plans(max_moves: int | None) -> None:
 
 
 def test_clb_comes_to_rest_within_ten_plans() -> None:
-    for seed in range(60):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         key_groups, executors = int(rng.integers(4, 60)), int(rng.integers(2, 6))
         history = rng.poisson(rng.uniform(1, 100, key_groups), (8, key_groups)).astype(np.float64)

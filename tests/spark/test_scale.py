@@ -98,7 +98,8 @@ def test_a_controller_gives_an_executor_back_and_gets_one_when_there_is_too_much
     happened = Counter(told["events"])
     assert happened["ScaledIn"] >= 1
     assert happened["ScaledOut"] >= 1
-    assert happened["ExecutorRemoved"] == happened["ExecutorsReturned"]
+    # With no more rows another one may be given back, and the stream end before it is gone.
+    assert happened["ExecutorsReturned"] >= happened["ExecutorRemoved"] >= 1
     assert happened["ExecutorLost"] == happened["EpochAborted"] == 0
     assert told["rows"] == expected(told["parts"])
 
