@@ -21,9 +21,9 @@ def add_archive_classes_command(subparsers: Any) -> None:
         help="have local clusters start sooner, once per environment",
         description="Write an archive of the classes that Spark's JVMs load (Java's class data "
         "sharing) into this Python environment: about 200 MB, in about half a minute. From then "
-        "on the JVMs of gw.LocalCluster and of `godwit demo` start with about half the work. It "
-        "is made of one Java and one Spark: after an upgrade of either, run this again. Results "
-        "never depend on it.",
+        "on the JVMs of local clusters, such as that of `godwit demo`, start with about half the "
+        "work. It is made of one Java and one Spark: after an upgrade of either, run this again. "
+        "Results never depend on it.",
     )
     parser.add_argument(
         "--remove", action="store_true", help="remove the archive instead, and those of before"
