@@ -16,6 +16,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from godwit.model.checks import insist_on_number
+from godwit.model.errors import InvalidFlowError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -23,7 +26,25 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome, EpochPlan
     from godwit.model.events import Event
 
-__all__ = ["Decider", "EpochSeen", "Verdict", "Wanted"]
+__all__ = ["Decider", "EpochSeen", "Verdict", "Wanted", "insist_on_epochs"]
+
+
+def insist_on_epochs(settings: Any) -> None:
+    """Check the settings that every decider has: numbers of epochs, and of decisions in a row.
+
+    Raises
+    ------
+    InvalidFlowError
+        If one is no whole number from 1.
+    """
+    for name in ("epochs", "confirm", "payback_epochs"):
+        insist_on_number(
+            f"The setting {name} of gw.{type(settings).__name__}",
+            getattr(settings, name),
+            least=1,
+            whole=True,
+            error=InvalidFlowError,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from godwit.dataflow.grouping import rows_stay
-from godwit.epoch.deciding import Verdict, Wanted
-from godwit.model.checks import insist_on_number
+from godwit.epoch.deciding import Verdict, Wanted, insist_on_epochs
 from godwit.model.errors import InvalidFlowError
 from godwit.planning.components.fusion import FusionProblem, plan_fusion
 
@@ -76,14 +75,7 @@ class Fusion:
             raise InvalidFlowError(
                 f"Fusion cannot go by {self.by!r}.", remedy='Give "traffic" or "attributes".'
             )
-        for name in ("epochs", "confirm", "payback_epochs"):
-            insist_on_number(
-                f"The setting {name} of gw.Fusion",
-                getattr(self, name),
-                least=1,
-                whole=True,
-                error=InvalidFlowError,
-            )
+        insist_on_epochs(self)
         shares = (self.part_below, self.fuse_above)
         numbers = all(type(share) in (int, float) for share in shares)
         if not numbers or not 0 <= self.part_below < self.fuse_above <= 1:

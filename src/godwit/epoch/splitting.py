@@ -27,10 +27,9 @@ from godwit.dataflow.naming import listing
 from godwit.dataflow.regrouping import regrouped
 from godwit.dataflow.windows.durations import Duration, microseconds
 from godwit.dataflow.windows.in_two import ComputePart, ConsolidatePart
-from godwit.epoch.deciding import Verdict, Wanted
+from godwit.epoch.deciding import Verdict, Wanted, insist_on_epochs
 from godwit.epoch.form_meter import FormMeter, Metered
 from godwit.model import events
-from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
 from godwit.planning.components.splitting import choose_form, most_beneficial
 
@@ -84,14 +83,7 @@ class Splitting:
             value = getattr(self, name)
             if value is not None:
                 microseconds(value, f"The setting {name} of gw.Splitting", least=least)
-        for name in ("epochs", "confirm", "payback_epochs"):
-            insist_on_number(
-                f"The setting {name} of gw.Splitting",
-                getattr(self, name),
-                least=1,
-                whole=True,
-                error=InvalidFlowError,
-            )
+        insist_on_epochs(self)
 
     @property
     def max_latency_ms(self) -> float:
