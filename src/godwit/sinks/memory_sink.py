@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.model.errors import SinkError
-from godwit.sinks.rows import fit, last_of_each_key
+from godwit.sinks.rows import fit, instants_in_utc, last_of_each_key
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
@@ -51,12 +51,9 @@ class MemorySink(Sink):
             If Spark cannot keep the view.
         """
         with self._lock:
-            held = self._context
-            if held is not None and (held.query_id, held.schema) != (
-                context.query_id,
-                context.schema,
-            ):
-                self._epochs = {}
+            if self._context is not None:
+                was_ours = self._context.query_id == context.query_id
+                self._epochs = self._recast(context.schema) if was_ours else {}
             self._context = context
         self._refresh_view()
 
@@ -95,6 +92,12 @@ class MemorySink(Sink):
         if context.complete or not context.keys:
             return rows
         return rows.filter(pa.array(last_of_each_key(rows.select(list(context.keys)))))
+
+    def _recast(self, schema: pa.Schema) -> dict[int, pa.Table]:
+        """Give what is kept the zone of today's session; keep nothing of other columns."""
+        if instants_in_utc(self._opened().schema) != instants_in_utc(schema):
+            return {}
+        return {epoch: rows.cast(schema) for epoch, rows in self._epochs.items()}
 
     def _opened(self) -> SinkContext:
         if self._context is None:

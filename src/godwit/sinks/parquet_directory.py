@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _EPOCH: Final = re.compile(r"epoch=(\d+)")
+_ZONE: Final = re.compile(r"(?<=, )tz=[^\]]+(?=\])")  # within the text of a timestamp's type
 _CANNOT_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
 
@@ -104,6 +105,10 @@ def take_directory(
                 f"{marker} cannot be read: {cause}",
                 "Use another path, or remove the directory to write it anew.",
             ) from cause
+        if isinstance(found, dict) and isinstance(found.get("columns"), dict):
+            # Directories of earlier releases name the zone of the session that began them.
+            then = found["columns"].items()
+            found["columns"] = {name: _ZONE.sub("tz=UTC", str(dtype)) for name, dtype in then}
         columns = _all_columns(found, mine)
         if columns is None:
             raise _refusal(found, mine, error)

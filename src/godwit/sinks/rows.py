@@ -6,7 +6,7 @@ held as a whole, and only where a target cannot take one key twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from godwit.dataflow.hashing import canonical_floats
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
@@ -26,6 +26,7 @@ __all__ = [
     "column_names",
     "fit",
     "gather",
+    "instants_in_utc",
     "last_of_each_key",
     "require_columns",
     "storable_schema",
@@ -117,36 +118,58 @@ def require_columns(context: SinkContext, names: Iterable[str], option: str) -> 
 
 
 def storable_schema(schema: pa.Schema) -> pa.Schema:
-    """Return `schema` with timestamps in microseconds, as all targets keep them."""
+    """Return `schema` with timestamps in microseconds, instants in UTC, as targets keep them.
+
+    An instant is the same one whatever the session's zone is called; Delta Lake and the marker of a
+    directory know one name only.
+    """
+    return _with_timestamps(schema, lambda dtype: _in_utc(pa.timestamp("us", dtype.tz)))
+
+
+def instants_in_utc(schema: pa.Schema) -> pa.Schema:
+    """Return `schema` with the zones of instants called UTC, so that zones make no difference."""
+    return _with_timestamps(schema, _in_utc)
+
+
+def _in_utc(dtype: pa.TimestampType) -> pa.TimestampType:
+    return pa.timestamp(dtype.unit, None if dtype.tz is None else "UTC")
+
+
+_Change: TypeAlias = "Callable[[pa.TimestampType], pa.TimestampType]"
+
+
+def _with_timestamps(schema: pa.Schema, change: _Change) -> pa.Schema:
     return pa.schema(
         [
-            pa.field(field.name, _in_microseconds(field.type), nullable=field.nullable)
+            pa.field(field.name, _changed(field.type, change), nullable=field.nullable)
             for field in schema
         ]
     )
 
 
-def _in_microseconds(dtype: pa.DataType) -> pa.DataType:
+def _changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
+    """Change the timestamp types in a type, however deep."""
+
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(_changed(field.type, change))
+
     if pa.types.is_timestamp(dtype):
-        return pa.timestamp("us", dtype.tz)
+        return change(dtype)
     if pa.types.is_dictionary(dtype):
-        return _in_microseconds(dtype.value_type)
+        return _changed(dtype.value_type, change)
     if pa.types.is_list(dtype):
-        return pa.list_(_field_in_microseconds(dtype.value_field))
+        return pa.list_(inner(dtype.value_field))
     if pa.types.is_large_list(dtype):
-        return pa.large_list(_field_in_microseconds(dtype.value_field))
+        return pa.large_list(inner(dtype.value_field))
     if pa.types.is_fixed_size_list(dtype):
-        return pa.list_(_field_in_microseconds(dtype.value_field), dtype.list_size)
+        return pa.list_(inner(dtype.value_field), dtype.list_size)
     if pa.types.is_struct(dtype):
-        return pa.struct([_field_in_microseconds(field) for field in dtype])
+        return pa.struct([inner(field) for field in dtype])
     if pa.types.is_map(dtype):
-        key, item = map(_field_in_microseconds, (dtype.key_field, dtype.item_field))
-        return pa.map_(key, item, keys_sorted=dtype.keys_sorted)
+        return pa.map_(
+            inner(dtype.key_field), inner(dtype.item_field), keys_sorted=dtype.keys_sorted
+        )
     return dtype
-
-
-def _field_in_microseconds(field: pa.Field) -> pa.Field:
-    return field.with_type(_in_microseconds(field.type))
 
 
 def fit(
