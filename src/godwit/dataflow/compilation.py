@@ -100,7 +100,7 @@ class _Compilation:
                 for name in names
             ),
             inputs=timed,
-            outputs=tuple(self.outputs()),
+            outputs=self.own_sinks(tuple(self.outputs())),
             actions={node.name: action_of(node) for node in self.flow.operators},
             formerly=self.formerly(),
             unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
@@ -306,6 +306,27 @@ class _Compilation:
                     left_out=True,
                 )
                 yield from self.rejects_of(name, node.name, node.late)
+
+    def own_sinks(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+        """Refuse one sink object under two names: it would take epochs of one for the other's.
+
+        A sink that keeps no rows cannot mistake them.
+        """
+        taken: dict[int, str] = {}
+        for output in outputs:
+            if not getattr(output.sink, "wants_rows", True):
+                continue
+            other = taken.setdefault(id(output.sink), output.name)
+            if other != output.name:
+                raise InvalidFlowError(
+                    f"Sinks {other!r} and {output.name!r} of flow {self.flow.name!r} are one "
+                    "object, which would take the epochs of one for those of the other.",
+                    remedy="Make a sink for each, as in two calls of gw.sinks.postgres(...); they "
+                    "may write to one table where rows are appended.",
+                    flow=self.flow.name,
+                    sink=output.name,
+                )
+        return outputs
 
     def rejects_of(self, sink: str, operator: str, value: Any) -> Iterable[Output]:
         """Give the sink that gets what another one cannot take, if there is one."""

@@ -26,12 +26,7 @@ from godwit.spark.feeds import arrow_schema, feeds_of
 from godwit.spark.few_rows import FewRows
 from godwit.spark.lost_executors import LostExecutors
 from godwit.spark.micro_batches import MicroBatches
-from godwit.spark.outputs import (
-    close_sinks,
-    deliver,
-    open_sinks,
-    staged_sinks,
-)
+from godwit.spark.outputs import OpenSinks, staged_sinks
 from godwit.spark.progress_log import give_id, remove_leftovers
 from godwit.spark.run import Run
 from godwit.spark.scheduler import SparkScheduler
@@ -103,8 +98,8 @@ def open_run(
         query_id = log.identity.query_id
         give_id(storage, query_id)
         remove_leftovers(storage)
-        undo.callback(close_sinks, flow)
-        open_sinks(flow, query_id, spark)
+        sinks = OpenSinks(flow, query_id, storage, spark)
+        undo.callback(sinks.close)
         feeds, schema = feeds_of(flow), arrow_schema(rows)
         program = ShippedProgram(
             Program(
@@ -136,7 +131,7 @@ def open_run(
         if resumed and (told := taken_up.told()) is not None:
             conductor.announce(events.FlowChanged, **told)
         if log.latest is not None:
-            deliver(flow, log.latest, storage, spark, again=True)
+            sinks.deliver(log.latest, again=True)
 
         conducting = Conducting(conductor)
         lost = LostExecutors(run_id, spark.sparkContext)
@@ -173,6 +168,7 @@ def open_run(
             flow,
             log=log,
             lease=lease,
+            sinks=sinks,
             conducting=conducting,
             instructor=instructor,
             errands=Errands(

@@ -8,6 +8,7 @@ rows in the same order.
 from __future__ import annotations
 
 import pickle
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from godwit.model.errors import GodwitError, SinkError
 from godwit.sinks.former_target import read_former_target
 from godwit.sinks.sink import SinkContext
 from godwit.state.blocks import decode_batch, read_block
+from godwit.state.diverted import DivertedRows
 from godwit.state.written_files import decode_files
 
 if TYPE_CHECKING:
@@ -30,19 +32,12 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow, Output
     from godwit.dataflow.staging import RowCheck
-    from godwit.sinks.sink import EpochOutput
+    from godwit.sinks.sink import EpochOutput, Sink
     from godwit.state.records import CommitRecord, OutputRef
     from godwit.state.storage import CheckpointStorage
     from godwit.state.written_files import WrittenFile, WrittenFiles
 
-__all__ = [
-    "SessionViews",
-    "StagedOutput",
-    "close_sinks",
-    "deliver",
-    "open_sinks",
-    "staged_sinks",
-]
+__all__ = ["OpenSinks", "SessionViews", "StagedOutput", "staged_sinks"]
 
 _LOCAL_BYTES = 4 * 2**20
 
@@ -75,7 +70,8 @@ class StagedOutput:
     spark
         The session.
     on_divert
-        Gets rows that the sink rejects while it delivers; ``None`` if nobody does.
+        Gets rows that the sink rejects while it delivers, and who found them: all of each, however
+        often the rows are read; ``None`` if nobody does.
     check
         Finds rows that the sink cannot take, where lanes have not looked for them: another run
         staged them, perhaps for another sink.
@@ -86,7 +82,7 @@ class StagedOutput:
     refs: Sequence[OutputRef]
     storage: CheckpointStorage
     spark: SparkSession
-    on_divert: Callable[[pa.Table], None] | None = None
+    on_divert: Callable[[str, pa.Table], None] | None = None
     check: RowCheck | None = None
 
     @property
@@ -119,7 +115,8 @@ class StagedOutput:
             yield batch.filter(pa.array(kept))
         if rejected:
             rows = pa.concat_batches(rejected)
-            self.divert(rows, Rejections(rows=np.arange(rows.num_rows), reasons=reasons))
+            found_all = Rejections(rows=np.arange(rows.num_rows), reasons=reasons)
+            self._divert("check", rows, found_all)
 
     def _staged(self) -> Iterator[pa.RecordBatch]:
         schema = self.schema
@@ -154,13 +151,16 @@ class StagedOutput:
         return blocks.mapInArrow(read, from_arrow_schema(self.schema))
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
-        """Give rows to the sink of rejected rows.
+        """Keep rows for the sink of rejected rows.
 
         Raises
         ------
         SinkError
             If there is none.
         """
+        self._divert("target", rows, rejections)
+
+    def _divert(self, who: str, rows: pa.RecordBatch, rejections: Rejections) -> None:
         rejected = rejected_rows(self.output.name, self.output.keys, rows, rejections)
         if self.on_divert is None:
             raise refusal(
@@ -169,7 +169,7 @@ class StagedOutput:
                 keyed=bool(self.output.keys),
                 where=f"epoch {self.epoch}, which is committed",
             )
-        self.on_divert(rejected)
+        self.on_divert(who, rejected)
 
     def _batch(self, ref: OutputRef) -> pa.RecordBatch:
         return decode_batch(read_block(self.storage, ref.block))
@@ -183,7 +183,7 @@ class _WithDiverted:
     """Rejected rows of an epoch: those that lanes staged, then those found in delivery."""
 
     staged: StagedOutput
-    diverted: pa.Table
+    diverted: Sequence[pa.RecordBatch]
 
     @property
     def epoch(self) -> int:
@@ -195,51 +195,132 @@ class _WithDiverted:
 
     @property
     def num_rows(self) -> int:
-        return self.staged.num_rows + int(self.diverted.num_rows)
+        return self.staged.num_rows + sum(int(batch.num_rows) for batch in self.diverted)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         yield from self.staged.batches()
-        yield from self.diverted.to_batches()
+        yield from self.diverted
 
     def files(self) -> Sequence[WrittenFile]:
         return self.staged.files()
 
     def dataframe(self) -> DataFrame:
         spark = self.staged.spark
-        return self.staged.dataframe().unionByName(spark.createDataFrame(self.diverted))
+        diverted = spark.createDataFrame(pa.Table.from_batches(self.diverted))
+        return self.staged.dataframe().unionByName(diverted)
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
         self.staged.divert(rows, rejections)
 
 
-def open_sinks(flow: CompiledFlow, query_id: str, spark: SparkSession) -> None:
-    """Open every sink of a flow.
+_serving: dict[int, tuple[Sink, OpenSinks]] = {}
+"""Id of a sink object → the object, and whose it is: one object knows one query."""
+
+
+class OpenSinks:
+    """The open sinks of a run: given every committed epoch, and closed at the end.
+
+    Parameters
+    ----------
+    flow, query_id, storage, spark
+        The flow, the query, its checkpoint, and the session.
 
     Raises
     ------
     SinkError
-        If a target cannot take what it will get.
+        If a target cannot take what it will get; no sink is open then.
     """
-    for output in flow.outputs:
+
+    def __init__(
+        self, flow: CompiledFlow, query_id: str, storage: CheckpointStorage, spark: SparkSession
+    ) -> None:
+        self._flow, self._storage, self._spark = flow, storage, spark
+        self._outputs = flow.outputs
+        self._rejecting = {o.rejects_of: o for o in flow.outputs if o.rejects_of}
+        self._diverted = DivertedRows(storage)
+        try:
+            for output in self._outputs:
+                self._open(output, query_id)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, output: Output, query_id: str) -> None:
+        _, owner = _serving.setdefault(id(output.sink), (output.sink, self))
+        if owner is not self:
+            raise SinkError(
+                f"The object given as sink {output.name!r} serves a query that is running.",
+                remedy="Make a sink of its own for each query, or stop the other query first.",
+                sink=output.name,
+            )
         # Rejected rows are never the whole of anything.
-        complete = flow.operator(output.operator).complete and output.rejects_of is None
+        complete = self._flow.operator(output.operator).complete and output.rejects_of is None
         output.sink.open(
             SinkContext(
                 name=output.name,
-                flow=flow.name,
+                flow=self._flow.name,
                 query_id=query_id,
                 schema=output.schema,
                 keys=output.keys,
                 complete=complete,
-                views=SessionViews(spark),
+                views=SessionViews(self._spark),
             )
         )
 
+    def close(self) -> None:
+        """Close every sink, whatever goes wrong with another."""
+        with ExitStack() as closing:
+            for output in self._outputs:
+                _, owner = _serving.get(id(output.sink), (None, None))
+                if owner is self:
+                    closing.callback(_serving.pop, id(output.sink), None)
+                    closing.callback(output.sink.close)
 
-def close_sinks(flow: CompiledFlow) -> None:
-    """Close every sink of a flow."""
-    for output in flow.outputs:
-        output.sink.close()
+    def deliver(self, record: CommitRecord, *, again: bool = False) -> None:
+        """Give every sink what the record of an epoch names for it.
+
+        Rejected rows go out once all other sinks have what is theirs: rows that targets refuse now
+        are kept in the checkpoint before the others count.
+
+        Parameters
+        ----------
+        record
+            The epoch.
+        again
+            Whether another run may have staged the epoch, before the sinks were what they are.
+
+        Raises
+        ------
+        SinkError
+            If a sink failed; the epoch is committed all the same.
+        """
+        self._diverted.forget_before(record.epoch)
+        for output in sorted(self._outputs, key=lambda o: o.rejects_of is not None):
+            staged = self._staged(output, record, again=again)
+            if output.rejects_of is not None:
+                diverted = self._diverted.read(output.rejects_of, record.epoch)
+                _give(
+                    output, _WithDiverted(staged=staged, diverted=diverted) if diverted else staged
+                )
+            else:
+                _give(output, staged)
+
+    def _staged(self, output: Output, record: CommitRecord, *, again: bool) -> StagedOutput:
+        found: dict[str, pa.Table] = {}
+
+        def keep(who: str, rows: pa.Table) -> None:
+            found[who] = rows
+            self._diverted.keep(output.name, record.epoch, found.values())
+
+        return StagedOutput(
+            output=output,
+            epoch=record.epoch,
+            refs=[ref for ref in record.outputs if ref.sink == output.name],
+            storage=self._storage,
+            spark=self._spark,
+            on_divert=keep if output.name in self._rejecting else None,
+            check=output.sink.row_check() if again and output.rejects_of is None else None,
+        )
 
 
 def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
@@ -257,51 +338,6 @@ def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
         for output in flow.outputs
         if output.rejects_of is None and output.sink.wants_rows
     ]
-
-
-def deliver(
-    flow: CompiledFlow,
-    record: CommitRecord,
-    storage: CheckpointStorage,
-    spark: SparkSession,
-    *,
-    again: bool = False,
-) -> None:
-    """Give every sink what the record of an epoch names for it.
-
-    Parameters
-    ----------
-    flow, record, storage, spark
-        The flow, the epoch, the checkpoint, the session.
-    again
-        Whether another run may have staged the epoch, before the sinks were what they are.
-
-    Raises
-    ------
-    SinkError
-        If a sink failed; the epoch is committed all the same.
-    """
-    rejecting = {output.rejects_of: output for output in flow.outputs if output.rejects_of}
-
-    def staged(output: Output) -> StagedOutput:
-        return StagedOutput(
-            output=output,
-            epoch=record.epoch,
-            refs=[ref for ref in record.outputs if ref.sink == output.name],
-            storage=storage,
-            spark=spark,
-            on_divert=None if output.name not in rejecting else divert_to(rejecting[output.name]),
-            check=output.sink.row_check() if again and output.rejects_of is None else None,
-        )
-
-    def divert_to(output: Output) -> Callable[[pa.Table], None]:
-        def divert(rows: pa.Table) -> None:
-            _give(output, _WithDiverted(staged=staged(output), diverted=rows))
-
-        return divert
-
-    for output in flow.outputs:
-        _give(output, staged(output))
 
 
 def _give(output: Output, epoch: EpochOutput) -> None:

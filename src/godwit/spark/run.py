@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from godwit.control import EpochObserved
 from godwit.epoch.outcomes import outcome_of, record_of
 from godwit.model import events
-from godwit.spark.outputs import close_sinks, deliver
 from godwit.spark.progress import Stopwatch, progress_of
 from godwit.spark.stages import run_stages
 from godwit.state.collection import collect
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from godwit.spark.gate import EpochGate
     from godwit.spark.lost_executors import LostExecutors
     from godwit.spark.micro_batches import MicroBatches
+    from godwit.spark.outputs import OpenSinks
     from godwit.spark.shipping import ShippedProgram
     from godwit.spark.source_rows import SourceRows
     from godwit.state.commit_log import CommitLog
@@ -73,6 +73,8 @@ class Run:
         The compiled flow.
     log, lease
         The checkpoint's commits, and the claim on it.
+    sinks
+        The open sinks.
     conducting
         The conductor.
     instructor
@@ -120,6 +122,7 @@ class Run:
         *,
         log: CommitLog,
         lease: CheckpointLease,
+        sinks: OpenSinks,
         conducting: Conducting,
         instructor: Instructor,
         errands: Errands,
@@ -141,6 +144,7 @@ class Run:
         self.flow, self.log, self.conducting, self.pool = flow, log, conducting, pool
         self.run_id = instructor.run_id
         self._lease, self._instructor, self._errands = lease, instructor, errands
+        self._sinks = sinks
         self._watch, self._lost, self._batches = watch, lost, batches
         self._note, self._times, self.controlling = note, times, controlling
         self._program, self._counting, self._gate = program, counting, gate
@@ -171,7 +175,7 @@ class Run:
             self._errands.close()
             self._beside.shutdown(wait=False, cancel_futures=True)
             self.conducting.close()
-            close_sinks(self.flow)
+            self._sinks.close()
             self._program.destroy()
         finally:
             self._lease.release()
@@ -258,7 +262,7 @@ class Run:
         if loads is not None:
             self._note("load", loads.to_dict)
         with watch.phase("deliver"):
-            deliver(self.flow, record, self.log.storage, self._spark)
+            self._sinks.deliver(record)
         self.at_step("delivered", epoch)
         if epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
             self._beside.submit(self._collect)

@@ -11,6 +11,7 @@ The checkpoint is a directory of files that are written once and never changed::
     manifests/<epoch>.rec                   all chains as of that epoch, so that few records do
     journal/<number>.rec                    what happened, for people; nothing depends on it
     blocks/<epoch>-<who>-<attempt>.blk      segments, snapshots and staged output of one lane
+    diverted/<epoch>-<sink>.rec             rows that a target refused when it got the epoch
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "ALIGNMENT",
     "BLOCKS",
     "COMMITS",
+    "DIVERTED",
     "EDITS",
     "FLOWS",
     "FORMAT",
@@ -54,6 +56,7 @@ COMMITS: Final = "commits"
 MANIFESTS: Final = "manifests"
 BLOCKS: Final = "blocks"
 JOURNAL: Final = "journal"
+DIVERTED: Final = "diverted"
 
 ALIGNMENT: Final = 64
 """Blocks begin at multiples of this many bytes, so that a mapped block is aligned for Arrow."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -47,8 +47,9 @@ class FakeDataFrame:
 
 @dataclass
 class FakeSink:
-    """A sink that does nothing."""
+    """A sink that does nothing, so that one object may stand for any number of them."""
 
+    wants_rows: ClassVar[bool] = False
     opened: list[Any] = field(default_factory=list)
 
     def open(self, context: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.unit.dataflow.conftest import resolver
 from tests.unit.dataflow.refusals import assert_refused
 
 from godwit.dataflow.aggregates import sum  # noqa: A004
@@ -95,6 +96,35 @@ def test_a_sink_takes_streams_of_its_own_flow_only(total: Stream, sink: Any) -> 
         "Sink 'totals' of flow 'other'",
         "another flow, 'delays'",
         "Build the stream from a source of flow 'other'",
+    )
+
+
+class Keeping:
+    """As much of a sink as a flow looks at."""
+
+    def __init__(self, rejects: Any = None) -> None:
+        self.rejects = rejects
+
+    def open(self, context: Any) -> None: ...
+
+    def deliver(self, output: Any) -> None: ...
+
+
+def test_one_object_cannot_be_two_sinks(flow: Flow, total: Stream) -> None:
+    shared = Keeping()
+    flow.sink("totals", total, shared)
+    flow.sink("again", total, shared)
+    assert_refused(
+        lambda: flow.compile(resolver(flow)), "'totals' and 'again'", "one object", "for each"
+    )
+
+
+def test_sinks_cannot_share_one_object_for_their_rejected_rows(flow: Flow, total: Stream) -> None:
+    rejected = Keeping()
+    flow.sink("totals", total, Keeping(rejects=rejected))
+    flow.sink("more", total, Keeping(rejects=rejected))
+    assert_refused(
+        lambda: flow.compile(resolver(flow)), "'totals_rejects' and 'more_rejects'", "one object"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,8 +16,9 @@ from godwit.dataflow.compiled import Output
 from godwit.dataflow.staging import REJECTED, Rejections
 from godwit.model.errors import SinkError
 from godwit.sinks.sink import Sink
-from godwit.spark.outputs import deliver, staged_sinks
+from godwit.spark.outputs import OpenSinks, staged_sinks
 from godwit.state.blocks import BlockWriter, encode_batch
+from godwit.state.diverted import DivertedRows
 from godwit.state.records import CommitRecord, OutputRef
 from godwit.state.storage import CheckpointStorage
 from godwit.state.written_files import WrittenFile, WrittenFiles, encode_files
@@ -58,7 +60,7 @@ class Kept(Sink):
         return not_negative
 
     def open(self, context: SinkContext) -> None:
-        raise NotImplementedError
+        self.context = context
 
     def deliver(self, output: EpochOutput) -> None:
         if output.epoch in self.given:
@@ -83,7 +85,14 @@ def flow(sink: Kept) -> CompiledFlow:
             rejects_of="out",
         )
         outputs.append(rejects)
-    return cast("CompiledFlow", SimpleNamespace(outputs=tuple(outputs)))
+    return cast(
+        "CompiledFlow",
+        SimpleNamespace(
+            name="flow",
+            outputs=tuple(outputs),
+            operator=lambda _name: SimpleNamespace(complete=False),
+        ),
+    )
 
 
 def given(
@@ -98,7 +107,8 @@ def given(
         for (_, kind, rows), block in zip(blocks, writer.close(), strict=True)
     )
     record = CommitRecord(epoch=3, run_id="r", outputs=refs)
-    deliver(flow(sink), record, storage, cast("Any", None), again=again)
+    with closing(OpenSinks(flow(sink), "query-1", storage, cast("Any", None))) as sinks:
+        sinks.deliver(record, again=again)
 
 
 def staged(rows: pa.RecordBatch = ROWS) -> tuple[Any, str, int]:
@@ -132,6 +142,86 @@ def test_with_a_place_for_it_such_a_row_is_set_aside_before_the_epoch_counts(
         *('{"plane": "N2"}', '{"plane": "N3"}', '{"plane": "N2"}')
     ]
     assert rejects.given == [3]
+
+
+class Refusing(Kept):
+    """Refuses negative totals as a server does, and may die before the others count."""
+
+    dies = False
+
+    def row_check(self) -> RowCheck | None:
+        return None
+
+    def deliver(self, output: EpochOutput) -> None:
+        if output.epoch in self.given:
+            return
+        for batch in output.batches():
+            found = not_negative(batch)
+            assert found is not None
+            output.divert(batch, found)
+        if self.dies:
+            raise ConnectionError("the server is gone")
+        self.given.append(output.epoch)
+
+
+class Overwriting(Kept):
+    """Keeps what an epoch brought last, as a function does that overwrites by epoch."""
+
+    def deliver(self, output: EpochOutput) -> None:
+        self.rows = [row for batch in output.batches() for row in batch.to_pylist()]
+        self.given.append(output.epoch)
+
+
+def test_a_sink_of_rejected_rows_gets_an_epoch_once_with_all_of_them(tmp_path: Path) -> None:
+    rejects = Overwriting()
+    given(tmp_path, Refusing(rejects=rejects), [staged()], again=False)
+    assert rejects.given == [3]
+    assert [row["key"] for row in rejects.rows] == ['{"plane": "N2"}', '{"plane": "N3"}']
+
+
+def test_rows_refused_in_delivery_come_again_though_the_target_has_the_others(
+    tmp_path: Path,
+) -> None:
+    rejects = Overwriting()
+    sink = Refusing(rejects=rejects)
+    for _ in range(2):  # the second time, the sink has the epoch and refuses nothing
+        given(tmp_path, sink, [staged()], again=True)
+        assert [row["key"] for row in rejects.rows] == ['{"plane": "N2"}', '{"plane": "N3"}']
+
+
+def test_a_sink_of_rejected_rows_waits_for_a_delivery_that_succeeds(tmp_path: Path) -> None:
+    rejects = Kept()  # takes each epoch once
+    sink = Refusing(rejects=rejects)
+    sink.dies = True
+    with pytest.raises(SinkError, match="the server is gone"):
+        given(tmp_path, sink, [staged(ROWS.slice(1, 1))], again=False)
+    assert rejects.given == []
+    sink.dies = False
+    given(tmp_path, sink, [staged()], again=True)
+    assert [row["key"] for row in rejects.rows] == ['{"plane": "N2"}', '{"plane": "N3"}']
+
+
+def test_refused_rows_of_epochs_that_cannot_come_again_are_let_go(tmp_path: Path) -> None:
+    kept = DivertedRows(CheckpointStorage.open(str(tmp_path)))
+    rows = pa.Table.from_batches([ROWS])
+    for epoch in (3, 4):
+        kept.keep("a sink/of mine", epoch, [rows, rows])
+    again = DivertedRows(CheckpointStorage.open(str(tmp_path)))
+    again.forget_before(4)
+    assert again.read("a sink/of mine", 3) == ()
+    assert [batch.num_rows for batch in again.read("a sink/of mine", 4)] == [6]
+    assert len(list((tmp_path / "diverted").iterdir())) == 1
+
+
+def test_one_object_serves_one_running_query(tmp_path: Path) -> None:
+    sink, storage = Kept(), CheckpointStorage.open(str(tmp_path))
+    first = OpenSinks(flow(sink), "query-1", storage, cast("Any", None))
+    with pytest.raises(SinkError, match="'out' serves a query that is running"):
+        OpenSinks(flow(sink), "query-2", storage, cast("Any", None))
+    assert sink.context.query_id == "query-1"
+    first.close()
+    OpenSinks(flow(sink), "query-2", storage, cast("Any", None)).close()
+    assert sink.context.query_id == "query-2"
 
 
 def test_files_go_to_the_sink_they_were_written_for_and_others_get_their_rows(
