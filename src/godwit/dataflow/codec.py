@@ -26,8 +26,9 @@ from godwit.dataflow.pickle_codec import PickleCodec
 from godwit.dataflow.state_checks import Fitting, failing_path, is_same
 from godwit.dataflow.state_failures import UnencodableError, UnheldError, each
 from godwit.dataflow.state_forms import is_native, reads_native
+from godwit.dataflow.state_records import runs_code
 from godwit.dataflow.state_types import Described, UndescribableError, describe, is_record
-from godwit.dataflow.state_values import EXTENSION_MARKERS, TaggedValues
+from godwit.dataflow.state_values import EXTENSION_MARKERS, TaggedValues, as_extension
 from godwit.model.errors import InvalidFlowError, StateEncodingError
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class MsgpackCodec:
     *Tagged*: values say what they are (`TaggedValues`). For all other types, and, of the first
     kind, for a state that did not come back equal, as one with an integer beyond 64 bits.
 
+    Invariant: a state of which `encode` makes bytes is read by `decode` as what it was. A tagged
+    state among native ones is one extension, so its first byte says which form it is in; where
+    reading runs code of the user's classes, what was written is read and compared.
+
     Parameters
     ----------
     state_type
@@ -142,7 +147,7 @@ class MsgpackCodec:
             return each(self._encode_one, states)
         for index in differing:
             if not is_same(states[index], read[index]):
-                blobs[index : index + 1] = each(self._encode_tagged, [states[index]], index)
+                blobs[index : index + 1] = each(self._encode_apart, [states[index]], index)
         return blobs
 
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
@@ -177,6 +182,11 @@ class MsgpackCodec:
             return False
 
     @cached_property
+    def _runs_code(self) -> bool:
+        """Whether reading the tagged form runs code of the classes."""
+        return any(map(runs_code, self._described.classes.values()))
+
+    @cached_property
     def _root(self) -> Any:
         """What every state is an instance of."""
         kind = typing.get_origin(self._type) or self._type
@@ -206,13 +216,25 @@ class MsgpackCodec:
             came_back = is_same(state, self._decode_typed(blob))
         except Exception:  # noqa: BLE001 - the other form says what is wrong
             came_back = False
-        return blob if came_back else self._encode_tagged(state)
+        return blob if came_back else self._encode_apart(state)
+
+    def _encode_apart(self, state: Any) -> bytes:
+        """Write a state that is not native among those that are."""
+        blob = as_extension(self._encode_tagged(state))
+        _insist_same(state, self._tagged.decode(blob))
+        return blob
 
     def _encode_all_tagged(self, states: Sequence[Any]) -> list[bytes]:
+        blobs = None
         with contextlib.suppress(Exception):  # then each for itself, which says what is wrong
             if self._fits.all(states):
-                return self._tagged.encode_all(states)
-        return each(self._encode_tagged, states)
+                blobs = self._tagged.encode_all(states)
+        if blobs is None:
+            blobs = each(self._encode_tagged, states)
+        if self._runs_code:
+            pairs = list(zip(states, blobs, strict=True))
+            each(lambda pair: _insist_same(pair[0], self._tagged.decode(pair[1])), pairs)
+        return blobs
 
     def _encode_tagged(self, state: Any) -> bytes:
         if not self._fits(state):
@@ -235,13 +257,26 @@ class MsgpackCodec:
 
     def _decode_one(self, blob: memoryview) -> Any:
         if self._native and blob[0] not in EXTENSION_MARKERS:
-            return self._decode_typed(blob)
+            try:
+                return self._decode_typed(blob)
+            except Exception:
+                # Earlier releases wrote a tagged state among native ones as it was.
+                with contextlib.suppress(Exception):
+                    state = self._tagged.decode(blob)
+                    if self._fits(state):
+                        return state
+                raise
         state = self._tagged.decode(blob)
-        if isinstance(state, self._root):
+        if isinstance(state, self._root) or self._fits(state):
             return state
         if is_record(self._root):
             return self._decode_typed(blob)
         raise UnheldError(f"it is a {type(state).__qualname__}")
+
+
+def _insist_same(state: Any, read: Any) -> None:
+    if not is_same(state, read):
+        raise UnheldError(f"it comes back as something else, {read!r:.100}")
 
 
 def _msgpack_codec(state_type: Any, described: Described, native: bool) -> MsgpackCodec:

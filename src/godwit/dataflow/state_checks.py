@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 from typing import TYPE_CHECKING, Any
 
 from godwit.dataflow.state_types import (
@@ -39,13 +40,14 @@ _CONTAINERS = {name: kind for kind, name in (COLLECTIONS | MAPPINGS | {tuple: "t
 def is_same(one: Any, other: Any) -> bool:
     """Whether two values are equal and of the same types at every depth; NaN equals NaN.
 
-    Records are compared by what they hold, whatever their ``__eq__`` says.
+    Records are compared by what they hold, whatever their ``__eq__`` says; what they have cached of
+    it makes no difference.
     """
     kind = type(one)
     if kind is not type(other):
         return False
     if is_record(kind):
-        if getattr(one, "__dict__", {}).keys() != getattr(other, "__dict__", {}).keys():
+        if _attributes(one) != _attributes(other):
             return False
         return all(is_same(getattr(one, f), getattr(other, f)) for f in fields_of(kind))
     if isinstance(one, dict):
@@ -59,12 +61,15 @@ def is_same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, (set, frozenset)):
         types = collections.Counter(map(type, one))
-        return bool(one == other) and types == collections.Counter(map(type, other))
-    if isinstance(one, float):
-        return one == other or (one != one and other != other)  # noqa: PLR0124 - NaN alone
+        if types != collections.Counter(map(type, other)):
+            return False
+        rest, given = (sorted(part, key=repr) for part in (one - other, other - one))  # NaN
+        return len(rest) == len(given) and all(map(is_same, rest, given))
     if getattr(kind, "__eq__", None) is not object.__eq__ or one is other:
         try:
             answer = one == other
+            if answer is False and one != one:  # noqa: PLR0124 - NaN, of any type of numbers
+                answer = other != other  # noqa: PLR0124
         except RecursionError:
             raise
         except Exception:  # noqa: BLE001 - a class may do anything there
@@ -75,6 +80,15 @@ def is_same(one: Any, other: Any) -> bool:
     # object, where a text names what exists once.
     parts, others = one.__reduce_ex__(2), other.__reduce_ex__(2)
     return not isinstance(parts, str) and is_same(list(parts[1:3]), list(others[1:3]))
+
+
+def _attributes(record: Any) -> set[str]:
+    cls, names = type(record), getattr(record, "__dict__", {})
+    return {
+        name
+        for name in names
+        if not isinstance(getattr(cls, name, None), functools.cached_property)
+    }
 
 
 def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:

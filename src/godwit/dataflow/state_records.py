@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from godwit.dataflow.state_failures import UnheldError
-from godwit.dataflow.state_types import fields_of
+from godwit.dataflow.state_types import fields_of, is_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["check_attributes", "rebuilt"]
+__all__ = ["check_attributes", "rebuilt", "runs_code"]
 
 
 def rebuilt(cls: Any, held: Mapping[str, Any]) -> Any:
@@ -48,6 +48,22 @@ def rebuilt(cls: Any, held: Mapping[str, Any]) -> Any:
         for name, value in given.items():
             object.__setattr__(made, name, value)
     return made
+
+
+def runs_code(cls: Any) -> bool:
+    """Whether `rebuilt` runs methods that a class defines, which may raise or change its fields."""
+    if not is_record(cls):
+        return False
+    if hasattr(cls, "__post_init__"):
+        return True
+    if issubclass(cls, tuple):  # a named tuple's own ``__new__`` is generated
+        return getattr(cls.__new__, "__module__", "").partition("_")[0] != "namedtuple"
+    if issubclass(cls, msgspec.Struct):
+        return "__init__" in vars(cls) or cls.__setattr__ is not msgspec.Struct.__setattr__
+    return cls.__new__ is not object.__new__ or any(
+        hasattr(getattr(cls, name, None), "__set__") and name not in getattr(cls, "__slots__", ())
+        for name in fields_of(cls)
+    )
 
 
 def _takes_more(cls: Any) -> bool:

@@ -29,7 +29,7 @@ from godwit.dataflow.state_types import fields_of, is_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["EXTENSION_MARKERS", "TaggedValues"]
+__all__ = ["EXTENSION_MARKERS", "TaggedValues", "as_extension"]
 
 EXTENSION_MARKERS = frozenset([0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8])
 """First bytes of a blob that is one extension."""
@@ -55,7 +55,8 @@ EXTENSION_MARKERS = frozenset([0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8])
     _DEQUE,
     _ORDEREDDICT,
     _COUNTER,
-) = range(1, 20)
+    _WHOLE,
+) = range(1, 21)
 
 _PLAIN = frozenset([type(None), bool, int, float, str, bytes])
 _TEXT = frozenset([str])
@@ -245,6 +246,13 @@ class TaggedValues:
         return cls
 
 
+def as_extension(blob: bytes) -> bytes:
+    """Give bytes of `TaggedValues.encode` that begin with one of `EXTENSION_MARKERS`."""
+    if blob[0] in EXTENSION_MARKERS:
+        return blob
+    return msgspec.msgpack.encode(msgspec.msgpack.Ext(_WHOLE, blob))
+
+
 def _why_not(value: Any) -> str:
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -356,6 +364,7 @@ _READERS: dict[int, Callable[[Any], Any]] = {
     _DEQUE: lambda parts: collections.deque(parts[1:], parts[0]),
     _ORDEREDDICT: lambda parts: collections.OrderedDict(_paired(parts)),
     _COUNTER: lambda parts: collections.Counter(_paired(parts)),
+    _WHOLE: lambda value: value,
 }
 
 _PLAIN_READERS: dict[int, Callable[[Any], Any]] = {

@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import enum
 import functools
+import math
 import pickle
 from decimal import Decimal
 from types import SimpleNamespace
@@ -16,9 +17,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from godwit.dataflow.codec import State, UnencodableError, is_immutable, make_codec
+from godwit.dataflow.codec import (
+    MsgpackCodec,
+    State,
+    UnencodableError,
+    is_immutable,
+    make_codec,
+)
 from godwit.dataflow.pickle_codec import PickleCodec
 from godwit.dataflow.state_checks import is_same
+from godwit.dataflow.state_values import TaggedValues
 from godwit.model.errors import InvalidFlowError, StateEncodingError
 
 
@@ -383,6 +391,88 @@ def test_bytes_that_are_no_state_are_named() -> None:
     good = codec.encode([Book()])[0]
     with pytest.raises(UnencodableError) as caught:
         codec.decode(views([good, b"\xc1", good]))
+    assert caught.value.index == 1
+
+
+class Derived(Base):
+    extra: int = 0
+
+
+@dataclasses.dataclass
+class Checked:
+    """Can be made and changed into what it would not let be made."""
+
+    n: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n < 0:
+            raise ValueError("n is negative")
+
+
+@dataclasses.dataclass
+class Doubling:
+    """Made again, it changes what stands in its fields."""
+
+    seen: list[int] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seen.append(len(self.seen))
+
+
+AS_THEY_WERE: list[tuple[Any, Any]] = [
+    (dict[str, int], {"a": 10**30}),
+    (list[int], [1, 10**30, -(10**30)]),
+    (int, 10**30),
+    (int, True),
+    (float, True),
+    (float, 10**30),
+    (dict[str, int], {"a": True}),
+    (dict[str, float], {"a": 1, "b": 10**30}),
+    (list[int], [True, 2]),
+    (list[Base], [Base(1), Derived(2, 3)]),
+    (dict[str, Base], {"a": Derived(1, 2)}),
+    (set[int], {10**30}),
+    (tuple[int, ...], (10**30, True)),
+    (set[float], {math.nan, 1.0}),
+    (dict[tuple[float, int], float], {(math.nan, 1): math.nan}),
+    (complex, 3),
+    (complex, True),
+    (dict, {"a": 10**30, "b": True}),
+    (list, [10**30, True]),
+]
+
+
+@pytest.mark.parametrize(("state_type", "state"), AS_THEY_WERE, ids=str)
+def test_what_a_codec_writes_it_reads_as_what_it_was(state_type: Any, state: Any) -> None:
+    codec = make_codec("o", "msgpack", state_type, [Derived])
+    states = [state, state_type(), state]
+    read = codec.decode(views(codec.encode(states)))
+    assert all(map(is_same, read, states))
+    (one,) = codec.decode(views(codec.encode([state])))
+    assert is_same(one, state)
+
+
+@pytest.mark.parametrize(
+    ("state_type", "state"),
+    [case for case in AS_THEY_WERE if case[0] not in (complex, dict, list)],
+    ids=str,
+)
+def test_a_state_that_an_earlier_release_could_not_read_again_is_read(
+    state_type: Any, state: Any
+) -> None:
+    codec = make_codec("o", "msgpack", state_type, [Derived])
+    assert isinstance(codec, MsgpackCodec)
+    blob = TaggedValues({"Base": Base, "Derived": Derived}).encode(state)  # as it was written
+    assert all(map(is_same, codec.decode(views([blob, blob])), [state, state]))
+
+
+@pytest.mark.parametrize("state", [Checked(), Doubling()])
+def test_a_state_that_its_own_class_would_not_make_again_is_refused(state: Any) -> None:
+    codec = make_codec("o", "msgpack", dict, [Checked, Doubling])
+    if isinstance(state, Checked):
+        state.n = -1
+    with pytest.raises(UnencodableError, match=r"comes back|ValueError") as caught:
+        codec.encode([{}, {"a": state}])
     assert caught.value.index == 1
 
 
