@@ -1,6 +1,7 @@
 """Delays by airplane: aggregates per key over a stream of files, with a restart in between.
 
-Run with ``python examples/delays.py``; needs ``pip install 'godwit[demo]'`` for the flights.
+Run with ``python examples/delays.py``; needs, for the flights,
+``pip install 'godwit-streams[demo]'``.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Flights with the weather they left in: a join of two streams by event time, and delays per hour.
 
-Run with ``python examples/weather.py``; needs ``pip install 'godwit[demo]'`` for the data.
+Run with ``python examples/weather.py``; needs ``pip install 'godwit-streams[demo]'`` for the data.
 """
 
 import os

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +39,21 @@ def test_errors_and_events_can_be_caught_and_told_apart_by_name() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'godwit' has no attribute 'sumn'"):
         godwit.sumn  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_distribution_has_a_name_of_its_own_and_the_packages_version() -> None:
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert (project["name"], project["version"]) == ("godwit-streams", godwit.__version__)
+    assert list(project["scripts"]) == ["godwit"]
+    needed = [line for extra in project["optional-dependencies"].values() for line in extra]
+    of_its_own = [line for line in needed if line.startswith("godwit")]
+    assert of_its_own
+    assert all(line.startswith("godwit-streams[") for line in of_its_own)
+
+
+def test_no_text_says_to_install_the_package_of_another_project() -> None:
+    root = Path(__file__).parents[2]
+    texts = [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("src/**/*.py")]
+    wrong = re.compile(r"pip install +['\"]?godwit(?!-streams)|godwit\[")
+    assert [str(path) for path in texts if wrong.search(path.read_text())] == []

@@ -90,7 +90,10 @@ def _add_unavailable(commands: Any, name: str, extra: str, package: str) -> None
 
     # No character begins an option, so that whatever is asked of the command is taken.
     command = commands.add_parser(
-        name, help=f"(needs: pip install 'godwit[{extra}]')", add_help=False, prefix_chars="\0"
+        name,
+        help=f"(needs: pip install 'godwit-streams[{extra}]')",
+        add_help=False,
+        prefix_chars="\0",
     )
     command.add_argument("rest", nargs="*")
     command.set_defaults(run=refuse)
@@ -99,7 +102,7 @@ def _add_unavailable(commands: Any, name: str, extra: str, package: str) -> None
 def _missing(package: str, extra: str) -> GodwitError:
     return GodwitError(
         f"It needs the package {package}, which is not installed.",
-        remedy=f"pip install 'godwit[{extra}]'",
+        remedy=f"pip install 'godwit-streams[{extra}]'",
         package=package,
     )
 

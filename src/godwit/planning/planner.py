@@ -147,7 +147,7 @@ class Planner:
         except ModuleNotFoundError as error:
             raise InvalidProblemError(
                 f"Planner {self.name!r} needs the package {error.name!r}, which is not installed.",
-                remedy="Install godwit[planning].",
+                remedy="Install godwit-streams[planning].",
                 field="method",
                 value=self.name,
             ) from error

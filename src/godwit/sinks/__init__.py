@@ -3,17 +3,17 @@
 Each function makes a sink for ``flow.sink(name, stream, sink)``.  Nothing is touched until the
 query starts; then every sink checks its target before the first epoch.
 
-============  ======================================  ====================================
+============  ======================================  =========================================
 sink          an epoch delivered twice                needs
-============  ======================================  ====================================
+============  ======================================  =========================================
 `parquet`     is there once                           any file system of ``pyarrow.fs``
-`postgres`    is there once                           ``pip install 'godwit[postgres]'``
-`delta`       is there once                           ``pip install 'godwit[delta]'``
+`postgres`    is there once                           ``pip install 'godwit-streams[postgres]'``
+`delta`       is there once                           ``pip install 'godwit-streams[delta]'``
 `foreach`     reaches your function twice             a function that knows epochs
 `memory`      is there once, until the process ends   room on the driver
-`console`     may be printed twice                    ``pip install 'godwit[cli]'``
+`console`     may be printed twice                    ``pip install 'godwit-streams[cli]'``
 `noop`        is nowhere                              nothing
-============  ======================================  ====================================
+============  ======================================  =========================================
 
 A row that a target cannot take refuses its epoch before it is committed, or goes to the sink given
 as ``rejects=``.  The contract of all sinks is in `godwit.sinks.sink`, the first file to read.
@@ -200,7 +200,7 @@ def noop() -> NoopSink:
 def _missing(sink: str, package: str, extra: str, error: ImportError) -> SinkError:
     return SinkError(
         f"The {sink} sink needs {package}, which cannot be imported: {error}.",
-        remedy=f"pip install 'godwit[{extra}]'",
+        remedy=f"pip install 'godwit-streams[{extra}]'",
         package=package,
     )
 

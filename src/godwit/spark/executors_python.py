@@ -8,7 +8,7 @@ people's stack; so it is put right, or said, before anything starts.
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["insist_on_python"]
 
 _PACKAGES = ("godwit", "pyspark", "pyarrow")
-_EXACT = ("godwit", "pyspark")
+_EXACT = ("godwit", "pyspark")  # asked of the module: a package of another project may be godwit
 _TASKS_AT_MOST = 64
 _checked: set[tuple[str, str]] = set()
 
@@ -54,16 +54,16 @@ def _ask(spark: SparkContext) -> list[dict[str, Any]]:
 
     # By value: a Python without Godwit could not import this function from it.
     def report(_rows: Iterable[int]) -> Iterator[dict[str, Any]]:
+        import importlib as imports  # noqa: PLC0415
         import sys as system  # noqa: PLC0415
-        from importlib import metadata, util  # noqa: PLC0415
 
         found: dict[str, str | None] = {}
         for package in packages:
             try:
-                found[package] = metadata.version(package)
-            except metadata.PackageNotFoundError:
-                # On the path without having been installed, as in a checkout.
-                found[package] = "" if util.find_spec(package) is not None else None
+                module = imports.import_module(package)
+                found[package] = str(getattr(module, "__version__", "of another project"))
+            except ImportError:
+                found[package] = None
         yield {
             "executable": system.executable,
             "python": tuple(system.version_info[:2]),
@@ -111,10 +111,10 @@ def _compare(told: dict[str, Any], executable: str) -> None:
             f"{sys.version_info[0]}.{sys.version_info[1]}"
         )
     for package, version in told["packages"].items():
-        ours = _version(package)
+        ours = importlib.import_module(package).__version__
         if version is None:
             wrong.append(f"has no {package}")
-        elif package in _EXACT and version and ours and version != ours:
+        elif package in _EXACT and version != ours:
             wrong.append(f"has {package} {version}, the driver {ours}")
     if wrong:
         raise ExecutorEnvironmentError(
@@ -123,10 +123,3 @@ def _compare(told: dict[str, Any], executable: str) -> None:
             executable=executable,
             executors_executable=told["executable"],
         )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -174,7 +174,8 @@ class Flow(LogicalFlow):
             stores where a file cannot be created only if there is none.
         metrics_port
             Port on which Prometheus may read the query's metrics while it runs; 0 takes any that is
-            free, and ``query.metrics_url`` says which. Needs ``pip install 'godwit[metrics]'``.
+            free, and ``query.metrics_url`` says which. Needs
+            ``pip install 'godwit-streams[metrics]'``.
         metrics_host
             Address that the port is opened on: by default only this machine can reach it.
         control

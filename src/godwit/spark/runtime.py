@@ -112,7 +112,7 @@ def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
             raise
         raise InvalidFlowError(
             "Metrics need the package prometheus-client, which is not installed.",
-            remedy="pip install 'godwit[metrics]', or start without metrics_port.",
+            remedy="pip install 'godwit-streams[metrics]', or start without metrics_port.",
         ) from None
     return MetricsServer(flow_name, host=options.metrics_host, port=options.metrics_port)
 

@@ -82,7 +82,7 @@ class RemoteStorage(CheckpointStorage):
                     f"On the store of the checkpoint {self.uri!r}, a file cannot be created only "
                     f"if there is none, so two drivers could commit one epoch without noticing.",
                     remedy="For s3://, gs:// and abfss:// install the client that can, with "
-                    "pip install 'godwit[object-stores]'. If no second driver can ever be "
+                    "pip install 'godwit-streams[object-stores]'. If no second driver can ever be "
                     "started, vouch for it with flow.start(single_driver=True).",
                     uri=self.uri,
                 )

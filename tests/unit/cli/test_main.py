@@ -103,7 +103,7 @@ def test_a_command_whose_packages_are_missing_says_what_to_install(
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"godwit {arguments[0]}: It needs the package ")
-    assert f"pip install 'godwit[{extra}]'" in done.stderr
+    assert f"pip install 'godwit-streams[{extra}]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -126,10 +126,10 @@ def test_a_package_that_is_missed_only_when_it_is_used_says_what_to_install_too(
         hidden="import sys; sys.modules['matplotlib'] = None\n",
     )
     assert done.returncode == 2
-    assert f"pip install 'godwit[{extra}]'" in done.stderr
+    assert f"pip install 'godwit-streams[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_help_says_what_a_command_that_is_not_there_needs() -> None:
     done = without_extras("from godwit.cli.main import main; main(['--help'])")
-    assert "(needs: pip install 'godwit[planning]')" in done.stdout
+    assert "(needs: pip install 'godwit-streams[planning]')" in done.stdout

@@ -65,7 +65,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
     with pytest.raises(SinkError) as caught:
         make[module]()
     assert package in caught.value.message
-    assert caught.value.remedy == f"pip install 'godwit[{extra}]'"
+    assert caught.value.remedy == f"pip install 'godwit-streams[{extra}]'"
 
 
 def test_everything_exported_is_there() -> None:

