@@ -97,6 +97,70 @@ def test_between_two_epochs(inbox: Inbox, tmp_path: Path, monkeypatch: pytest.Mo
     assert resumes(inbox, tmp_path / "ck", 6)
 
 
+def windowed(inbox: Inbox, sink: Any) -> gw.Flow:
+    flow = gw.Flow(f"windowed-{inbox.directory.parent.name}", num_key_groups=4)
+    rows = flow.source("rows", inbox.stream(), event_time="ts").key_by("k")
+    flow.sink("out", rows.window(gw.tumbling("1 minute"), name="w").compute(n=gw.count()), sink)
+    return flow
+
+
+@pytest.mark.parametrize("trigger", [None, {"availableNow": True}])
+def test_by_spark_s_own_handle_leaves_windows_open_for_the_next_run(
+    spark: SparkSession, tmp_path: Path, trigger: Any
+) -> None:
+    """Only the end of the input closes windows that are open, where that is asked for."""
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k string, ts timestamp")
+    inbox.put([("a", 1_000_000)], [("a", 20_000_000)])
+    halted, delivered = threading.Event(), threading.Event()
+
+    def within(_epoch: int) -> None:
+        delivered.set()
+        assert halted.wait(PATIENCE_S)
+
+    first = Door(within)
+    query = windowed(inbox, first).start(
+        checkpoint=tmp_path / "ck", trigger=trigger, close_at_end=True
+    )
+    assert delivered.wait(PATIENCE_S)
+    theirs = next(iter(spark.streams.active))
+    stopping = threading.Thread(target=theirs.stop)
+    stopping.start()
+    while theirs.isActive:
+        time.sleep(0.02)
+    halted.set()
+    stopping.join(PATIENCE_S)
+    assert query.awaitTermination(int(PATIENCE_S)) is True
+    assert stopped_cleanly(query)
+    assert query.status["message"] == "Stopped"  # and no error of Spark's own thread
+
+    inbox.put([("a", 30_000_000), ("a", 50_000_000)])
+    again = Door()
+    drain(windowed(inbox, again), tmp_path / "ck", close_at_end=True)
+    assert not any(first.rows.values())
+    assert [row[-1] for rows in again.rows.values() for row in rows] == [4]
+
+
+def test_by_spark_s_own_handle_in_the_middle_of_an_epoch_is_no_failure(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    inbox.put([("a", 1)])
+    flow = gw.Flow("halted", num_key_groups=4)
+    stream = flow.source("rows", inbox.stream()).key_by("k")
+    done = stream.process(endless, state=dict, output="k string, n long", name="p")
+    flow.sink("out", done, Door())
+    query = flow.start(checkpoint=tmp_path / "ck")
+    tracker = inbox.spark.sparkContext.statusTracker()
+    deadline = time.monotonic() + PATIENCE_S
+    while not tracker.getActiveJobsIds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    theirs = next(iter(inbox.spark.streams.active))
+    assert ends(theirs.stop)
+    assert query.awaitTermination(int(PATIENCE_S)) is True
+    assert stopped_cleanly(query)
+    assert query.status["message"] == "Stopped"
+    assert isinstance(query.events[-1], events.QueryStopped)
+
+
 def endless(key: tuple[str], rows: Any, state: dict[str, int]) -> Iterable[tuple[str, int]]:
     time.sleep(600)
     yield key[0], len(list(rows))
@@ -115,6 +179,7 @@ def test_during_an_epoch_that_does_not_end(inbox: Inbox, tmp_path: Path) -> None
         time.sleep(0.05)
     assert ends(query.stop)
     assert stopped_cleanly(query)
+    assert query.status["message"] == "Stopped"
 
 
 def test_while_epochs_are_held(inbox: Inbox, tmp_path: Path) -> None:

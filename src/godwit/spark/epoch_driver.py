@@ -26,6 +26,8 @@ class EpochDriver:
         What carries out an epoch.
     gate
         Lets epochs begin, or not.
+    stopped
+        Says, on the thread of a micro-batch, whether Spark's query was told to stop.
 
     Attributes
     ----------
@@ -33,12 +35,17 @@ class EpochDriver:
         Why an epoch failed, if one did; one that was cut short by a stop did not.
     cut_short
         Whether an epoch was turned away, or ended in the middle, because the query is to stop.
+    micro_batches
+        How many micro-batches are done in this run.
     """
 
-    def __init__(self, run: Run, gate: EpochGate) -> None:
-        self._run, self._gate = run, gate
+    def __init__(
+        self, run: Run, gate: EpochGate, *, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._run, self._gate, self._stopped = run, gate, stopped
         self.failure: BaseException | None = None
         self.cut_short = False
+        self.micro_batches = 0
 
     @property
     def closed(self) -> bool:
@@ -60,7 +67,8 @@ class EpochDriver:
         dict
             Phase → milliseconds; empty if it had been carried out before.
         """
-        self._carry_out(lambda: self._run.micro_batch(rows, number))
+        self._carry_out(lambda: self._run.micro_batch(rows, number), stopped=self._stopped)
+        self.micro_batches += 1
         latest = self._run.progress[-1:]
         if not latest or latest[0]["batchId"] != number:
             return {}
@@ -74,12 +82,14 @@ class EpochDriver:
         """Wait a moment, or until the gate closes."""
         self._gate.wait_for_close(seconds)
 
-    def _carry_out(self, epoch: Callable[[], None]) -> None:
+    def _carry_out(
+        self, epoch: Callable[[], None], *, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         try:
             with self._gate.epoch():
                 epoch()
         except BaseException as error:
-            if isinstance(error, GateClosedError) or self._gate.interrupted:
+            if isinstance(error, GateClosedError) or self._gate.interrupted or stopped():
                 self.cut_short = True
             elif self.failure is None:
                 self.failure = error

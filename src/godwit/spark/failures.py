@@ -11,12 +11,12 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from godwit.model.errors import EpochFailedError
+from godwit.model.errors import EpochFailedError, GodwitError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["epoch_failed", "keep_stack_out_of_log", "said"]
+__all__ = ["epoch_failed", "for_spark", "keep_stack_out_of_log", "said"]
 
 _STACK = re.compile(r"\n\s+at [\w.$/]+\(")
 _PREAMBLES = (
@@ -32,6 +32,11 @@ _REMEDY = (
     "the cause is gone."
 )
 _CRASHED = "Python worker exited unexpectedly"
+_INTERRUPTED = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling an epoch, which was cut short: "
+    "java.lang.InterruptedException"
+)
+"""By this text Spark knows that an epoch did not fail, and ended because the query is to stop."""
 
 
 def said(error: BaseException) -> str:
@@ -69,6 +74,34 @@ def epoch_failed(flow: str, cause: BaseException) -> EpochFailedError:
         remedy=_REMEDY,
         details=str(cause),
     )
+
+
+def for_spark(error: Exception, flow: str, spark: SparkSession, *, cut_short: bool) -> Exception:
+    """Return what to raise to Spark in place of an error of an epoch: the same in a few lines.
+
+    Once a query was told to stop, Spark searches the whole text of what is raised for an
+    interruption, by a regular expression that recurses once for each character: the Java stacks of
+    an error that Py4J has passed on end its thread with a StackOverflowError.
+
+    Parameters
+    ----------
+    error
+        The error.
+    flow
+        The flow's name.
+    spark
+        The session of the micro-batch.
+    cut_short
+        Whether the epoch ended because the query is to stop.
+    """
+    if cut_short:
+        keep_stack_out_of_log(spark)
+        return InterruptedError(_INTERRUPTED)
+    told = error if isinstance(error, GodwitError) else epoch_failed(flow, error)
+    if told is error:
+        keep_stack_out_of_log(spark)
+    message = told.message.replace("py4j.protocol.Py4J", "Py4J")  # what Spark searches for
+    return type(told)(message, remedy=told.remedy)
 
 
 def keep_stack_out_of_log(spark: SparkSession) -> None:

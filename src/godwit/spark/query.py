@@ -17,6 +17,7 @@ from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, MigrationError
 from godwit.spark.ending import Ending
 from godwit.spark.failures import epoch_failed
+from godwit.spark.input_end import is_bounded
 from godwit.spark.migrations import Migration
 from godwit.spark.plans import checked_bounds, checked_strategy, target_of
 from godwit.spark.progress_sources import rows_held_back, sources_of, with_sources
@@ -77,10 +78,11 @@ class Query(Regroupable):
         spark: StreamingQuery,
         dispatcher: EventDispatcher,
         metrics: MetricsServer | None = None,
+        trigger: Mapping[str, object] | None = None,
     ) -> None:
         self._flow_name = flow_name
         self._run, self._driver, self._spark_query = run, driver, spark
-        self._dispatcher, self._metrics = dispatcher, metrics
+        self._dispatcher, self._metrics, self._trigger = dispatcher, metrics, trigger
         self._ending = Ending(
             gate=gate,
             spark_query=spark,
@@ -92,7 +94,9 @@ class Query(Regroupable):
         if run.controlling is not None:
             run.controlling.backlog_rows = partial(rows_held_back, spark)
         _open.add(self)
-        self._quiet = QuietEpochs(run=run, driver=driver, spark_query=spark, ending=self._ending)
+        self._quiet = QuietEpochs(
+            run=run, driver=driver, spark_query=spark, ending=self._ending, trigger=trigger
+        )
 
     def __repr__(self) -> str:
         return f"<Query {self._flow_name!r}: {self.status['message']}>"
@@ -205,7 +209,10 @@ class Query(Regroupable):
             If the query failed.
         """
         try:
-            self._spark_query.processAllAvailable()
+            if is_bounded(self._trigger):  # Spark's own would hide whether the input has ended
+                self._spark_query.awaitTermination()
+            else:
+                self._spark_query.processAllAvailable()
         except Exception as error:  # noqa: BLE001  it is raised again, explained
             self._ending.finish()
             raise self._explained(error) from None

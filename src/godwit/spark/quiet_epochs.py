@@ -5,8 +5,8 @@ are to end, need an epoch, not rows.
 
 The invariants: an epoch without input is carried out by a thread of ours, through the same gate as
 micro-batches, so never beside one; it is carried out only while Spark has nothing to offer, since
-the epoch of a micro-batch does the same work in passing; and a query whose input has ended has not
-ended before nothing waits.
+the epoch of a micro-batch does the same work in passing; a query whose input has ended has not
+ended before nothing waits; and one that somebody has stopped has not come to the end of its input.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import time
 from typing import TYPE_CHECKING
 
 from godwit.spark.gate import GateClosedError
+from godwit.spark.input_end import input_has_ended
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.spark.ending import Ending
@@ -44,12 +47,20 @@ class QuietEpochs:
         Knows whether there are rows.
     ending
         What is to happen once Spark's query has ended and nothing waits.
+    trigger
+        When epochs with input run.
     """
 
     def __init__(
-        self, *, run: Run, driver: EpochDriver, spark_query: StreamingQuery, ending: Ending
+        self,
+        *,
+        run: Run,
+        driver: EpochDriver,
+        spark_query: StreamingQuery,
+        ending: Ending,
+        trigger: Mapping[str, object] | None,
     ) -> None:
-        self._run, self._driver = run, driver
+        self._run, self._driver, self._trigger = run, driver, trigger
         self._spark_query, self._ending = spark_query, ending
         self._looked_s = self._ticked_s = time.monotonic()
         self._thread = threading.Thread(target=self._work, name="godwit-quiet", daemon=True)
@@ -100,6 +111,10 @@ class QuietEpochs:
         if self._spark_query.isActive:
             return True
         if self._spark_query.exception() is not None:
+            return False
+        if not input_has_ended(
+            self._spark_query, self._trigger, micro_batches=self._driver.micro_batches
+        ):
             return False
         self._run.end_input()
         return self._run.view.waiting or self._run.due

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,14 @@ from pyspark.logger import PySparkLogger
 from godwit.dataflow.maps import map_dataframe
 from godwit.dataflow.naming import function_name
 from godwit.epoch.splitting import splitting_of
-from godwit.model.errors import GodwitError, InvalidFlowError
+from godwit.model.errors import InvalidFlowError
 from godwit.spark.dispatcher import EventDispatcher
 from godwit.spark.epoch_driver import EpochDriver
 from godwit.spark.executors_python import insist_on_python
-from godwit.spark.failures import keep_stack_out_of_log
+from godwit.spark.failures import for_spark
 from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
 from godwit.spark.gate import EpochGate
+from godwit.spark.input_end import is_stopped
 from godwit.spark.opening import open_run
 from godwit.spark.picklable import check_picklable
 from godwit.spark.progress_log import quick_local_logs, wait_for_sources
@@ -87,7 +89,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
             dispatcher.keep("metrics", metrics.metrics)
         run = open_run(compiled, rows, options, spark, dispatcher=dispatcher, gate=gate)
         undo.callback(run.close)
-        driver = EpochDriver(run, gate)
+        driver = EpochDriver(run, gate, stopped=partial(is_stopped, spark))
         spark_query = _start_spark(rows, options, flow.name, driver)
         undo.pop_all()
     return Query(
@@ -98,6 +100,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         spark=spark_query,
         dispatcher=dispatcher,
         metrics=metrics,
+        trigger=options.trigger,
     )
 
 
@@ -127,10 +130,11 @@ def _start_spark(
         batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
         try:
             progress.add(driver.micro_batch(batch, number))
-        except GodwitError as error:
+        except Exception as error:  # noqa: BLE001  told to Spark, in few lines
             # Spark gets the text of what is raised; the driver has kept it as it was.
-            keep_stack_out_of_log(batch.sparkSession)
-            raise type(error)(error.message, remedy=error.remedy) from None
+            raise for_spark(
+                error, flow_name, batch.sparkSession, cut_short=driver.cut_short
+            ) from None
 
     writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow_name)
     if options.trigger is not None:

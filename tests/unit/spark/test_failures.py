@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import pytest
 
-from godwit.spark.failures import epoch_failed, said
+from godwit.model.errors import SinkError
+from godwit.spark.failures import epoch_failed, for_spark, said
 
 LOST = "most recent failure: Lost task 0.0 in stage 87.0 (TID 130) (localhost executor driver): "
 CRASHED = (
@@ -21,6 +24,10 @@ CRASH = (
     ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 87.0 "
     f"failed 1 times, {LOST}org.apache.spark.SparkException: {CRASHED}{STACK}Driver stacktrace:"
     "\n\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)\n"
+)
+PASSED_ON = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling o1.count.\n"
+    f": org.apache.spark.SparkException: {CRASHED}" + 2000 * STACK
 )
 FUNCTION = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage "
@@ -55,3 +62,20 @@ def test_a_crash_of_a_python_process_says_what_may_be_behind_it() -> None:
 
 def test_another_error_is_named_by_its_kind() -> None:
     assert epoch_failed("delays", KeyError("x")).message == "Flow 'delays' failed: KeyError: 'x'."
+
+
+@pytest.mark.parametrize("cut_short", [True, False])
+def test_spark_gets_an_error_in_a_few_lines_without_what_py4j_wrote(cut_short: bool) -> None:
+    """Spark searches the text of what is raised by a regular expression that recurses."""
+    raised = for_spark(RuntimeError(PASSED_ON), "delays", MagicMock(), cut_short=cut_short)
+    told = str(raised)
+    assert len(told) < 400
+    found = "py4j.protocol.Py4JJavaError: An error occurred while calling" in told
+    assert (found, "java.lang.InterruptedException" in told) == (cut_short, cut_short)
+
+
+def test_spark_gets_an_error_of_ours_as_it_is() -> None:
+    error = SinkError("py4j.protocol.Py4JJavaError: An error", remedy="Do.")
+    raised = for_spark(error, "delays", MagicMock(), cut_short=False)
+    assert isinstance(raised, SinkError)
+    assert str(raised) == str(SinkError("Py4JJavaError: An error", remedy="Do."))
