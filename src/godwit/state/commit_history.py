@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from godwit.model.errors import CheckpointError, CorruptCheckpointError
 from godwit.state.chains import Chains
 from godwit.state.evolution import FlowVersion
+from godwit.state.history import HistoryPoint, link_problems
 from godwit.state.manifest import Manifest
-from godwit.state.ownership import load_record, numbers_in
+from godwit.state.ownership import load_record, load_with_digest, numbers_in
 from godwit.state.paths import (
     COMMITS,
     EDITS,
@@ -28,6 +29,7 @@ from godwit.state.physical_plan import PhysicalPlan
 from godwit.state.records import CommitRecord, EditRecord, FlowIdentity, StateId
 
 if TYPE_CHECKING:
+    from godwit.state.history import Relation
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["CommitHistory"]
@@ -55,7 +57,7 @@ class CommitHistory:
     def __init__(self, storage: CheckpointStorage, identity: FlowIdentity) -> None:
         self.storage = storage
         self.identity = identity
-        self._records: dict[int, CommitRecord] = {}
+        self._records: dict[int, tuple[CommitRecord, str]] = {}  # each with its digest
         self._versions: dict[int, FlowVersion] = {}
         self._plans: dict[int, PhysicalPlan] = {}
         self.latest: CommitRecord | None = None
@@ -185,6 +187,49 @@ class CommitHistory:
         for epoch in [epoch for epoch in self._manifests if epoch < before]:
             self._manifests.remove(epoch)
 
+    def point(self, epoch: int) -> HistoryPoint:
+        """Digest of a committed epoch whose record is still there, and whose history it is.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If its record is missing or damaged.
+        """
+        origin = self.identity.origin_of(epoch)
+        return HistoryPoint(
+            query_id=origin.query_id,
+            history=origin.history,
+            epoch=epoch,
+            digest=self.digest(epoch),
+        )
+
+    def relation(self, point: HistoryPoint) -> Relation:
+        """How an epoch that somebody noted lies to this checkpoint's history.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If the record to compare it with is missing or damaged.
+        """
+        origin = self.identity.origin_of(point.epoch)
+        if (point.query_id, point.history) != (origin.query_id, origin.history):
+            return "diverged"
+        if point.epoch > self.latest_epoch:
+            return "ahead"
+        if point.epoch not in self.retained_epochs:
+            return "unknown"
+        return "shared" if self.digest(point.epoch) == point.digest else "diverged"
+
+    def digest(self, epoch: int) -> str:
+        """Digest of any commit record that is still there; it stands for all before it too.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If the record is missing or damaged.
+        """
+        return self._load(epoch)[1]
+
     def _require_retained(self, epoch: int) -> None:
         if epoch not in self.retained_epochs:
             retained = self.retained_epochs
@@ -215,10 +260,20 @@ class CommitHistory:
                     f"{self.identity.num_key_groups}",
                 )
             chains = Chains.restore(manifest)
+            if start in self._records and manifest.record not in {"", self.digest(start)}:
+                raise self._forked(path, f"it sums up another record of epoch {start}")
+            digest = manifest.record
         else:
             chains = Chains(self.identity.num_key_groups)
+            digest = ""
+        before: CommitRecord | None = None
         for later in range(start + 1, epoch + 1):
-            record = self.load(later)
+            record, own_digest = self._load(later)
+            if record.history and not digest and later > 0:
+                digest = self.digest(later - 1)  # not in a manifest of format 2
+            for problem in link_problems(self.identity, record, before=before, digest=digest):
+                raise self._forked(commit_path(later), problem)
+            before, digest = record, own_digest
             if record.flow != chains.flow:
                 chains.become(record.flow, self.version(record.flow))
             for problem in chains.problems(record):
@@ -228,11 +283,24 @@ class CommitHistory:
 
     def load(self, epoch: int) -> CommitRecord:
         """Give the commit record of any epoch whose record is still there, retained or not."""
+        return self._load(epoch)[0]
+
+    def _load(self, epoch: int) -> tuple[CommitRecord, str]:
         found = self._records.get(epoch)
         if found is None:
-            found = load_record(self.storage, commit_path(epoch), CommitRecord)
+            found = load_with_digest(self.storage, commit_path(epoch), CommitRecord)
             self._records[epoch] = found
         return found
+
+    def _forked(self, path: str, problem: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"The file {path!r} of the checkpoint {self.storage.uri!r} does not continue its "
+            f"history: {problem}.",
+            remedy="Files of two checkpoints lie in one directory. Restore the whole directory "
+            "from one copy, never single records of another query's or an older one's.",
+            file=path,
+            uri=self.storage.uri,
+        )
 
 
 def _contradiction(storage: CheckpointStorage, path: str, problem: str) -> CorruptCheckpointError:

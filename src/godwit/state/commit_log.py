@@ -12,6 +12,7 @@ Invariants:
   the exclusive creation of the record decides, and the loser says so;
 - a flow version, and a physical plan, counts from the first record that names it; one that none
   names is as if it had never been;
+- a record names its predecessor by a digest (`godwit.state.history`);
 - what `godwit.state.commit_history` says of reading.
 """
 
@@ -29,7 +30,7 @@ from godwit.model.errors import (
 )
 from godwit.state.commit_history import CommitHistory
 from godwit.state.evolution import FlowVersion
-from godwit.state.framing import encode_commit, encode_record
+from godwit.state.framing import digest_of, encode_commit, encode_record
 from godwit.state.identity import differences
 from godwit.state.manifest import Manifest
 from godwit.state.ownership import (
@@ -205,8 +206,8 @@ class CommitLog(CommitHistory):
         Parameters
         ----------
         record
-            Of epoch ``latest_epoch + 1``; ``run_id``, ``flow``, ``plan``, ``retained_from`` and
-            ``manifest`` are set here.
+            Of epoch ``latest_epoch + 1``; ``run_id``, ``query_id``, ``history``, ``previous``,
+            ``flow``, ``plan``, ``retained_from`` and ``manifest`` are set here.
 
         Returns
         -------
@@ -229,7 +230,15 @@ class CommitLog(CommitHistory):
                 f"The checkpoint {self.storage.uri!r} is open to read only.",
                 remedy="Open it with CommitLog.create_or_open to commit.",
             )
-        record = msgspec.structs.replace(record, run_id=run.run_id, flow=self.flow, plan=self.plan)
+        record = msgspec.structs.replace(
+            record,
+            run_id=run.run_id,
+            query_id=self.identity.query_id,
+            history=self.identity.history_id,
+            previous="" if self.latest is None else self.digest(self.latest_epoch),
+            flow=self.flow,
+            plan=self.plan,
+        )
         self.chains.check(record)
         self._check_files(record)
         self._check_ownership(run)
@@ -250,7 +259,8 @@ class CommitLog(CommitHistory):
                 raise self._lost(record.epoch, run) from error
         with self.lock:
             self.chains.apply(settled)
-            self.latest = self._records[record.epoch] = settled
+            self.latest = settled
+            self._records[record.epoch] = settled, digest_of(data)
         for epoch in list(self._records):  # a copy: a collection beside this may add some
             if epoch < self.anchor:
                 self._records.pop(epoch, None)
@@ -259,7 +269,10 @@ class CommitLog(CommitHistory):
     def _write_manifest(self) -> None:
         path = manifest_path(self.latest_epoch)
         try:
-            self.storage.create_exclusive(path, encode_record(self.chains.manifest()))
+            manifest = msgspec.structs.replace(
+                self.chains.manifest(), record=self.digest(self.latest_epoch)
+            )
+            self.storage.create_exclusive(path, encode_record(manifest))
         except FileExistsError:
             # Only a manifest of the same epoch can be there, and records do not change.
             load_record(self.storage, path, Manifest)

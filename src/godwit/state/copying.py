@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
-import msgspec
+from msgspec.structs import replace
 
 from godwit.model.errors import CheckpointError, CorruptCheckpointError
 from godwit.state.collection import needed_files
@@ -105,7 +105,11 @@ def copy_checkpoint(
         spark_id = None if same_query else str(UUID(query_id))
         last = log.latest.last_batch
         copied.update(_copy_spark(source, target, -1 if last is None else last.number, spark_id))
-    identity = msgspec.structs.replace(log.identity, query_id=query_id)
+    origins = log.identity.origins
+    if log.latest is not None:
+        whose = log.identity.origin_of(log.latest_epoch)
+        origins = tuple(dict.fromkeys((*origins, replace(whose, epoch=log.latest_epoch))))
+    identity = replace(log.identity, query_id=query_id, history=uuid4().hex, origins=origins)
     target.create_exclusive(IDENTITY, encode_record(identity))
     return CopiedCheckpoint(
         epoch=log.latest_epoch,

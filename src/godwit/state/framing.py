@@ -7,6 +7,7 @@ the file, each padded to 64 bytes, and the body as msgpack.  Every byte is under
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from typing import TypeVar
@@ -14,15 +15,17 @@ from typing import TypeVar
 import msgspec
 
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
-from godwit.state.paths import ALIGNMENT, FORMAT, commit_path, padded
+from godwit.state.paths import ALIGNMENT, FORMAT, READABLE_FORMATS, commit_path, padded
 from godwit.state.record_checks import record_problems
 from godwit.state.records import BlockRef, CommitRecord, OutputRef, SegmentRef, SnapshotRef
 
-__all__ = ["decode_record", "encode_commit", "encode_record", "without_bytes"]
+__all__ = ["decode_record", "digest_of", "encode_commit", "encode_record", "without_bytes"]
 
 # Magic and format; where the body begins; its length; CRC-32 of all that follows; of all before.
 _HEADER = struct.Struct("<8sQQII")
-_MAGIC = b"GODWIT\x00" + bytes([FORMAT])
+_NAME = b"GODWIT\x00"
+_MAGIC = _NAME + bytes([FORMAT])
+_DIGEST_BYTES = 16
 
 # What msgspec raises, and what Python does for values that nest too deep or cannot be keys.
 _UNDECODABLE = (msgspec.MsgspecError, RecursionError, TypeError, ValueError, MemoryError)
@@ -40,6 +43,11 @@ def encode_record(value: msgspec.Struct, blocks: bytes = b"") -> bytes:
     return head + rest
 
 
+def digest_of(data: bytes | memoryview) -> str:
+    """Digest of a record's file, with which the next record names it."""
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
 def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
     """Undo `encode_record`.
 
@@ -55,7 +63,7 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
     problem = _frame_problem(view)
     if not problem:
         magic, start, length, _, _ = _HEADER.unpack_from(view)
-        if magic != _MAGIC:
+        if magic[:7] != _NAME or magic[7] not in READABLE_FORMATS:
             raise _other_format(magic[7], path)
         try:
             record = msgspec.msgpack.decode(view[start : start + length], type=kind)
@@ -76,7 +84,7 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
 def _other_format(found: int, path: str) -> CheckpointMismatchError:
     return CheckpointMismatchError(
         f"The file {path!r} has format {found} of a checkpoint, and this version of Godwit reads "
-        f"format {FORMAT}.",
+        f"formats {' and '.join(map(str, sorted(READABLE_FORMATS)))}.",
         remedy="Start with a new checkpoint, and let the sources deliver their rows again; or go "
         "on with the version of Godwit that wrote this one.",
         file=path,

@@ -75,6 +75,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         As in the identity.
     states, waiting
         In order of states, and of operators.
+    record
+        Digest of the record of `epoch`; empty in format 2.
     """
 
     epoch: int
@@ -82,3 +84,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     num_key_groups: int
     states: tuple[StateManifest, ...]
     waiting: tuple[WaitingManifest, ...]
+    record: str = ""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
 
 import msgspec
 
 from godwit.model.errors import ConcurrentRunError, CorruptCheckpointError
-from godwit.state.framing import decode_record, encode_record
+from godwit.state.framing import decode_record, digest_of, encode_record
 from godwit.state.paths import COMMITS, IDENTITY, RUNS, number_in, numbered_path, run_path
 from godwit.state.records import FlowIdentity, RunRecord
 
@@ -23,6 +24,7 @@ __all__ = [
     "create_identity",
     "create_numbered",
     "load_record",
+    "load_with_digest",
     "numbers_in",
     "overtaken",
     "stored_identity",
@@ -42,7 +44,19 @@ def load_record(storage: CheckpointStorage, path: str, kind: type[_T]) -> _T:
     CorruptCheckpointError
         If it is missing or damaged.
     """
-    return decode_record(memoryview(storage.read(path)), kind, path=path)
+    return load_with_digest(storage, path, kind)[0]
+
+
+def load_with_digest(storage: CheckpointStorage, path: str, kind: type[_T]) -> tuple[_T, str]:
+    """Read a record's file, and its digest.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If it is missing or damaged.
+    """
+    data = memoryview(storage.read(path))
+    return decode_record(data, kind, path=path), digest_of(data)
 
 
 def numbers_in(storage: CheckpointStorage, directory: str) -> list[int]:
@@ -90,6 +104,8 @@ def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowI
         # It is of a start that failed before its first epoch, which claims nothing.
         storage.delete(IDENTITY)
         identity = msgspec.structs.replace(identity, query_id=stored.query_id)
+    if not identity.history:
+        identity = msgspec.structs.replace(identity, history=uuid4().hex)
     # If another run is faster, its identity is the one to compare with.
     with suppress(FileExistsError):
         storage.create_exclusive(IDENTITY, encode_record(identity))

@@ -31,6 +31,7 @@ __all__ = [
     "JOURNAL",
     "MANIFESTS",
     "PLANS",
+    "READABLE_FORMATS",
     "RUNS",
     "commit_path",
     "edit_path",
@@ -44,8 +45,10 @@ __all__ = [
     "run_path",
 ]
 
-FORMAT: Final = 2
-"""Version of all this; another one is refused by name."""
+FORMAT: Final = 3
+"""Version of all this, as it is written; what is not readable is refused by name."""
+READABLE_FORMATS: Final = frozenset({2, FORMAT})
+"""Records of format 2 name no predecessor; the first epoch of a run upgrades the checkpoint."""
 
 IDENTITY: Final = "identity.rec"
 FLOWS: Final = "flows"

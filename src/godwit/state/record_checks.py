@@ -47,7 +47,7 @@ _MAX_ENTRIES: Final = 2**26
 _MAX_DEPTH: Final = 64
 _MAX_STATES: Final = 4096
 _SOURCE_ENTRY: Final = re.compile(r"sources/\d{1,9}/\d{1,18}")
-_QUERY_ID: Final = re.compile(r"[0-9a-f]{0,64}")
+_HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
 def record_problems(record: Any, path: str) -> Iterator[str]:
@@ -64,8 +64,11 @@ def record_problems(record: Any, path: str) -> Iterator[str]:
 def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
     if not 1 <= identity.num_key_groups <= MAX_NUM_KEY_GROUPS:
         yield f"it has {identity.num_key_groups} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
-    if not _QUERY_ID.fullmatch(identity.query_id):
+    if not _HEXADECIMAL.fullmatch(identity.query_id):
         yield f"the query's id {identity.query_id!r:.100} is not hexadecimal"
+    yield from _digest("history", identity.history)
+    for origin in identity.origins:
+        yield from _within("origin's epoch", origin.epoch, 0, _MAX_NUMBER)
 
 
 def _run(run: RunRecord, number: int) -> Iterator[str]:
@@ -115,6 +118,8 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     if record.epoch != number:
         yield f"it is of epoch {record.epoch}"
         return
+    yield from _digest("history", record.history)
+    yield from _digest("predecessor", record.previous)
     yield from _within("flow version", record.flow, 0, _MAX_NUMBER)
     yield from _within("plan", record.plan, 0, _MAX_NUMBER)
     yield from _within("first retained epoch", record.retained_from, 0, record.epoch)
@@ -165,6 +170,7 @@ def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
     if not 1 <= size <= MAX_NUM_KEY_GROUPS:
         yield f"it has {size} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
         return
+    yield from _digest("record", manifest.record)
     yield from _within("flow version", manifest.flow, 0, _MAX_NUMBER)
     if len(manifest.states) * size > _MAX_ENTRIES:
         yield f"it has {len(manifest.states)} states"
@@ -197,6 +203,11 @@ _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
     CommitRecord: _commit,
     Manifest: _manifest,
 }
+
+
+def _digest(what: str, value: str) -> Iterator[str]:
+    if not _HEXADECIMAL.fullmatch(value):
+        yield f"the id of its {what}, {value!r:.100}, is not hexadecimal"
 
 
 def _within(what: str, value: int, least: int, most: int) -> Iterator[str]:

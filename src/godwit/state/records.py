@@ -16,6 +16,7 @@ bytes are read as what they were written, whatever the flow has become.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Literal
 
 import msgspec
@@ -29,6 +30,7 @@ __all__ = [
     "EditRecord",
     "FlowIdentity",
     "JournalSegment",
+    "Origin",
     "OutputRef",
     "RunRecord",
     "SegmentRef",
@@ -213,6 +215,13 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         Epochs are committed in order, without gaps, from 0.
     run_id
         The run that committed it.
+    query_id
+        The query that committed it; empty if not known. Set by the commit log.
+    history
+        Id of the history that it continues (`FlowIdentity.history_id`); empty in a record of
+        format 2, which names no predecessor either. Set by the commit log.
+    previous
+        Digest of the record before it; empty in epoch 0. Set by the commit log.
     flow
         The flow version it ran under. Set by the commit log.
     plan
@@ -248,6 +257,9 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int
     run_id: str
+    query_id: str = ""
+    history: str = ""
+    previous: str = ""
     flow: int = 0
     plan: int = 0
     batch: BatchRef | None = None
@@ -278,6 +290,22 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """A history that a copied checkpoint begins with.
+
+    Attributes
+    ----------
+    query_id, history
+        Of the checkpoint that was copied.
+    epoch
+        The last epoch that was copied: records up to here are of that history.
+    """
+
+    query_id: str
+    history: str
+    epoch: int
+
+
 class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whose checkpoint this is. Never changes once an epoch is committed.
 
@@ -291,12 +319,32 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
         Fixed at first launch.
     query_id
         Id of the query, the same over restarts; empty if not known.
+    history
+        Random id, new for every checkpoint and every copy of one; empty in format 2.
+    origins
+        Of a copy: the histories that its first epochs are of, in order of epochs.
     """
 
     format: int = FORMAT
     name: str
     num_key_groups: int
     query_id: str = ""
+    history: str = ""
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def history_id(self) -> str:
+        """Id of the history that the next epoch continues."""
+        if self.history:
+            return self.history
+        # A checkpoint of format 2 has none: the same one at every start.
+        named = f"{self.query_id}/{self.name}/{self.num_key_groups}".encode()
+        return hashlib.blake2b(named, digest_size=16).hexdigest()
+
+    def origin_of(self, epoch: int) -> Origin:
+        """Query and history that the record of `epoch` is of."""
+        own = Origin(query_id=self.query_id, history=self.history_id, epoch=epoch)
+        return next((origin for origin in self.origins if epoch <= origin.epoch), own)
 
 
 class EditRecord(msgspec.Struct, frozen=True, kw_only=True):

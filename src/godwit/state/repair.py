@@ -14,12 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from msgspec.structs import replace
+
 from godwit.model.errors import GodwitError
 from godwit.state.chains import Chains
 from godwit.state.evolution import FlowVersion
 from godwit.state.framing import encode_record
+from godwit.state.history import link_problems
 from godwit.state.manifest import Manifest
-from godwit.state.ownership import load_record
+from godwit.state.ownership import load_record, load_with_digest
 from godwit.state.paths import (
     COMMITS,
     IDENTITY,
@@ -91,7 +94,7 @@ def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
         If the identity cannot be read: nothing is known then.
     """
     identity = load_record(storage, IDENTITY, FlowIdentity)
-    return _RecordPlan(storage, identity.num_key_groups).made()
+    return _RecordPlan(storage, identity).made()
 
 
 def carry_out(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
@@ -118,9 +121,11 @@ def carry_out(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
 
 
 class _RecordPlan:
-    def __init__(self, storage: CheckpointStorage, num_key_groups: int) -> None:
+    def __init__(self, storage: CheckpointStorage, identity: FlowIdentity) -> None:
         self.storage = storage
-        self.num_key_groups = num_key_groups
+        self.identity = identity
+        self.num_key_groups = identity.num_key_groups
+        self.digests: dict[str, str] = {}
         self.steps: list[RepairStep] = []
         self.commits = self._loaded(COMMITS, CommitRecord)
         self.manifests = self._loaded(MANIFESTS, Manifest)
@@ -171,7 +176,9 @@ class _RecordPlan:
                 path=path,
                 problem=problem,
                 action="write",
-                content=encode_record(chains.manifest()),
+                content=encode_record(
+                    replace(chains.manifest(), record=self.digests[commit_path(number)])
+                ),
             )
         )
 
@@ -193,6 +200,7 @@ class _RecordPlan:
             if manifest.num_key_groups != self.num_key_groups:
                 return None
             chains = Chains.restore(manifest)
+        before: CommitRecord | None = None
         while chains.epoch < epoch:
             record = self.commits.get(chains.epoch + 1)
             if record is None:
@@ -203,9 +211,13 @@ class _RecordPlan:
                 except GodwitError:
                     return None
                 chains.become(record.flow, version)
-            if any(True for _ in chains.problems(record)):
+            noted = manifest.record if manifest is not None and before is None else ""
+            digest = self.digests.get(commit_path(chains.epoch), noted)
+            links = link_problems(self.identity, record, before=before, digest=digest)
+            if any(True for _ in (*links, *chains.problems(record))):
                 return None
             chains.apply(record)
+            before = record
         return chains
 
     def _loaded(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
@@ -216,7 +228,9 @@ class _RecordPlan:
             if number is not None:
                 found[number] = None
                 with suppress(GodwitError):
-                    found[number] = load_record(self.storage, entry.path, kind)
+                    found[number], self.digests[entry.path] = load_with_digest(
+                        self.storage, entry.path, kind
+                    )
         return found
 
     def _step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -21,8 +22,9 @@ from godwit.state.chains import Chains
 from godwit.state.entries import is_entries_of
 from godwit.state.evolution import FlowVersion, columns_of
 from godwit.state.findings import Finding, VerificationReport
+from godwit.state.history import link_problems
 from godwit.state.manifest import Manifest
-from godwit.state.ownership import load_record
+from godwit.state.ownership import load_with_digest
 from godwit.state.paths import (
     COMMITS,
     EDITS,
@@ -58,6 +60,9 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "VerificationReport", "verify"]
 
 _RESTORE = "Restore this file from a copy of the checkpoint, or start with a new checkpoint."
+_ONE_HISTORY = (
+    "Files of two checkpoints lie in one directory: restore the whole directory from one copy."
+)
 _SPARK_COMMITS = "spark/commits"
 _REPORT = "This is an error in Godwit: please report it with this text."
 
@@ -79,13 +84,15 @@ class _Verification:
         self.storage = storage
         self.findings: set[Finding] = set()
         self.records = self.checked_bytes = 0
+        self.identity: FlowIdentity | None = None
         self.num_key_groups: int | None = None
+        self.digests: dict[str, str] = {}
         self.flows: dict[int, FlowVersion | None] = {}
         self.plans: dict[int, PhysicalPlan | None] = {}
         self.checked: dict[BlockRef, pa.Schema | None] = {}
 
     def run(self) -> VerificationReport:
-        identity = self.load(IDENTITY, FlowIdentity)
+        identity = self.identity = self.load(IDENTITY, FlowIdentity)
         self.num_key_groups = None if identity is None else identity.num_key_groups
         for _, path in self.numbered(RUNS):
             self.load(path, RunRecord)
@@ -117,7 +124,7 @@ class _Verification:
 
     def load(self, path: str, kind: type[_T]) -> _T | None:
         try:
-            value = load_record(self.storage, path, kind)
+            value, self.digests[path] = load_with_digest(self.storage, path, kind)
         except GodwitError as error:
             self.find(path, error.message, error.remedy)
             return None
@@ -141,6 +148,7 @@ class _Verification:
             chains = None if self.num_key_groups is None else Chains(self.num_key_groups)
         start = max(anchor, 0)
         self.check_records_exist(start, commits, last)
+        self.check_history(start, commits, manifests)
         for epoch in sorted(epoch for epoch in {*commits, *manifests} if epoch >= start):
             record = commits.get(epoch)
             if epoch > anchor:
@@ -159,6 +167,28 @@ class _Verification:
         if chains is not None:
             self.check_columns(chains)
         return floor, last
+
+    def check_history(
+        self,
+        first: int,
+        commits: dict[int, CommitRecord | None],
+        manifests: dict[int, Manifest | None],
+    ) -> None:
+        """Find records, and manifests, that are of another history than the ones before them."""
+        for epoch in sorted(epoch for epoch in {*commits, *manifests} if epoch >= first):
+            record, manifest = commits.get(epoch), manifests.get(epoch)
+            digest = self.digests.get(commit_path(epoch), "")
+            if manifest is not None and manifest.record and digest not in {"", manifest.record}:
+                problem = f"It sums up another record of epoch {epoch} than the one that is here."
+                self.find(manifest_path(epoch), problem, _ONE_HISTORY)
+            if record is None or self.identity is None:
+                continue
+            noted = manifests.get(epoch - 1)
+            digest = self.digests.get(commit_path(epoch - 1), "" if noted is None else noted.record)
+            for problem in link_problems(
+                self.identity, record, before=commits.get(epoch - 1), digest=digest
+            ):
+                self.find(commit_path(epoch), f"The record is wrong: {problem}.", _ONE_HISTORY)
 
     def check_that_none_was_carried_out(self) -> None:
         """Find that no epoch is there, though Spark has noted the end of one."""
@@ -257,7 +287,7 @@ class _Verification:
                 _RESTORE,
             )
             return None
-        if chains.manifest() != manifest:
+        if chains.manifest() != msgspec.structs.replace(manifest, record=""):
             self.find(
                 manifest_path(manifest.epoch),
                 f"The manifest of epoch {manifest.epoch} does not agree with the records.",

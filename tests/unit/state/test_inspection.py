@@ -51,7 +51,7 @@ def test_a_summary_says_what_there_is(tmp_path: Path) -> None:
         writer.add(bytes(64))
         writer.close()
     summary = inspect(storage)
-    assert (summary.identity, summary.run_id) == (IDENTITY, "some run")
+    assert (summary.identity, summary.run_id) == (log.identity, "some run")
     assert summary.epochs == (2, 3)
     (operator,) = summary.states
     assert (operator.operator, operator.state) == ("op", "state")

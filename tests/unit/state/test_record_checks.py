@@ -135,6 +135,8 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
         "200000000 key groups",
     ),
     "no key groups": (replace(IDENTITY_RECORD, num_key_groups=0), IDENTITY, "0 key groups"),
+    "history that is no id": (replace(COMMIT, history="../x"), commit_path(5), "not hexadecimal"),
+    "predecessor that is no digest": (replace(COMMIT, previous="?"), commit_path(5), "hexadecimal"),
     "query that moves a store": (
         replace(IDENTITY_RECORD, query_id="../../etc"),
         IDENTITY,
