@@ -6,15 +6,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from godwit.model.wording import printable
+import numpy as np
+
+from godwit.dataflow.key_rows import rows_as_tuples
+from godwit.model.wording import counted, printable
 from godwit.state.commit_log import CommitLog
 from godwit.state.edits import drop_operator, rename_operator
+from godwit.state.key_removal import remove_key
 from godwit.state.lease import acquire_lease
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+
+    import numpy.typing as npt
+    import pyarrow as pa
 
 __all__ = ["add_edit_actions"]
 
@@ -49,6 +56,12 @@ def add_edit_actions(actions: Any) -> None:
         action="store_true",
         help="also if it was part of the flow when that ran last; it starts empty then",
     )
+    dropped.add_argument(
+        "--key",
+        metavar="KEY",
+        help="forget the state of this key alone, at once: a tuple as messages show it, such as "
+        "\"('ABC', 1)\"; the way out where one key's state cannot be read",
+    )
     dropped.set_defaults(run=_drop)
 
 
@@ -63,12 +76,35 @@ def _rename(args: argparse.Namespace) -> int:
 
 
 def _drop(args: argparse.Namespace) -> int:
+    if args.key is not None:
+        return _drop_key(args)
     with _alone(args.path) as log:
         drop_operator(log, args.operator, reset=args.reset)
     print(
         f"{printable(args.path)}: from the next epoch on, the state of {printable(args.operator)} "
         "is gone"
     )
+    return 0
+
+
+def _drop_key(args: argparse.Namespace) -> int:
+    def is_key(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        return np.array([repr(key) == args.key for key in rows_as_tuples(keys)], np.bool_)
+
+    with _alone(args.path) as log:
+        writing = CommitLog.create_or_open(
+            log.storage,
+            log.identity,
+            f"drop-{uuid4().hex[:8]}",
+            retain_epochs=len(log.retained_epochs) + 1,
+        )
+        counts = remove_key(writing, args.operator, is_key, key=args.key)
+    for state, count in counts.items():
+        print(
+            f"{printable(args.path)}: {printable(state)} has no state of key {printable(args.key)} "
+            f"any more ({counted(count, 'row')} removed); committed as epoch "
+            f"{writing.latest_epoch}"
+        )
     return 0
 
 

@@ -42,6 +42,7 @@ from godwit.dataflow.faults import function_failed
 from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
+from godwit.dataflow.state_failures import unreadable_remedy
 from godwit.dataflow.state_upgrade import BesideState, upgrade_between
 from godwit.model.errors import (
     InvalidFlowError,
@@ -241,8 +242,7 @@ class ProcessOperator(KeyedOperator):
             raise StateEncodingError(
                 f"Operator {self.name!r} cannot read its state of key {key!r} as "
                 f"{_type_name(self._state_type)}: {error}.",
-                remedy="State written by an earlier version of the program fits if fields were "
-                "only added, with defaults; otherwise give the operator a new name.",
+                remedy=unreadable_remedy(self.name, key, "the operator"),
                 operator=self.name,
                 key=key,
             ) from error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["UnencodableError", "UnheldError", "each"]
+__all__ = ["UnencodableError", "UnheldError", "each", "unreadable_remedy"]
 
 
 class UnheldError(Exception):
@@ -39,3 +40,22 @@ def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) 
         except Exception as error:
             raise UnencodableError(index, f"{type(error).__name__}: {error}") from error
     return done
+
+
+def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
+    """Say what to do about a state that cannot be read.
+
+    Parameters
+    ----------
+    operator
+        The operator's name.
+    key
+        The key.
+    what
+        What may get a new name.
+    """
+    return (
+        "State written by an earlier version of the program fits if fields were only added, with "
+        f"defaults; otherwise give {what} a new name, or forget this key's state alone: stop the "
+        f"query and run godwit checkpoint drop CHECKPOINT {operator} --key {quote(repr(key))}."
+    )

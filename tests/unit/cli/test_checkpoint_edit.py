@@ -6,6 +6,7 @@ import pytest
 from tests.oracles.evolving import Program, Runtime
 
 from godwit.cli.main import main
+from godwit.state.commit_log import CommitLog
 from godwit.state.lease import acquire_lease
 from godwit.state.storage import CheckpointStorage
 
@@ -58,6 +59,31 @@ def test_an_edit_counts_from_the_next_epoch_and_not_before(tmp_path: Path) -> No
     assert run(tmp_path, TWO, ("x", 5)).taken_up.changes.added == ("a",)
 
 
+def test_the_state_of_one_key_is_forgotten_and_that_of_others_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Program(operators={"a": (), "b": ("total", "rows")})
+    run(tmp_path, program, ("x", 1), ("y", 2), ("z", 3))
+    run(tmp_path, program, ("x", 1), ("y", 2))
+    before = len(CommitLog.open_read_only(CheckpointStorage.open(tmp_path / "ck")).retained_epochs)
+    for operator in ("a", "b"):
+        drop = ["checkpoint", "drop", str(tmp_path / "ck"), operator, "--key", "('x',)"]
+        assert main(drop) == 0
+        assert f"{operator}/state has no state of key ('x',) any more" in capsys.readouterr().out
+        assert main(drop) == 2  # it is gone
+        assert "has no state of key ('x',)" in capsys.readouterr().err
+    assert main(["checkpoint", "verify", str(tmp_path / "ck")]) == 0
+    log = CommitLog.open_read_only(CheckpointStorage.open(tmp_path / "ck"))
+    assert len(log.retained_epochs) == before + 2
+    assert log.latest is not None
+    assert log.latest.batch is None
+    after = run(tmp_path, program, ("x", 10), ("y", 0))
+    assert after.results()["b"]["x"] == {"total": 10, "rows": 1}
+    assert after.results()["b"]["y"] == {"total": 4, "rows": 3}
+    assert after.results()["b"]["z"] == {"total": 3, "rows": 1}
+    assert after.results()["a"]["x"] != after.results()["a"]["y"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -65,6 +91,8 @@ def test_an_edit_counts_from_the_next_epoch_and_not_before(tmp_path: Path) -> No
         (("rename", "a", "b"), "has an operator 'b' already"),
         (("drop", "no"), "Its operators are a, b"),
         (("drop", "a"), "Give --reset"),
+        (("drop", "no", "--key", "('x',)"), "Its operators are a, b"),
+        (("drop", "a", "--key", "('z',)"), "has no state of key ('z',)"),
     ],
 )
 def test_what_cannot_be_done_is_refused(

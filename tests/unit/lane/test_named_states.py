@@ -5,24 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.unit.lane.states_run import Model, StatesRun, obey
 
+from godwit.dataflow.lineage import flow_version
 from godwit.dataflow.states import maps
 from godwit.dataflow.states.cells import LookAhead
 from godwit.dataflow.states.declared import ListState, MapState, ValueState
 from godwit.dataflow.states.operator import ProcessOfStates
 from godwit.model.errors import (
+    CheckpointError,
     CheckpointMismatchError,
     GodwitError,
     InvalidFlowError,
     StateEncodingError,
     UserFunctionError,
 )
+from godwit.state.commit_log import CommitLog
+from godwit.state.key_removal import remove_key
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy.typing as npt
 
 
 NO_FUNCTION: Any = "x"
@@ -315,3 +322,45 @@ def test_keys_are_looked_up_ahead_as_long_as_they_are_wanted() -> None:
     assert [len(ahead.keys(at + i)) for i in range(3)] == [1024, 128, 16]
     ahead.took(64 << 20)
     assert len(ahead.keys(at)) <= 16
+
+
+def test_what_fits_a_declared_type_without_being_of_it_is_read_in_the_next_epoch(
+    tmp_path: Path,
+) -> None:
+    odd = [True, 10**30]
+
+    def function(key: Any, rows: Any, given: Any) -> Any:
+        seen = [given.one.value, list(given.many), dict(given.by_item)]
+        (value,) = (odd[row.n] for row in rows)
+        given.one.value = given.by_item["x"] = value
+        given.many.append(value)
+        yield key[0], "seen", repr(seen)
+
+    states = {"one": ValueState(int), "many": ListState(int), "by_item": MapState(str, int)}
+    run = StatesRun(tmp_path, function=function, states=states)
+    run.epoch([("a", "", "", 0), ("b", "", "", 1), ("c", "", "", 1)])
+    told = [text for _, _, text in run.epoch([("a", "", "", 1), ("b", "", "", 0)])]
+    assert told == [repr([held, [held], {"x": held}]) for held in odd]
+
+
+def test_all_states_of_a_key_are_forgotten_in_an_epoch_without_input(tmp_path: Path) -> None:
+    run = StatesRun(tmp_path)
+    run.epoch([(k, op, "x", 1) for k in "ab" for op in ("add", "push", "put")])
+    run.epoch([("a", "put", "y", 1), ("a", "forget", "", 0)])
+    version = msgspec.structs.replace(flow_version(run.compiled), previous=run.run.log.flow)
+    log = CommitLog.create_or_open(
+        run.run.log.storage, run.run.log.identity, "another run", flow=version
+    )
+
+    def is_a(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        return np.array([key == "a" for key in keys.column(0).to_pylist()])
+
+    removed = remove_key(log, "obeying", is_a, key="('a',)")
+    assert {state.partition("/")[2]: count for state, count in removed.items()} == {
+        "groups": 4,  # two items, the page that lists them and the head
+        "notes": 2,
+        "per_item": 4,
+        "recent": 2,
+    }
+    with pytest.raises(CheckpointError, match=r"no state of key \('a',\)"):
+        remove_key(log, "obeying", is_a, key="('a',)")

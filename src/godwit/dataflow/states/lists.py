@@ -175,9 +175,11 @@ class ListCells(Cells):
         looked = self.look_up(np.array(groups), pa.array(pages, pa.int64()))
         expires = looked.moments(self.stored.expires_at)
         blobs = [looked.blob(0, row) for row in range(len(groups))]
+        there = [row for row, blob in enumerate(blobs) if blob]
         read = iter(
             self.stored.decoded(
-                [blob for blob in blobs if blob], lambda _: f"{self.key(group)} or one after it"
+                [blobs[row] for row in there],
+                lambda index: (self.lane.tuples[groups[there[index]]], ""),
             )
         )
         for row, (key, page) in enumerate(zip(groups, pages, strict=True)):

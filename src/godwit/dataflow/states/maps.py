@@ -187,8 +187,9 @@ class MapCells(Cells):
         if not found.visible:
             raise KeyError(item)
         if not (found.read or found.changed):
-            blobs = [found.before]
-            ((found.value,),) = self.stored.decoded(blobs, lambda _: self._whose(group, item))
+            ((found.value,),) = self.stored.decoded(
+                [found.before], lambda _: (self.lane.tuples[group], f", item {item!r}")
+            )
             found.read = True
         return found.value
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from godwit.dataflow.codec import UnencodableError
 from godwit.dataflow.naming import RESERVED_PREFIX
+from godwit.dataflow.state_failures import unreadable_remedy
 from godwit.dataflow.state_upgrade import BesideState, upgrade_between
 from godwit.dataflow.windows.grid import END
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError
@@ -170,16 +171,32 @@ class StoredState(ABC):
                 state=self.name,
             ) from error
 
-    def decoded(self, blobs: Sequence[bytes], whose: Callable[[int], str]) -> list[Any]:
-        """Read values; as `encoded`."""
+    def decoded(
+        self, blobs: Sequence[bytes], whose: Callable[[int], tuple[tuple[Any, ...], str]]
+    ) -> list[Any]:
+        """Read values.
+
+        Parameters
+        ----------
+        blobs
+            As `encoded` made them.
+        whose
+            Gives the key that one of them is of, and where in its state it is.
+
+        Raises
+        ------
+        StateEncodingError
+            If one cannot be read.
+        """
         try:
             return self.codec.decode([memoryview(blob) for blob in blobs])
         except UnencodableError as error:
+            key, where = whose(error.index)
             raise StateEncodingError(
-                f"Operator {self.operator!r} cannot read its state {self.name!r} of "
-                f"{whose(error.index)}: {error}.",
-                remedy="State written by an earlier version of the program fits if fields were "
-                "only added, with defaults; otherwise give the state a new name.",
+                f"Operator {self.operator!r} cannot read its state {self.name!r} of key {key!r}"
+                f"{where}: {error}.",
+                remedy=unreadable_remedy(self.operator, key, "the state"),
                 operator=self.operator,
+                key=key,
                 state=self.name,
             ) from error

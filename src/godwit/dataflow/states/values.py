@@ -112,7 +112,9 @@ class ValueCells(Cells):
         """Value of a key, a new one if it has none."""
         cell = self._cell(group)
         if cell.value is _UNREAD:
-            (cell.value,) = self.stored.decoded([cell.before], lambda _: self.key(group))
+            (cell.value,) = self.stored.decoded(
+                [cell.before], lambda _: (self.lane.tuples[group], "")
+            )
         elif cell.value is _NONE:
             cell.value, cell.is_new = self.stored.new(), True
         return cell.value
