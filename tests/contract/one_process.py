@@ -15,8 +15,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 from tests.contract.flow import NUM_KEY_GROUPS, build
-from tests.oracles.one_process import run_stages
+from tests.oracles.one_process import Fed, run_stages
 
+from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.staging import StagedSink
 from godwit.epoch.event_time import EventTimes
@@ -427,11 +428,19 @@ class OneProcess:
         """Rows of an epoch, as `run_stages` takes them."""
         half = self._source[number].num_rows // 2
         parts = [self._source[number].slice(0, half), self._source[number].slice(half)]
-        return {
-            index: [part.select(list(given.columns)) for part in parts]
-            for index, given in enumerate(self.flow.inputs)
-            if hasattr(given, "source")
-        }
+        index = {operator.name: index for index, operator in enumerate(self.flow.operators)}
+        fed: dict[Fed, list[pa.RecordBatch]] = {}
+        for given in self.flow.inputs:
+            if isinstance(given, SourceInput):
+                timed = given.time is not None and not any(f.time for f in fed)
+                key = Fed(
+                    index=index[given.operator],
+                    number=given.number,
+                    columns=given.columns,
+                    time=given.time.name if timed and given.time is not None else None,
+                )
+                fed[key] = parts
+        return fed
 
     def noted(
         self, number: int | None, told: Mapping[str, OperatorTime], reports: Sequence[LaneReport]

@@ -18,7 +18,7 @@ from godwit.dataflow.staging import StagedSink
 from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.windows.moments import NO_TIME, Arrivals, OperatorTime
 from godwit.dataflow.windows.operator import WindowedOperator
-from godwit.epoch.event_time import EventTimes, Times, closes
+from godwit.epoch.event_time import EventTimes, Times
 from godwit.epoch.executor import Executor
 from godwit.epoch.instructions import (
     mask_of,
@@ -273,9 +273,8 @@ class OneProcess:
                     states=[
                         self._state_instruction(state, settled) for state in member.operator.states
                     ],
-                    always_load=closes(
-                        member.operator, self._told.get(member.operator.name, NO_TIME)
-                    ),
+                    always_load=bool(member.feeds)
+                    or member.operator.needs_state(self._told.get(member.operator.name, NO_TIME)),
                     time=self._told.get(member.operator.name, NO_TIME),
                 )
                 for member in self.flow.operators

@@ -159,6 +159,13 @@ class KeyedOperator(ABC):
         """Say how one of its states becomes today's; as `upgrade_from`."""
         return self.upgrade_from(stored)
 
+    def needs_state(self, told: OperatorTime) -> bool:
+        """Whether no row may wait in an epoch for state that a lane turns out not to have.
+
+        So it is where something is over in the epoch: when the row went on, that would be gone.
+        """
+        return told.due
+
     @property
     def waiting(self) -> pa.Schema:
         """Columns of the rows that wait for it, as they came."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from godwit.lane.messages import LaneReport
     from godwit.migration.views import ComponentView
 
-__all__ = ["EventTimes", "Times", "arrivals_of", "closes"]
+__all__ = ["EventTimes", "Times", "arrivals_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +306,7 @@ class EventTimes:
         if not self._windowed and not self._timed:
             return False
         told = self.told(clock_us=clock_us, silence_us=silence_us, components=components)
-        return any(closes(operator, told[operator.name]) for operator in self._windowed) or any(
+        return any(operator.closes(told[operator.name]) for operator in self._windowed) or any(
             told[operator.name].due for operator in self._timed
         )
 
@@ -369,11 +369,6 @@ class EventTimes:
             if self._ended or (time.idle_us is not None and since >= time.idle_us):
                 drained.add(source)
         return drained
-
-
-def closes(operator: KeyedOperator, told: OperatorTime) -> bool:
-    """Whether an operator has windows that are over in an epoch, or timers that may be due."""
-    return told.due or (isinstance(operator, WindowedOperator) and operator.closes(told))
 
 
 def arrivals_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:

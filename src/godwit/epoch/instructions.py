@@ -86,7 +86,8 @@ def operator_instruction(
         Whether lanes load whatever they lack in place of letting its rows wait. Operators that feed
         others need it: if an executor dies after its lane has sent its output, Spark runs the lane
         again elsewhere, and some receivers have the first attempt's rows and some the second's. So
-        both must be the same, whatever the second one finds in its local store.
+        both must be the same, whatever the second one finds in its local store. In one component,
+        what is behind them would go on without their rows.
     time
         Event time of the operator in this epoch.
     """

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.dataflow.windows.in_two import ComputePart
-from godwit.epoch.event_time import closes
 from godwit.epoch.instructions import mask_of, operator_instruction, places_of, state_instruction
 from godwit.lane.messages import EpochInstruction
 from godwit.migration import LossPolicy
@@ -125,10 +124,11 @@ class Instructor:
                         places=places,
                         chains=self._log.chains,
                         states=states,
-                        # Windows that are over come out of all key groups, or of none.
+                        # What is over in an epoch is over in all key groups, or in none.
                         always_load=component.level < self._flow.levels
+                        or bool(self._flow.fed_by(operator.name))
                         or self._loads
-                        or closes(operator, times[operator.name]),
+                        or operator.needs_state(times[operator.name]),
                         time=times[operator.name],
                     )
         return EpochInstruction(

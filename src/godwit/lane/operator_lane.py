@@ -108,7 +108,7 @@ def run_operator(
     meter = WindowMeter(operator, told.time)
     with meter.writing():
         cold = states.bring_forward(needed, here)
-    if (closes or told.time.due) and cold.any():
+    if cold.any() and operator.needs_state(told.time):
         raise _cold(operator.name, cold)
     clock.lap("apply")
     states.write_snapshots(cold, files, gone)

@@ -68,6 +68,7 @@ class MeetingRun(TimedRun):
         streams = {n: flow.source(n, frames[n], **feed.options) for n, feed in feeds.items()}
         super().__init__(flow, build(streams), root, executors=executors)
         self.feeds = feeds
+        self._unknown = False
         self._index = {o.name: index for index, o in enumerate(self.compiled.operators)}
 
     def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -103,9 +104,7 @@ class MeetingRun(TimedRun):
     def suffer(self, rng: np.random.Generator) -> bool:
         """Let something happen between two epochs; return whether key groups are suspended."""
         lanes, groups = self.run, self.lanes.num_key_groups
-        waiting = {g for index in range(len(self.lanes.operators)) for g in lanes.waiting(index)}
-        lanes.consume = frozenset(waiting) if lanes.suspended else frozenset()
-        lanes.suspended = frozenset()
+        self.recover()
         number = len(lanes.assignment.executors)
         if rng.random() < 0.3 and number > 1:
             executor_of = rng.integers(0, number, groups).astype(np.int32)
@@ -113,9 +112,11 @@ class MeetingRun(TimedRun):
                 rng.integers(0, 6, groups) % np.array(lanes.assignment.lanes)[executor_of]
             ).astype(np.int32)
             lanes.assignment = replace(lanes.assignment, executor_of=executor_of, lane_of=lane_of)
-        if rng.random() < 0.2:
+        if rng.random() < 0.3:
             lanes.vanish("a")
-            lanes.lose("a")
+            self._unknown = bool(rng.random() < 0.7)  # as where a lane runs elsewhere once
+            if not self._unknown:
+                lanes.lose("a")
         if rng.random() < 0.2:
             lanes.suspended = frozenset(rng.integers(0, groups, 3).tolist())
             lanes.consume -= lanes.suspended
@@ -123,5 +124,12 @@ class MeetingRun(TimedRun):
 
     def recover(self) -> None:
         """Let all key groups go on."""
-        waiting = {g for i in range(len(self.lanes.operators)) for g in self.run.waiting(i)}
-        self.run.suspended, self.run.consume = frozenset(), frozenset(waiting)
+        if self._unknown:
+            self.run.lose("a")
+        self._unknown = False
+        self.run.suspended, self.run.consume = frozenset(), self.waiting
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """Key groups whose rows wait."""
+        return frozenset(g for i in range(len(self.lanes.operators)) for g in self.run.waiting(i))

@@ -243,6 +243,14 @@ class WindowedOperator(KeyedOperator):
         """Whether any window is over in this epoch that was not before."""
         return self.grid.closes(told.closed, told.until)
 
+    def needs_state(self, told: OperatorTime) -> bool:
+        """Whether windows come out in this epoch, or it is the last that finds some panes."""
+        return (
+            super().needs_state(told)
+            or self.closes(told)
+            or self.gone_before(told.until) > self.gone_before(told.closed)
+        )
+
     def closing(self, told: OperatorTime) -> tuple[int, int]:
         """Panes from the one up to the other may be of windows that are over in this epoch."""
         return self.grid.closing(told.closed, told.until)

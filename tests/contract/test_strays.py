@@ -1,0 +1,109 @@
+"""A lane that runs where its state is not, for one epoch, costs no row and passes no duplicate.
+
+Rows wait for such state, unless event time passes what they would meet in the same epoch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.contract.flow import NUM_KEY_GROUPS
+from tests.contract.one_process import OneProcess
+from tests.contract.scenario import Policy
+from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+
+import godwit as gw
+from godwit.dataflow.flow import LogicalFlow
+from godwit.dataflow.windows.spec import tumbling
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.dataflow.stream import Stream
+
+S = 1_000_000
+KEYS = [f"k{i}" for i in range(20)]
+
+
+class Timed(OneProcess):
+    """Real conductor, instructor, lanes, stores and checkpoint of one flow over event time."""
+
+    columns = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+
+    def __init__(
+        self, directory: Path, build: Callable[[Stream], Stream], *, together: bool = False
+    ) -> None:
+        self._build = build
+        super().__init__(directory, deep=False, policy=Policy())
+        if together:
+            names = tuple(operator.name for operator in self.compiled().operators)
+            self._plan = PhysicalPlan(components=(ComponentPlan(name="one", operators=names),))
+        self.start({"a": 2})
+
+    def compiled(self) -> CompiledFlow:
+        """Compile the flow."""
+        flow = LogicalFlow("contract", num_key_groups=NUM_KEY_GROUPS)
+        frame: Any = FakeDataFrame(self.columns)
+        stream = flow.source("rows", frame, event_time="ts", max_ahead="100 days")
+        flow.sink("out", self._build(stream), FakeSink())
+        return flow.compile(resolver(flow))
+
+    def rows(self, *moments: int, keys: list[str] = KEYS) -> None:
+        """Run an epoch with a row of every key at each moment, in seconds."""
+        self.epoch([(key, moment * S, moment) for moment in moments for key in keys])
+
+    @property
+    def out(self) -> list[tuple[Any, ...]]:
+        """All rows that came out."""
+        return sorted((r for rows in self.rows_out["out"].values() for r in rows), key=repr)
+
+
+def each(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
+    for row in rows:
+        state["n"] = state.get("n", 0) + 1
+        yield key[0], row.ts, row.v
+
+
+def pairs(stream: Stream) -> Stream:
+    return stream.key_by("k").join(
+        stream.key_by("k"), between=("1 second", "10 seconds"), suffix="_later"
+    )
+
+
+def unique(stream: Stream) -> Stream:
+    return stream.drop_duplicates("k", within="10 seconds")
+
+
+@pytest.mark.parametrize(("build", "number"), [(pairs, len(KEYS)), (unique, len(KEYS) + 1)])
+def test_what_a_row_meets_is_not_gone_when_the_row_goes_on(
+    tmp_path: Path, build: Callable[[Stream], Stream], number: int
+) -> None:
+    run = Timed(tmp_path, build)
+    run.rows(0)
+    run.rows(1000, keys=KEYS[:1])  # the watermark is past what the rows at 0 can meet
+    run.forget_store("a")
+    run.rows(5)
+    run.settle()
+    assert len(run.out) == number
+
+
+def test_a_window_holds_the_rows_of_a_function_whose_state_was_not_there(tmp_path: Path) -> None:
+    def build(stream: Stream) -> Stream:
+        rows = stream.key_by("k").process(
+            each, state=dict, output="k string, ts timestamp, v long", name="each"
+        )
+        return rows.key_by("k").window(tumbling("10 seconds"), name="w").compute(n=gw.count())
+
+    run = Timed(tmp_path, build, together=True)
+    assert len(run.view.components) == 1
+    run.rows(0)
+    run.rows(1000, keys=KEYS[:1])
+    run.forget_store("a")
+    run.rows(5)
+    run.settle()
+    assert [row[-1] for row in run.out] == [2] * len(KEYS)
