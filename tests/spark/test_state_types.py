@@ -74,7 +74,7 @@ def test_a_changed_class_is_refused_or_brought_forward(spark: SparkSession, tmp_
 
     flow, sink = flow_of(inbox, add_more, state=Sums, state_upgrade=to_sums)
     drain(flow, tmp_path / "ck")
-    assert rows_of(sink.table()) == [(1, 12)]
+    assert rows_of(sink.table("k")) == [(1, 12)]
     held = gw.read_state(spark, tmp_path / "ck", "totals").select("k", "state").collect()
     states = {row.k: json.loads(row.state) for row in held}
     assert states[1] == {"sum": 12.0, "seen": [[1, 5], [1, 6], [1, 1]]}
@@ -97,4 +97,4 @@ def test_a_function_that_would_end_its_process_fails_by_name_and_the_query_goes_
     assert caught.value.context["traceback"].count("File ") == 1
     flow, sink = flow_of(inbox, add_up, state=Totals)
     drain(flow, tmp_path / "ck")
-    assert sorted(rows_of(sink.table())) == [(1, 5), (2, 7)]
+    assert sorted(rows_of(sink.table("k"))) == [(1, 5), (2, 7)]

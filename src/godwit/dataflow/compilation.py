@@ -191,7 +191,9 @@ class _Compilation:
                 does="has windows",
                 time=node.time,
             )
-            if time.column not in exchanged.names:
+            if node.late is not None:
+                exchanged = _keys_first(schema, node.keys)  # late rows come out as they came
+            elif time.column not in exchanged.names:
                 exchanged = exchanged.append(schema.field(time.column))
             self.operators[node.name] = windowed_operator(node, exchanged, inputs, time)
             self.timed.update(source.name for source in sources_of(node))
@@ -283,6 +285,11 @@ class _Compilation:
                 maps=self.columns.arrow_maps(branch),
                 schema=schema,
                 keys=feed.keys if complete_key else (),
+                unique_keys=tuple(
+                    columns
+                    for columns in self.operators[feed.name].unique_keys
+                    if set(columns) <= set(schema.names)
+                ),
                 sink=sink.sink,
             )
             yield from self.rejects_of(sink.name, feed.name, sink.sink)

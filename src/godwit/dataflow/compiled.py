@@ -133,6 +133,10 @@ class Output:
     keys
         The operator's key columns, if all of them are in `schema` still; else empty, since a part
         of a key does not tell rows apart.
+    unique_keys
+        Sets of columns of `schema`, each of which tells the rows of the result apart, widest first
+        (see `godwit.dataflow.operator.KeyedOperator.unique_keys`); empty where rows are no result
+        that a later row could replace.
     sink
         The sink, as the user gave it.
     rejects_of
@@ -147,6 +151,7 @@ class Output:
     schema: pa.Schema
     keys: tuple[str, ...]
     sink: Any
+    unique_keys: tuple[tuple[str, ...], ...] = ()
     rejects_of: str | None = None
     left_out: bool = False
 

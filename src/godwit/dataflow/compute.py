@@ -94,6 +94,11 @@ class ComputeOperator(MergeableOperator):
         check_distinct(name, [*keys.names, *(slot.name for slot in self._slots)])
         check_distinct(name, [*keys.names, *state.names])
 
+    @property
+    def unique_keys(self) -> tuple[tuple[str, ...], ...]:
+        """The key has one row."""
+        return (tuple(self.keys.names),)
+
     def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Aggregate raw rows into one partial state per group."""
         return self._joined(

@@ -167,6 +167,15 @@ class KeyedOperator(ABC):
         return told.due
 
     @property
+    def unique_keys(self) -> tuple[tuple[str, ...], ...]:
+        """Sets of output columns, each of which tells the rows of the result apart, widest first.
+
+        A later row with the same values is the newer state of the same result. None where rows are
+        what they are: those that a function emits, pairs of a join.
+        """
+        return ()
+
+    @property
     def waiting(self) -> pa.Schema:
         """Columns of the rows that wait for it, as they came."""
         keys = self.schema.keys

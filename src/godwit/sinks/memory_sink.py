@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.model.errors import SinkError
-from godwit.sinks.rows import fit, instants_in_utc, last_of_each_key
+from godwit.sinks.rows import (
+    column_names,
+    fit,
+    instants_in_utc,
+    last_of_each_key,
+    require_columns,
+)
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["MemorySink"]
 
@@ -74,24 +80,34 @@ class MemorySink(Sink):
         with self._lock:
             return MappingProxyType(dict(sorted(self._epochs.items())))
 
-    def table(self) -> pa.Table:
-        """Return the current result: the newest row of every key.
+    def table(self, keys: str | Sequence[str] | None = None) -> pa.Table:
+        """Return the current result: the newest row of every key, or of every window of a key.
 
-        In complete mode that is the newest epoch; without keys, all rows of all epochs.
+        In complete mode that is the newest epoch. Rows that nothing tells apart (what functions
+        emit, pairs of a join) are all there.
+
+        Parameters
+        ----------
+        keys
+            Columns of whose values the newest row is wanted; by default, those that tell the rows
+            of the result apart.
 
         Raises
         ------
         SinkError
-            If no query has opened the sink yet.
+            If no query has opened the sink yet, or one of `keys` is no column.
         """
         context = self._opened()
         tables = list(self.epochs.values())
         if context.complete:
             tables = tables[-1:]
         rows = pa.concat_tables([context.schema.empty_table(), *tables])
-        if context.complete or not context.keys:
+        default = () if context.complete else next(iter(context.unique_keys), ())
+        chosen = default if keys is None else column_names(keys)
+        require_columns(context, chosen, "keys")
+        if not chosen:
             return rows
-        return rows.filter(pa.array(last_of_each_key(rows.select(list(context.keys)))))
+        return rows.filter(pa.array(last_of_each_key(rows.select(list(chosen)))))
 
     def _recast(self, schema: pa.Schema) -> dict[int, pa.Table]:
         """Give what is kept the zone of today's session; keep nothing of other columns."""

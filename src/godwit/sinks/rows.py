@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.dataflow.hashing import canonical_floats
+from godwit.dataflow.naming import listing
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
@@ -80,21 +81,34 @@ def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> Non
 
 
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Columns that identify a row: `keys`, or else the key columns of the operator.
+    """Columns that identify a row: `keys`, or else what tells the rows of the result apart.
 
     Raises
     ------
     SinkError
-        If there are none, or one of them is not among the columns.
+        If there are none, one of them is not among the columns, or rows of several results would
+        replace one another.
     """
-    chosen = context.keys if keys is None else column_names(keys)
-    if not chosen:
+    unique = context.unique_keys
+    if keys is None and not unique:
         raise SinkError(
-            f"Sink {context.name!r} is to upsert, but its rows have no key columns.",
+            f"Sink {context.name!r} is to upsert, but it gets no columns that tell its rows apart.",
             remedy='Name the columns that identify a row (keys=[...]), or use mode="append".',
             sink=context.name,
         )
+    chosen = unique[0] if keys is None else column_names(keys)
     require_columns(context, chosen, "keys")
+    if unique and set(chosen) < set(unique[0]) and not any(set(u) <= set(chosen) for u in unique):
+        least = unique[-1]
+        missing = [name for name in least if name not in chosen]
+        raise SinkError(
+            f"Sink {context.name!r}: rows that have the same {listing(chosen)} would replace one "
+            f"another, though they are different results, which {listing(unique[0])} tell apart.",
+            remedy=f"Add {listing(missing)} to keys, or leave keys out. If only the newest row is "
+            "wanted, give the column another name in a map before the sink.",
+            sink=context.name,
+            columns=missing,
+        )
     return chosen
 
 

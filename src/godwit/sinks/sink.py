@@ -51,6 +51,10 @@ class SinkContext:
         Columns of the rows it will get.
     keys
         Names of the key columns among them.
+    unique_keys
+        Sets of columns, each of which tells the rows of the result apart, widest first: the key
+        columns, or these and the window. Empty where a later row replaces none, such as rows that a
+        function emitted.
     complete
         Whether an epoch's output is the whole result (complete mode) or the changed keys.
     views
@@ -62,6 +66,7 @@ class SinkContext:
     query_id: str
     schema: pa.Schema
     keys: tuple[str, ...]
+    unique_keys: tuple[tuple[str, ...], ...]
     complete: bool
     views: Views
 

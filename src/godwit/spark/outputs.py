@@ -262,6 +262,7 @@ class OpenSinks:
                 query_id=query_id,
                 schema=output.schema,
                 keys=output.keys,
+                unique_keys=output.unique_keys,
                 complete=complete,
                 views=SessionViews(self._spark),
             )

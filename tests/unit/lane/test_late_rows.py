@@ -9,13 +9,17 @@ import pytest
 from tests.unit.dataflow.conftest import FakeSink
 from tests.unit.lane.meeting_flows import TIME, Feed, MeetingRun, S
 
+from godwit.dataflow import aggregates as gw
+from godwit.dataflow.windows.spec import session, tumbling
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.stream import Stream
+    from godwit.dataflow.windows.spec import WindowSpec
 
 LEFT = Feed({"k": pa.string(), "ts": TIME, "v": pa.int64()})
 RIGHT = Feed({"k": pa.string(), "at": TIME, "w": pa.int64()}, {"event_time": "at"})
@@ -59,6 +63,25 @@ def test_late_rows_that_may_be_duplicates_go_to_the_sink(tmp_path: Path) -> None
     run.epoch(left=[("a", 101 * S, 1)])
     run.epoch(left=[("a", 50 * S, 3), ("b", 110 * S, 3)])
     assert run.output("late") == [("a", 50 * S, 3, "late")]
+
+
+@pytest.mark.parametrize("window", [tumbling("1 second"), session("1 second")])
+@pytest.mark.parametrize("aggregate", [gw.count(), gw.sum("v")])
+def test_late_rows_of_windows_have_all_columns(
+    tmp_path: Path, window: WindowSpec, aggregate: Aggregate
+) -> None:
+    def counted(streams: Mapping[str, Stream]) -> Stream:
+        keyed = streams["left"].key_by("k")
+        return keyed.window(window, late=FakeSink()).compute(n=aggregate)
+
+    feed = Feed({"v": pa.int64(), "k": pa.string(), "tag": pa.list_(pa.string()), "ts": TIME})
+    run = MeetingRun(counted, tmp_path, {"left": feed})
+    (late,) = (output for output in run.compiled.outputs if output.left_out)
+    assert late.schema.names == ["k", "v", "tag", "ts", "reason"]
+    run.epoch(left=[(1, "a", ["x"], 100 * S)])
+    run.epoch(left=[(2, "a", ["x"], 101 * S)])
+    run.epoch(left=[(3, "a", ["y", None], 50 * S), (4, "b", None, 110 * S)])
+    assert run.output("late") == [("a", 3, ["y", None], 50 * S, "late")]
 
 
 def test_a_late_sink_that_cannot_be_is_refused(tmp_path: Path) -> None:

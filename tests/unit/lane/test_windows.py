@@ -140,12 +140,12 @@ def test_rows_far_ahead_or_without_a_time_are_left_out_and_counted(tmp_path: Pat
     run.run.clock_us = 100 * S
     run.epoch([("a", 160 * S, 1), ("b", 160 * S + 1, 2), ("c", None, 3)])
     assert run.record.newest == {"rows": 160 * S}
-    assert run.output("late") == [("b", 160 * S + 1, "ahead"), ("c", None, "untimed")]
+    assert run.output("late") == [("b", 160 * S + 1, 2, "ahead"), ("c", None, 3, "untimed")]
     run.run.clock_us = 0  # a clock that jumps back judges new rows, and takes nothing back
     run.epoch()
     run.epoch([("a", 165 * S, 1), ("a", 20 * S, 1)])
     assert run.record.watermarks == {"rows": 160 * S}
-    assert run.output("late") == [("a", 165 * S, "ahead"), ("a", 20 * S, "late")]
+    assert run.output("late") == [("a", 165 * S, 1, "ahead"), ("a", 20 * S, 1, "late")]
 
 
 def test_a_source_that_fell_silent_lets_its_windows_go(tmp_path: Path) -> None:

@@ -94,4 +94,6 @@ def context(**changes: Any) -> SinkContext:
         "complete": False,
         "views": Shown(),
     }
-    return SinkContext(**{**fields, **changes})
+    fields |= changes
+    fields.setdefault("unique_keys", (fields["keys"],) if fields["keys"] else ())
+    return SinkContext(**fields)

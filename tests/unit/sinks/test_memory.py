@@ -42,6 +42,27 @@ def test_without_keys_the_table_has_all_rows() -> None:
     assert sink.table().num_rows == 7
 
 
+def test_the_table_has_every_window_of_a_key() -> None:
+    sink = MemorySink()
+    sink.open(context(unique_keys=(("plane", "total"), ("total",))))
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    assert sink.table().num_rows == 7
+    sink.deliver(rows(2, ("N1", 1)))
+    assert sink.table().num_rows == 7
+
+
+def test_the_table_has_all_rows_that_a_function_emitted_unless_keys_are_named() -> None:
+    sink = MemorySink()
+    sink.open(context(unique_keys=()))
+    for epoch in EPOCHS:
+        sink.deliver(epoch)
+    assert sink.table().num_rows == 7
+    assert sink.table("plane").num_rows == 4
+    with pytest.raises(SinkError, match="keys names 'plain'"):
+        sink.table(["plain"])
+
+
 def test_before_the_first_epoch_the_table_is_empty_but_has_its_columns() -> None:
     sink = MemorySink()
     sink.open(context())

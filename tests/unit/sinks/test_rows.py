@@ -35,6 +35,33 @@ def test_keys_of_the_operator_are_the_default() -> None:
     assert upsert_keys(context(), ["total"]) == ("total",)
 
 
+WINDOWS = context(
+    schema=pa.schema([(n, pa.int64()) for n in ("k", "window_start", "window_end", "n", "hour")]),
+    keys=("k",),
+    unique_keys=(("k", "window_start", "window_end"), ("k", "window_start")),
+)
+
+
+def test_windows_are_part_of_what_identifies_a_row() -> None:
+    assert upsert_keys(WINDOWS, None) == ("k", "window_start", "window_end")
+    for keys in (("window_start", "k"), ("k", "hour"), ("k", "window_start", "window_end", "n")):
+        assert upsert_keys(WINDOWS, keys) == keys
+
+
+@pytest.mark.parametrize("keys", ["k", ["k"], ["window_start"], ["k", "window_end"]])
+def test_keys_that_are_only_a_part_of_what_tells_rows_apart_are_refused(keys: Any) -> None:
+    with pytest.raises(SinkError, match="would replace one another") as caught:
+        upsert_keys(WINDOWS, keys)
+    assert "or leave keys out" in str(caught.value.remedy)
+
+
+def test_rows_that_nothing_tells_apart_are_upserted_by_named_columns_only() -> None:
+    emitted = context(unique_keys=())
+    with pytest.raises(SinkError, match="no columns that tell its rows apart"):
+        upsert_keys(emitted, None)
+    assert upsert_keys(emitted, "plane") == ("plane",)
+
+
 def test_timestamps_become_microseconds_wherever_they_are() -> None:
     schema = pa.schema(
         [

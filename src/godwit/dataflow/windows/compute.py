@@ -116,6 +116,11 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         return SPAN in self.schema.keys.names
 
     @property
+    def unique_keys(self) -> tuple[tuple[str, ...], ...]:
+        """Each window of a key has one row."""
+        return self.unique_keys_of_windows(len(self.grid.windows))
+
+    @property
     def kind(self) -> str:
         """What makes one."""
         return WINDOWED

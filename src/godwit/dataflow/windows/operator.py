@@ -157,6 +157,12 @@ class WindowedOperator(KeyedOperator):
         """Key columns."""
         return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
 
+    def unique_keys_of_windows(self, lengths: int) -> tuple[tuple[str, ...], ...]:
+        """Name columns that tell windows apart: where all have one length, one bound will do."""
+        own = tuple(self.keys.names)
+        both = (*own, WINDOW_START, WINDOW_END)
+        return (both, (*own, WINDOW_START), (*own, WINDOW_END)) if lengths == 1 else (both,)
+
     @property
     def left_out(self) -> pa.Schema:
         """Columns of rows that are left out: as they came, and why."""

@@ -115,6 +115,11 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         self.output = self.output_of([*keyed, *window_bounds(moment.type)])
 
     @property
+    def unique_keys(self) -> tuple[tuple[str, ...], ...]:
+        """Each session of a key has one row, and no two of them overlap."""
+        return self.unique_keys_of_windows(1)
+
+    @property
     def kind(self) -> str:
         """What makes one."""
         return "session compute"
