@@ -6,6 +6,7 @@ epoch from ``retained_from`` of the latest record on can be read; and reading wr
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from godwit.model.errors import CheckpointError, CorruptCheckpointError
@@ -260,9 +261,12 @@ class CommitHistory:
                     f"{self.identity.num_key_groups}",
                 )
             chains = Chains.restore(manifest)
-            if start in self._records and manifest.record not in {"", self.digest(start)}:
-                raise self._forked(path, f"it sums up another record of epoch {start}")
             digest = manifest.record
+            here = digest
+            with suppress(CorruptCheckpointError):  # the record is not needed to go on from here
+                here = self.digest(start)
+            if digest not in {"", here}:
+                raise self._forked(path, f"it sums up another record of epoch {start}")
         else:
             chains = Chains(self.identity.num_key_groups)
             digest = ""
