@@ -12,6 +12,7 @@ from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
 from godwit.model.errors import InvalidFlowError, UserFunctionError
+from godwit.spark.runtime import compile_flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,32 @@ def test_tables_that_do_not_stream_can_be_joined_with_and_looked_up_in(
     flow.sink("out", stream, sink)
     drain(flow, tmp_path / "ck")
     assert counted(rows_of(sink.table())) == counted([("Ada", 4), (None, 2)])
+
+
+@pytest.mark.parametrize(
+    ("function", "anew"),
+    [
+        (lambda d: d.filter("v > 1").select("ts", "k"), False),
+        (lambda d: d.withColumn("part", F.explode(F.array(F.lit(1), F.lit(2)))), False),
+        (lambda d: d.repartition(2).withColumnRenamed("v", "w"), False),
+        (lambda d: d.join(d.sparkSession.range(3), d.v == F.col("id"), "left"), False),
+        (lambda d: d.withColumn("ts", F.col("ts") + F.expr("interval 9 hours")), True),
+        (lambda d: d.mapInArrow(lambda batches: batches, d.schema), True),
+        (lambda d: d.union(d.withColumn("ts", F.col("ts") + F.expr("interval 9 hours"))), True),
+        (lambda d: d.drop("ts").withColumn("ts", F.timestamp_micros("v")), True),
+    ],
+)
+def test_a_map_that_computes_the_event_time_anew_has_a_watermark_of_its_own(
+    inbox: Inbox, function: Map, anew: bool
+) -> None:
+    flow = gw.Flow("flow", num_key_groups=4)
+    source = flow.source("rows", inbox.stream(), event_time="ts")
+    windows = source.key_by("k").window(gw.tumbling("1 hour"), name="raw").compute(n=gw.count())
+    flow.sink("out", windows, gw.sinks.noop())
+    mapped = source.map(function).map(lambda d: d.filter("k > ''")).key_by("k")
+    flow.sink("other", mapped.compute(name="mapped", n=gw.count()), gw.sinks.noop())
+    found = compile_flow(flow).watermarks
+    assert found == ((("rows",), ("rows/mapped",)) if anew else (("rows",),))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from godwit.dataflow.nodes import (
 from godwit.dataflow.process import ProcessOperator
 from godwit.dataflow.staging import REJECTED
 from godwit.dataflow.states.operator import ProcessOfStates
-from godwit.dataflow.stream_columns import Resolver, StreamColumns
+from godwit.dataflow.stream_columns import Resolver, Retimed, StreamColumns
 from godwit.dataflow.timers import TimedProcess
 from godwit.dataflow.types import is_key_type, key_type_remedy
 from godwit.dataflow.use import insist_on_use
@@ -68,17 +68,17 @@ if TYPE_CHECKING:
 __all__ = ["Resolver", "compile_flow"]
 
 
-def compile_flow(flow: LogicalFlow, resolve: Resolver) -> CompiledFlow:
+def compile_flow(flow: LogicalFlow, resolve: Resolver, retimed: Retimed) -> CompiledFlow:
     """Validate `flow` and bind its operators; see `LogicalFlow.compile`."""
     insist_on_use(flow)
-    return _Compilation(flow, resolve).run()
+    return _Compilation(flow, resolve, retimed).run()
 
 
 class _Compilation:
     """One run of the compiler, with what it has found so far."""
 
-    def __init__(self, flow: LogicalFlow, resolve: Resolver) -> None:
-        self.flow = flow
+    def __init__(self, flow: LogicalFlow, resolve: Resolver, retimed: Retimed) -> None:
+        self.flow, self.retimed = flow, retimed
         self.operators: dict[str, KeyedOperator] = {}
         self.columns = StreamColumns(self.operators, resolve)
         self.timed: set[str] = set()
@@ -130,7 +130,8 @@ class _Compilation:
             f"source {given.source!r}",
             given.operator,
         )
-        return replace(given, time=field)
+        number = self.retimed(given.source, given.maps, time.column)
+        return replace(given, time=field, retimed=given.maps[:number])
 
     def insist_on_watermarks(self, inputs: Iterable[Input]) -> None:
         """Refuse maps that let go of a source's event time, by which its watermark moves."""

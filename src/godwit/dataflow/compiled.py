@@ -34,6 +34,7 @@ __all__ = [
     "Output",
     "SourceInput",
     "UpstreamInput",
+    "source_of",
 ]
 
 
@@ -60,6 +61,9 @@ class SourceInput:
         Which of the operator's inputs it is.
     others
         Operators that take some of the rows in place of `operator`: other slots of its key groups.
+    retimed
+        The first of `maps`, up to the last one that computed the event time anew; none if the rows
+        have that of the source. Rows of the same source and the same `retimed` share a watermark.
     """
 
     operator: str
@@ -70,11 +74,17 @@ class SourceInput:
     time: pa.Field | None = None
     number: int = 0
     others: tuple[str, ...] = ()
+    retimed: tuple[Callable[[DataFrame], DataFrame], ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns in `schema`."""
         return tuple(self.schema.names)
+
+    @property
+    def branch(self) -> str:
+        """Name of the watermark that it has beside its source's; see `watermark_of`."""
+        return f"{self.source}/{self.operator}" + (f"/{self.number}" if self.number else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +124,11 @@ class UpstreamInput:
 
 
 Input: TypeAlias = SourceInput | UpstreamInput
+
+
+def source_of(watermark: str) -> str:
+    """Source whose rows move the watermark of that name."""
+    return watermark.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +332,38 @@ class CompiledFlow:
             for given in self.inputs
             if isinstance(given, UpstreamInput) and given.upstream == found
         )
+
+    @property
+    def watermarks(self) -> tuple[tuple[str, ...], ...]:
+        """Watermarks that rows of sources move, numbered; each under every name that it has.
+
+        First those of the sources, by their names and in their order. Behind them those of branches
+        whose maps compute the event time anew, by the names of the inputs that read them
+        (`SourceInput.branch`), which stay when operators come and go.
+        """
+        found: dict[Any, list[str]] = {(source, ()): [source] for source in self.sources}
+        for given in self.inputs:
+            if isinstance(given, SourceInput) and given.retimed:
+                found.setdefault((given.source, given.retimed), []).append(given.branch)
+        return tuple(map(tuple, found.values()))
+
+    def watermark_of(self, given: SourceInput) -> str:
+        """Name of the watermark of an input's rows.
+
+        Rows without an event time go by their source's; if no other rows have that either, by those
+        of the first branch of it.
+        """
+        if given.retimed or given.time is not None:
+            return given.branch if given.retimed else given.source
+        moving = [
+            other
+            for other in self.inputs
+            if isinstance(other, SourceInput)
+            and other.source == given.source
+            and other.time is not None
+        ]
+        whole = not moving or any(not other.retimed for other in moving)
+        return given.source if whole else moving[0].branch
 
     def outputs_of(self, operator: str) -> tuple[Output, ...]:
         """Return the sinks that take the output of the operator of that name."""

@@ -16,6 +16,7 @@ from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import check_name, check_unique, type_name
 from godwit.dataflow.nodes import OperatorNode, SinkNode, SourceNode, branches_of, levels_of
 from godwit.dataflow.stream import Stream
+from godwit.dataflow.stream_columns import Retimed, never_retimed
 from godwit.dataflow.windows.binding import source_time
 from godwit.model.errors import InvalidFlowError
 from godwit.model.key_groups import DEFAULT_NUM_KEY_GROUPS, MAX_NUM_KEY_GROUPS
@@ -221,20 +222,23 @@ class LogicalFlow:
             )
         self._sinks[name] = SinkNode(name=name, upstream=stream.node, sink=sink)
 
-    def compile(self, resolve: Resolver) -> CompiledFlow:
+    def compile(self, resolve: Resolver, retimed: Retimed = never_retimed) -> CompiledFlow:
         """Give every column a type and bind every operator.
 
         Parameters
         ----------
         resolve
             ``resolve(source name, maps)`` returns the Arrow schema of that source after its maps.
+        retimed
+            ``retimed(source name, maps, column)`` counts the maps up to the last one that computed
+            the column anew; by default none does.
 
         Raises
         ------
         InvalidFlowError
             Says what is wrong with the flow, where, and what to do about it.
         """
-        return compile_flow(self, resolve)
+        return compile_flow(self, resolve, retimed)
 
     def _check_source(self, name: str, dataframe: DataFrame) -> None:
         """Refuse a DataFrame that cannot be run; a logical flow takes whatever streams."""

@@ -19,12 +19,21 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.operator import KeyedOperator
 
-__all__ = ["Resolver", "StreamColumns"]
+__all__ = ["Resolver", "Retimed", "StreamColumns", "never_retimed"]
 
 DataFrameMaps: TypeAlias = tuple[Callable[[Any], Any], ...]
 
 Resolver: TypeAlias = Callable[[str, DataFrameMaps], pa.Schema]
 """``resolve(source name, maps)`` returns the Arrow schema of the source after its maps."""
+
+Retimed: TypeAlias = Callable[[str, DataFrameMaps, str], int]
+"""``retimed(source name, maps, column)`` counts the maps up to the last that computed the column
+anew."""
+
+
+def never_retimed(_source: str, _maps: DataFrameMaps, _column: str) -> int:
+    """Take every map to leave the event time as it is."""
+    return 0
 
 
 class StreamColumns:

@@ -25,7 +25,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from godwit.dataflow.compiled import SourceInput
+from godwit.dataflow.compiled import SourceInput, source_of
 from godwit.dataflow.due import DueOperator
 from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.grid import BEGINNING, END
@@ -54,9 +54,9 @@ class Times:
     Attributes
     ----------
     watermarks
-        Source → watermark.
+        Name of a watermark (`CompiledFlow.watermarks`) → where it stands.
     newest
-        Source → greatest event time seen.
+        Name of a watermark → greatest event time seen of the rows that move it.
     closed
         State, as text → windows that end by then are closed.
     slots
@@ -272,11 +272,12 @@ class EventTimes:
             if not isinstance(given, SourceInput):
                 fronts.append(emitted[given.upstream])
             elif given.source in self._flow.times:
+                name = self._flow.watermark_of(given)
                 fronts.append(
                     _Front(
-                        watermark=self._times.watermarks.get(given.source, BEGINNING),
-                        newest=self._times.newest.get(given.source, BEGINNING),
-                        drained=given.source in drained,
+                        watermark=self._times.watermarks.get(name, BEGINNING),
+                        newest=self._times.newest.get(name, BEGINNING),
+                        drained=name in drained,
                         held=False,
                     )
                 )
@@ -313,14 +314,15 @@ class EventTimes:
     def after(self, told: Mapping[str, OperatorTime], reports: Iterable[LaneReport]) -> Times:
         """Give what an epoch leaves, from what its lanes were told and reported."""
         newest = dict(self._times.newest)
-        for source, moment in self._heard(reports).items():
-            if moment > newest.get(source, BEGINNING):
-                newest[source] = moment
+        for name, moment in self._heard(reports).items():
+            if moment > newest.get(name, BEGINNING):
+                newest[name] = moment
         watermarks = dict(self._times.watermarks)
-        for source, moment in newest.items():
-            if source in self._flow.times:
-                slack = self._flow.times[source].slack_us
-                watermarks[source] = max(watermarks.get(source, BEGINNING), moment - slack)
+        for name, moment in newest.items():
+            of_source = self._flow.times.get(source_of(name))
+            if of_source is not None:
+                moved = moment - of_source.slack_us
+                watermarks[name] = max(watermarks.get(name, BEGINNING), moved)
         closed = dict(self._times.closed)
         for operator_ in (*self._windowed, *self._timed):
             until = told[operator_.name].until
@@ -354,20 +356,25 @@ class EventTimes:
             parts = (name, *(other for other, first in self._follows.items() if first == name))
             works = [d.windows for r in reports for d in r.operators if d.operator in parts]
             sharing.take(told[name], [work for work in works if work is not None])
-        for source in self._heard(reports):
-            self._heard_us[source] = silence_us
+        for name in self._heard(reports):
+            self._heard_us[name] = silence_us
 
     def _heard(self, reports: Iterable[LaneReport]) -> dict[str, int]:
-        """Source whose rows came → the greatest event time among them."""
+        """Name of a watermark whose rows came → the greatest event time among them."""
         found = sum(arrivals_of(reports).values(), Arrivals())
-        return {self._flow.sources[number]: moment for number, moment in found.newest.items()}
+        names = self._flow.watermarks
+        return {name: moment for number, moment in found.newest.items() for name in names[number]}
 
     def _drained(self, silence_us: int) -> set[str]:
+        """Names of watermarks of which no rows are expected."""
         drained = set()
-        for source, time in self._flow.times.items():
-            since = silence_us - self._heard_us.setdefault(source, silence_us)
+        for name in (name for names in self._flow.watermarks for name in names):
+            time = self._flow.times.get(source_of(name))
+            since = silence_us - self._heard_us.setdefault(name, silence_us)
+            if time is None:
+                continue
             if self._ended or (time.idle_us is not None and since >= time.idle_us):
-                drained.add(source)
+                drained.add(name)
         return drained
 
 

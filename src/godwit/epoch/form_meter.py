@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from godwit.dataflow.compiled import source_of
 from godwit.dataflow.windows.grid import BEGINNING
 from godwit.planning.components.splitting import FormCosts
 
@@ -161,7 +162,9 @@ class FormMeter:
         self._add(seen)
         moments = seen.outcome.watermarks
         sources = seen.flow.sources_of(self._slots[0])
-        now = min((moments[name] for name in sources if name in moments), default=BEGINNING)
+        now = min(
+            (at for name, at in moments.items() if source_of(name) in sources), default=BEGINNING
+        )
         sums = self._sums
         if sums.since == BEGINNING:
             sums.since = now

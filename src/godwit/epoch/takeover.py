@@ -87,6 +87,22 @@ class TakenUp:
         """Give what was recorded by names of the last run, by those of this one."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
+    def _watermarks(self, recorded: Mapping[str, int]) -> dict[str, int]:
+        """Give moments by names of watermarks, those that operators share under every name."""
+        found: dict[str, int] = {}
+        for name, moment in recorded.items():
+            source, *reader = name.split("/")
+            if len(self.flow.sources) == 1:  # which may have had another name
+                (source,) = self.flow.sources
+            if reader:
+                reader[0] = self.changes.renamed.get(reader[0], reader[0])
+            if not reader or reader[0] not in self.changes.added:
+                found["/".join((source, *reader))] = moment
+        for names in self.flow.watermarks:
+            known = [found[name] for name in names if name in found]
+            found.update(dict.fromkeys(names, max(known)) if known else {})
+        return found
+
     def slots(self, latest: CommitRecord | None) -> dict[str, Slots]:
         """Operator → slots of its key groups as the last epoch left them."""
         recorded = recorded_slots(latest, self.changes)
@@ -106,13 +122,7 @@ class TakenUp:
             name = self.changes.renamed.get(operator, operator)
             if name not in self.changes.added:
                 closed[str(StateId(name, state))] = moment
-        watermarks, newest = latest.watermarks, latest.newest
-        if len(self.flow.sources) == 1:  # which may have had another name
-            (source,) = self.flow.sources
-            watermarks, newest = (
-                {source: max(moments.values())} if moments else {}
-                for moments in (watermarks, newest)
-            )
+        watermarks, newest = self._watermarks(latest.watermarks), self._watermarks(latest.newest)
         slots = {  # of operators that are gone too, which may come back
             name: Slots.of(of, self.flow.num_key_groups)
             for name, of in recorded_slots(latest, self.changes).items()

@@ -118,7 +118,8 @@ class EpochOutcome:
     tables
         Executor → state → key group → version of the table in the local store there.
     watermarks
-        Source → watermark as the epoch left it, microseconds since 1970-01-01 UTC.
+        Source, or ``<source>/<operator>`` where maps compute the event time anew → watermark as
+        the epoch left it, microseconds since 1970-01-01 UTC.
     left_out
         Operator → reason → rows that belong to none of its windows: ``late`` for all of them,
         too far ``ahead`` of the clock, ``untimed``.

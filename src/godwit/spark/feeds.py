@@ -48,8 +48,8 @@ class FeedInput:
         Their names and Arrow types.
     time
         Slot of the event time, at one of the inputs of a feed; ``None`` at the others.
-    source
-        Number of the source in the flow.
+    watermark
+        Number of the watermark that its event times move (`CompiledFlow.watermarks`).
     number
         Which of the operator's inputs it is.
     """
@@ -58,7 +58,7 @@ class FeedInput:
     slots: tuple[str, ...]
     schema: pa.Schema
     time: str | None = None
-    source: int = 0
+    watermark: int = 0
     number: int = 0
 
 
@@ -96,6 +96,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
     feeds: list[Feed] = []
     # As they were declared, whatever the physical plan: see `CompiledFlow.under`.
     declared = {operator: number for number, operator in enumerate(flow.actions)}
+    watermarks = tuple(enumerate(flow.watermarks))
     index_of = {operator.name: index for index, operator in enumerate(flow.operators)}
     for given in sorted(flow.inputs, key=lambda given: declared[given.operator]):
         if not isinstance(given, SourceInput):
@@ -115,7 +116,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
                 slots=tuple(feed.columns[name] for name in given.columns),
                 schema=given.schema,
                 time=None if given.time is None or feed.inputs else feed.columns[given.time.name],
-                source=flow.sources.index(given.source),
+                watermark=next(n for n, names in watermarks if flow.watermark_of(given) in names),
                 number=given.number,
             )
         )

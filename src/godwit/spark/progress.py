@@ -55,7 +55,9 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         ``<sink>_rejects``), ``crossedBytes`` (sent between operators on different executors),
         ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``),
         ``laneMs`` (per phase of the lanes, the sum over lanes), ``changelogBytes``,
-        ``snapshotBytes``, ``watermarks`` (source → ISO 8601, UTC), ``leftOutRows`` (operator →
+        ``snapshotBytes``, ``watermarks`` (source, or
+        ``<source>/<operator>`` where maps compute the event time anew → ISO 8601, UTC),
+        ``leftOutRows`` (operator →
         ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as JSON → its share of the
         operator's rows), ``heldTwice`` (operator → partials of keys that two slots held, of windows
         that were over), ``stateBytes`` (of the key groups touched), ``numKeys``

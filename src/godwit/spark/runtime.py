@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from godwit.spark.picklable import check_picklable
 from godwit.spark.progress_log import quick_local_logs, wait_for_sources
 from godwit.spark.progress_spark import SparkProgress
 from godwit.spark.query import Query, end_terminated
-from godwit.spark.source_plans import check_plan
+from godwit.spark.source_plans import check_plan, leaves_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,8 +65,21 @@ def compile_flow(flow: LogicalFlow) -> CompiledFlow:
             check_plan(dataframe, where, source=source, function=name)
         return arrow_schema(dataframe)
 
+    def retimed(
+        source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...], column: str
+    ) -> int:
+        frames = [flow.sources[source]]
+        for function in maps:
+            frames.append(map_dataframe(source, [function], frames[-1]))
+        anew = [
+            number
+            for number, (before, after) in enumerate(pairwise(frames), 1)
+            if not leaves_column(before, after, column)
+        ]
+        return max(anew, default=0)
+
     with _spark_quiet():
-        compiled = flow.compile(resolve)
+        compiled = flow.compile(resolve, retimed)
     check_picklable(flow)
     return compiled
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["check_plan"]
+__all__ = ["check_plan", "leaves_column"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +177,28 @@ def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
         ) from None
 
 
+def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
+    """Return whether a map hands a column on as it got it, in all rows.
+
+    Spark gives every column that an expression makes an identity of its own, and keeps that of a
+    column that is only filtered, selected or joined to others. A union has the identities of its
+    first part whatever the others hold, so rows that a map unites with others do not count as left.
+
+    Parameters
+    ----------
+    before, after
+        What the map got, and what it returned.
+    column
+        The column; of two that differ in case only, the one of exactly that name.
+    """
+    plans = [_analysed(frame) for frame in (before, after)]
+    old, new = ([a.exprId() for a in _items(plan.output()) if a.name() == column] for plan in plans)
+    unions = [
+        sum(node.getClass().getSimpleName() == "Union" for node in _nodes(plan)) for plan in plans
+    ]
+    return len(old) == len(new) == 1 and old[0].equals(new[0]) and unions[0] == unions[1]
+
+
 def _analysed(dataframe: Any) -> Any:
     return dataframe._jdf.queryExecution().analyzed()  # noqa: SLF001  what is not in PySpark
 
@@ -198,5 +220,8 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def _children(node: Any) -> list[Any]:
-    children = node.children()
-    return [children.apply(i) for i in range(children.size())]
+    return _items(node.children())
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(i) for i in range(sequence.size())]

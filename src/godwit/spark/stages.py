@@ -151,7 +151,7 @@ def ship_source(
         for given, columns, times in read_feeds(program.feeds, table):
             shipment = told[given.operator]
             if times is not None:
-                found = Arrivals.of(given.source, times, shipment.time.latest(given.number))
+                found = Arrivals.of(given.watermark, times, shipment.time.latest(given.number))
                 yield from ship_arrivals(
                     shipment, found, (0, partition, number, 0), given=given.number
                 )

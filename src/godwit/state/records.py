@@ -239,8 +239,11 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     assignments
         Component → its assignment in this epoch, as plain values.
     watermarks, newest
-        Source → watermark, and greatest event time seen, as the epoch leaves them; microseconds
-        since 1970-01-01 UTC.
+        Name of a watermark → where it stands, and the greatest event time seen of the rows that
+        move it, as the epoch leaves them; microseconds since 1970-01-01 UTC. A source's has its
+        name; that of a branch whose maps compute the event time anew is named
+        ``<source>/<operator>`` after each operator that reads it, or
+        ``<source>/<operator>/<number>`` after one of its later inputs.
     expired
         State, as text → windows that end by this moment of event time are closed: panes that no
         other window holds are gone from it. Microseconds.

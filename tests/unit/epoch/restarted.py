@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -25,10 +27,29 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.stream import Stream
 
-__all__ = ["COLUMNS", "TIME", "Restarted"]
+__all__ = ["COLUMNS", "TIME", "Restarted", "Shift"]
 
 TIME = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema([("k", pa.string()), ("ts", TIME), ("v", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A map that computes event times anew; one by nothing leaves them as they are."""
+
+    by: int = 0
+
+    def __call__(self, frame: Any) -> Any:
+        return frame
+
+    def of_row(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Shift the event time of one row."""
+        key, at, *others = row
+        return (key, at + self.by, *others)
+
+
+def _retimed(_source: str, maps: tuple[Any, ...], _column: str) -> int:
+    return max((number for number, m in enumerate(maps, 1) if m.by), default=0)
 
 
 class Restarted:
@@ -39,15 +60,17 @@ class Restarted:
     root
         Directory of the checkpoint and of the local store, which begins empty.
     build
-        Makes of the sources' streams the stream whose output is wanted.
+        Makes of the sources' streams the stream whose output is wanted, or that and others.
     sources
         Name → options and, under ``"columns"``, its columns.
+
+    Maps may be `Shift`, which moves event times.
     """
 
     def __init__(
         self,
         root: Path,
-        build: Callable[..., Stream],
+        build: Callable[..., Stream | tuple[Stream, ...]],
         sources: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         flow = LogicalFlow("flow", 8)
@@ -59,8 +82,12 @@ class Restarted:
             given = {"event_time": "ts", **options}
             given.pop("columns", None)
             streams.append(flow.source(name, frame, **given))
-        flow.sink("out", build(*streams), FakeSink())
-        compiled = flow.compile(resolver(flow))
+        made = build(*streams)
+        out, *beside = made if isinstance(made, tuple) else (made,)
+        flow.sink("out", out, FakeSink())
+        for number, stream in enumerate(beside):
+            flow.sink(f"beside-{number}", stream, FakeSink())
+        compiled = flow.compile(resolver(flow), _retimed)
         storage = CheckpointStorage.open(str(root / "checkpoint"))
         log, taken = take_up(compiled, storage, uuid4().hex[:12], retain_epochs=3)
         shutil.rmtree(root / "local", ignore_errors=True)
@@ -72,21 +99,28 @@ class Restarted:
     def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Run an epoch on rows of sources; return what came out, sorted."""
         fed: dict[Fed, list[pa.RecordBatch]] = {}
-        told: set[str] = set()
+        told: set[int] = set()
         names = [operator.name for operator in self.compiled.operators]
         for given in self.compiled.inputs:
             if not isinstance(given, SourceInput) or not rows.get(given.source):
                 continue
             source = given.source
-            columns = list(zip(*rows[source], strict=True))
+            maps: Any = given.maps
+            mapped = [reduce(lambda r, m: m.of_row(r), maps, row) for row in rows[source]]
+            columns = list(zip(*mapped, strict=True))
             schema = self._columns[source]
             arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-            time = given.time if source not in told else None
-            told.add(source)
+            watermark = next(
+                number
+                for number, names in enumerate(self.compiled.watermarks)
+                if self.compiled.watermark_of(given) in names
+            )
+            time = given.time if watermark not in told else None
+            told.add(watermark)
             key = Fed(
                 index=names.index(given.operator),
                 number=given.number,
-                source=self.compiled.sources.index(source),
+                source=watermark,
                 columns=tuple(given.columns),
                 time=None if time is None else time.name,
             )

@@ -125,8 +125,8 @@ class Arrivals:
     Attributes
     ----------
     newest
-        Number of a source whose rows came → the greatest event time of those that were not too far
-        ahead; `BEGINNING` if there were none.
+        Number of a watermark whose rows came → the greatest event time of those that were not too
+        far ahead; `BEGINNING` if there were none.
     late, ahead, untimed
         Rows that were left out: too late for every window, too far ahead of the clock, without an
         event time.
@@ -138,13 +138,13 @@ class Arrivals:
     untimed: int = 0
 
     @classmethod
-    def of(cls, source: int, times: pa.Array, not_after: int) -> Arrivals:
-        """Find the newest of the event times of a source's rows, but for those too far ahead."""
+    def of(cls, watermark: int, times: pa.Array, not_after: int) -> Arrivals:
+        """Find the newest of the event times that move a watermark, but for those too far ahead."""
         values, mask = values_of(times), mask_of(times)
         counts = values <= not_after
         if mask is not None:
             counts &= mask
-        return cls(newest={source: int(np.max(values, where=counts, initial=BEGINNING))})
+        return cls(newest={watermark: int(np.max(values, where=counts, initial=BEGINNING))})
 
     def __add__(self, other: Arrivals) -> Arrivals:
         """Join what was found in two places."""
