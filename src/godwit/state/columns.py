@@ -26,6 +26,7 @@ from godwit.state.column import (
     LIVE,
     Column,
     Encoded,
+    Per,
     Rows,
     Section,
     as_arrow,
@@ -144,7 +145,9 @@ class _VariableColumn(Column):
 
     @staticmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  all types alike
-        offsets = Section(np.dtype(np.uint64), "row" if key else "entry", more=1)
+        # One more than entries; entry 0 of a state column, which stays empty, is not counted.
+        per: Per = "row" if key else "entry"
+        offsets = Section(np.dtype(np.uint64), per, more=1 if key else 2)
         refs = [] if key else [Section(np.dtype(np.uint32), "row")]
         return [offsets, Section(_BYTE, "byte"), Section(_BYTE, "row"), *refs]
 
@@ -182,6 +185,8 @@ class _VariableColumn(Column):
     def _take(self, rows: Rows) -> pa.Array:
         """Copy entries; bounds first, since Arrow follows offsets wherever they lead."""
         which = self._entries_of(rows)
+        if self._refs is not None and len(which) and int(which.max()) > self._words[ENTRIES]:
+            raise IndexError(f"A row of a {self.dtype} column names an entry that is not there.")
         ends = self._offsets[1:].take(which)
         if len(which) and (
             (self._offsets.take(which) > ends).any() or int(ends.max()) > self._words[HEAP]

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _MAGIC = int.from_bytes(b"GODWITKG", sys.byteorder)
-_LAYOUT = 3
+_LAYOUT = 4
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
 """What it is, the layout's version, schema, size, number of key groups, places for rows."""
 DAMAGED, SECRET, _SECRET_2, _ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
@@ -158,12 +158,19 @@ class Layout:
         ]
 
     def fixed_extents(self) -> Iterator[tuple[int, int]]:
-        """(start, length) of what has blocks from the beginning: header, directory, last row."""
+        """(start, length) of what has blocks from the beginning.
+
+        These are the header, the directory, the last row, which is read as row -1, and the last
+        offset of entries, which Arrow reads when it is given an array.
+        """
         yield 0, self.index
         for array in self._arrays:
-            if array.section.per == "row":
-                size = _place_bytes(array.section)
-                yield array.start + (self.capacity.rows - 1) * size, size
+            section, size = array.section, _place_bytes(array.section)
+            places = self.capacity.places(section.per, array.column)
+            if section.per == "row":
+                yield array.start + (places - 1) * size, size
+            if section.more:
+                yield array.start + (places + section.more - 1) * size, size
 
     def index_extent(self, slots: int) -> tuple[int, int]:
         """(start, length) of the index of that many slots."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import stat
 import weakref
 from contextlib import suppress
 from functools import lru_cache
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from godwit.model.errors import StorageFullError
+from godwit.model.errors import LocalStoreError, StorageFullError
 from godwit.state.image import TableImage
 from godwit.state.layout import Capacity, capacity_in, layout_of
 
@@ -110,6 +111,9 @@ def create_file(
         If the file system has no room for it; nothing is left behind.
     """
     layout = layout_of(schema, num_key_groups, capacity)
+    slots = min(_FEWEST_SLOTS, layout.slots)
+    # Before anything is mapped: on a tmpfs even reading a place without a block takes one.
+    extents = [*layout.fixed_extents(), *layout.extents(None, room), layout.index_extent(slots)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # What a killed process left here may still be mapped by nobody but it: never reuse it.
@@ -117,7 +121,7 @@ def create_file(
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(fd, layout.file_bytes)
-            for start, length in layout.fixed_extents():
+            for start, length in extents:
                 os.posix_fallocate(fd, start, length)
             memory = mmap.mmap(fd, layout.file_bytes)
         except BaseException:
@@ -126,18 +130,12 @@ def create_file(
     except OSError as error:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-        raise _full(error, path, layout.index) from error
+        raise _full(error, path, sum(length for _, length in extents)) from error
     secret = tuple(int.from_bytes(os.urandom(8), "little") >> 1 for _ in range(2))
     image = TableImage(schema, num_key_groups, memory, capacity, secret=(secret[0], secret[1]))
-    file = TableFile(path, fd, image)
-    try:
-        file.allocate(layout.extents(None, room))
-        image.room = room
-        file.grow(room, min(_FEWEST_SLOTS, layout.slots))
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    return file
+    image.room = room
+    image.enlarge_index(slots)
+    return TableFile(path, fd, image)
 
 
 def open_file(
@@ -150,20 +148,41 @@ def open_file(
     tuple or None
         The file, or ``None`` if it is no whole table of `schema`; and which file it was.
         ``None`` instead of both where there is no file.
+
+    Raises
+    ------
+    LocalStoreError
+        If something else than a file is there, such as a directory.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # A pipe would make an open wait without O_NONBLOCK, which means nothing for files.
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if path.is_file() and not path.is_symlink():
+            raise
+        raise _no_file(path) from error
     try:
-        stat = os.fstat(fd)
-        image = _mapped(fd, stat.st_size, schema, num_key_groups)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise _no_file(path)
+        image = _mapped(fd, found.st_size, schema, num_key_groups)
         if image is not None:
             file = TableFile(path, os.dup(fd), image)
             return file, file.identity
-        return None, identity_of(stat)
+        return None, identity_of(found)
     finally:
         os.close(fd)
+
+
+def _no_file(path: Path) -> LocalStoreError:
+    return LocalStoreError(
+        f"The local store expects a table at {path}, and something else than a file is there.",
+        remedy="Somebody put it there while the query was running: remove it. State is in the "
+        "checkpoint and is restored from it.",
+        path=str(path),
+    )
 
 
 def _mapped(fd: int, size: int, schema: StateSchema, num_key_groups: int) -> TableImage | None:

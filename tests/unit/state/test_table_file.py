@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.unit.state.key_tables import BLOBS, COUNTS
 
-from godwit.model.errors import StorageFullError
+from godwit.model.errors import LocalStoreError, StorageFullError
 from godwit.state.layout import Capacity, layout_of
 from godwit.state.table_file import TableFile, blank_image, create_file, open_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+
+    from godwit.state.schema import StateSchema
 
 CAPACITY = Capacity(rows=2**20, columns=((0, 2**24), (0, 0), (0, 0)))
 ROOM = Capacity(rows=1000, columns=((0, 4096), (0, 0), (0, 0)))
@@ -130,3 +135,51 @@ def test_other_errors_of_the_file_system_pass(
 def test_a_blank_table_is_empty_and_has_no_file() -> None:
     blank = blank_image(COUNTS, 4)
     assert (blank.versions.tolist(), blank.live, blank.used) == ([-1] * 4, 0, 0)
+
+
+@pytest.mark.parametrize("schema", [COUNTS, BLOBS])
+def test_what_is_read_without_being_written_has_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: StateSchema
+) -> None:
+    blocks: list[range] = []
+    monkeypatch.setattr(
+        os, "posix_fallocate", lambda _, at, size: blocks.append(range(at, at + size))
+    )
+    columns = [(0, 2**24), (0, 0), (0, 0)] if schema is COUNTS else [(0, 0), (2**20, 2**24)]
+    capacity = Capacity(rows=2**20, columns=tuple(columns))
+    room = Capacity(rows=1000, columns=tuple((min(e, 1000), min(h, 4096)) for e, h in columns))
+    layout = create_file(tmp_path / "1.table", schema, 4, capacity, room).image.layout
+    for array in layout._arrays:
+        if array.section.per != "byte":
+            size = array.section.dtype.itemsize * (array.section.width or 1)
+            last = array.end(capacity) - size
+            # Rows and entries up to the room's, and one more offset than entries; the last of all.
+            for place in (array.start, array.end(room) - size, last):
+                assert any(place in block for block in blocks), array
+
+
+def test_a_full_file_system_in_memory_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    enter = ["unshare", "--map-root-user", "--mount"]
+    try:
+        allowed = subprocess.run([*enter, "true"], check=False, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("There is no unshare(1) here.")
+    if allowed.returncode:
+        pytest.skip("This user may not mount a file system of its own.")
+    program = Path(__file__).with_name("full_tmpfs.py")
+    run = f"mount -t tmpfs -o size=1500k tmpfs '{tmp_path}' && exec '{sys.executable}' '{program}'"
+    command = [*enter, "sh", "-c", f"{run} '{tmp_path}'"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert 50 < int(done.stdout) < 375  # of 375 pages: both too little room and enough
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda p: p.symlink_to("elsewhere")])
+def test_anything_but_a_file_in_the_place_of_a_table_is_refused(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "1.table"
+    make(path)
+    with pytest.raises(LocalStoreError, match=r"1\.table, and something else than a file.*remove"):
+        open_file(path, COUNTS, 4)
+    assert path.exists() or path.is_symlink()
