@@ -73,11 +73,11 @@ def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[s
     return tuple(keys)
 
 
-def check_formerly(name: str, formerly: object) -> None:
+def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
     """Refuse a former name that is none, or that is the name."""
     if formerly is not None and (not isinstance(formerly, str) or formerly in ("", name)):
         raise InvalidFlowError(
-            f"Operator {name!r} has formerly={formerly!r}.",
+            f"{kind} {name!r} has formerly={formerly!r}.",
             remedy="Give the other name that it has in the checkpoint, or leave formerly= out.",
             operator=name,
         )

@@ -292,6 +292,7 @@ class _Compilation:
                     if set(columns) <= set(schema.names)
                 ),
                 sink=sink.sink,
+                formerly=sink.formerly,
             )
             yield from self.rejects_of(sink.name, feed.name, sink.sink)
         for node in self.flow.operators:

@@ -158,6 +158,8 @@ class Output:
         Name of the sink whose refused rows these are; ``None`` for the operator's own rows.
     left_out
         Whether it gets the rows that the operator left out, and not its output.
+    formerly
+        Name that the user says it had before; empty if none.
     """
 
     name: str
@@ -169,6 +171,7 @@ class Output:
     unique_keys: tuple[tuple[str, ...], ...] = ()
     rejects_of: str | None = None
     left_out: bool = False
+    formerly: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from godwit.dataflow.call_checks import describe
+from godwit.dataflow.call_checks import check_formerly, describe
 from godwit.dataflow.compilation import Resolver, compile_flow
 from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import check_name, check_unique, type_name
@@ -161,7 +161,7 @@ class LogicalFlow:
         return Stream(self, node)
 
     @user_call
-    def sink(self, name: str, stream: Stream, sink: Any) -> None:
+    def sink(self, name: str, stream: Stream, sink: Any, *, formerly: str | None = None) -> None:
         """Send a stream to a sink.
 
         Parameters
@@ -172,6 +172,9 @@ class LogicalFlow:
             Output of a keyed operator, mapped or not.
         sink
             What gets every committed epoch, such as ``gw.sinks.parquet("out/")``.
+        formerly
+            Name that the sink had in earlier runs. Not needed while it writes to the same target,
+            by which it is known again.
 
         Raises
         ------
@@ -220,7 +223,19 @@ class LogicalFlow:
                 remedy='Give an instance of a sink, such as gw.sinks.parquet("out/").',
                 sink=name,
             )
-        self._sinks[name] = SinkNode(name=name, upstream=stream.node, sink=sink)
+        check_formerly(name, formerly, "Sink")
+        others = [other.name for other in self._sinks.values() if other.formerly == formerly]
+        if formerly and others:
+            raise InvalidFlowError(
+                f"Sinks {others[0]!r} and {name!r} of flow {self.name!r} both say that they were "
+                f"formerly {formerly!r}.",
+                remedy="What was not delivered goes to one of them; leave formerly= out at the "
+                "other.",
+                sink=name,
+            )
+        self._sinks[name] = SinkNode(
+            name=name, upstream=stream.node, sink=sink, formerly=formerly or ""
+        )
 
     def compile(self, resolve: Resolver, retimed: Retimed = never_retimed) -> CompiledFlow:
         """Give every column a type and bind every operator.

@@ -259,6 +259,7 @@ class SinkNode:
     name: str
     upstream: StreamNode
     sink: Any
+    formerly: str = ""
 
 
 OperatorNode: TypeAlias = ComputeNode | ProcessNode | WindowedNode | DropDuplicatesNode | JoinNode

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from godwit.lane.messages import LaneReport, OperatorReport
     from godwit.migration import Copies, EpochPlan
     from godwit.state.chains import Chains
-    from godwit.state.records import BatchRef, StateId
+    from godwit.state.records import BatchRef, SinkRecord, StateId
 
 __all__ = ["outcome_of", "reach_of", "record_of", "state_bytes", "traffic_to"]
 
@@ -37,6 +37,7 @@ def record_of(
     batch: BatchRef | None,
     before: BatchRef | None,
     times: Times,
+    sinks: Mapping[str, SinkRecord] | None = None,
 ) -> CommitRecord:
     """Name everything that the lanes of an epoch wrote.
 
@@ -52,6 +53,8 @@ def record_of(
         The last one that was covered before.
     times
         Event time as the epoch leaves it.
+    sinks
+        What the sinks are; ``None`` where there are none.
     """
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
@@ -73,6 +76,7 @@ def record_of(
         newest=dict(times.newest),
         expired=dict(times.closed),
         slots={name: told for name, of in times.slots.items() if (told := of.recorded())},
+        sinks=dict(sinks or {}),
     )
 
 

@@ -71,15 +71,21 @@ class TakenUp:
     changes: FlowChanges
     before: PhysicalPlan
 
-    def told(self) -> dict[str, Any] | None:
-        """Fields of the event that says what changed; ``None`` if there is nothing to say."""
+    def told(self, *sinks: str) -> dict[str, Any] | None:
+        """Fields of the event that says what changed; ``None`` if there is nothing to say.
+
+        Parameters
+        ----------
+        *sinks
+            What became of sinks, in words.
+        """
         changes = self.changes
         fields = {
             "added": changes.added,
             "returned": changes.returned,
             "removed": changes.removed,
             "renamed": changes.renamed,
-            "results": changes.results,
+            "results": (*changes.results, *sinks),
         }
         return fields if any(fields.values()) else None
 

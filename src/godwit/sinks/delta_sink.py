@@ -25,6 +25,7 @@ from godwit.sinks.delta_table import (
     error_text,
     takes_plain_files,
 )
+from godwit.sinks.file_systems import destination_of
 from godwit.sinks.lane_files import LANE_BYTES, files_there
 from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
 from godwit.sinks.rows import (
@@ -33,6 +34,7 @@ from godwit.sinks.rows import (
     column_names,
     fit,
     gather,
+    is_whole,
     require_columns,
     storable_schema,
     upsert_keys,
@@ -131,6 +133,11 @@ class DeltaSink(Sink):
         return file_row_check(self._context, partition_by, self._max_partitions, never_null)
 
     @property
+    def destination(self) -> str:
+        """The table."""
+        return destination_of(self._path)
+
+    @property
     def target(self) -> str | None:
         """Where lanes write; nowhere if rows are merged."""
         if self._merge_keys:
@@ -173,7 +180,7 @@ class DeltaSink(Sink):
 
     @property
     def _marker(self) -> str:
-        return f"_godwit/{self._context.query_id}-{self._context.name}"
+        return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
     def open(self, context: SinkContext) -> None:
         """Create the table, or check that the rows fit it.
@@ -185,7 +192,7 @@ class DeltaSink(Sink):
         """
         self._context = context
         self._opening = uuid.uuid4().hex[:12]
-        self._app_id = f"godwit-{context.query_id}-{context.name}"
+        self._app_id = f"godwit-{context.query_id}-{context.writer}"
         self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
         for key in self._merge_keys:
             if pa.types.is_nested(context.schema.field(key).type):
@@ -232,7 +239,7 @@ class DeltaSink(Sink):
         SinkError
             If the commit fails, or others commit in between time and again.
         """
-        if output.num_rows == 0 and not self._context.complete:
+        if output.num_rows == 0 and not is_whole(output, self._context):
             return
         files: list[WrittenFile] | None = None
         for attempt in range(_ATTEMPTS):
@@ -243,10 +250,10 @@ class DeltaSink(Sink):
                     return
                 if output.files():
                     files = files or [*output.files(), *self._write_rest(rows, output.epoch)]
-                    self._add(files, output.epoch)
+                    self._add(files, output.epoch, complete=is_whole(output, self._context))
                 else:
                     reader = pa.RecordBatchReader.from_batches(self._schema, rows)
-                    self._commit(reader, output.epoch)
+                    self._commit(reader, output.epoch, complete=is_whole(output, self._context))
             except SinkError:
                 raise
             except Exception as error:  # noqa: BLE001  as above
@@ -282,7 +289,7 @@ class DeltaSink(Sink):
             table = pa.Table.from_batches([batch])
             yield from self._file_writer().write_files(table, f"{epoch}-rest")
 
-    def _add(self, files: Sequence[WrittenFile], epoch: int) -> None:
+    def _add(self, files: Sequence[WrittenFile], epoch: int, *, complete: bool) -> None:
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         needed = self._opening if self._is_new else None
         there, gone = files_there(filesystem, root, files, needed=needed)
@@ -295,7 +302,7 @@ class DeltaSink(Sink):
             )
         self._table.create_write_transaction(
             [add_action(file) for file, _ in there],
-            mode="overwrite" if self._context.complete else "append",
+            mode="overwrite" if complete else "append",
             schema=Schema.from_arrow(self._schema),
             partition_by=list(self._table.metadata().partition_columns),
             commit_properties=self._properties(epoch),
@@ -304,13 +311,13 @@ class DeltaSink(Sink):
     def _properties(self, epoch: int) -> CommitProperties:
         return CommitProperties(app_transactions=[Transaction(self._app_id, epoch)])
 
-    def _commit(self, reader: pa.RecordBatchReader, epoch: int) -> None:
+    def _commit(self, reader: pa.RecordBatchReader, epoch: int, *, complete: bool) -> None:
         properties = self._properties(epoch)
-        if self._context.complete or not self._merge_keys:
+        if complete or not self._merge_keys:
             write_deltalake(
                 self._table,
                 reader,
-                mode="overwrite" if self._context.complete else "append",
+                mode="overwrite" if complete else "append",
                 commit_properties=properties,
             )
             return

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 from godwit.model.errors import SinkError
 from godwit.sinks.secrets import Secrets, shown_uri
 
-__all__ = ["exists", "open_file_system", "renames_directories"]
+__all__ = ["destination_of", "exists", "open_file_system", "renames_directories"]
 
 
 def open_file_system(
@@ -26,7 +26,7 @@ def open_file_system(
     """
     if filesystem is not None:
         return filesystem, path.rstrip("/")
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/", path):
+    if not _is_uri(path):
         return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
     uri = re.sub(r"^s3[an]://", "s3://", path)  # Spark's word for S3 is s3a
     try:
@@ -40,6 +40,17 @@ def open_file_system(
             path=shown_uri(path),
         ) from secrets.cause(error)
     return found, inner.rstrip("/")
+
+
+def destination_of(path: str) -> str:
+    """Give a local path as it is, and a URI as it may be shown, without opening anything."""
+    if path.startswith("file:"):
+        return open_file_system(path)[1]
+    return shown_uri(path) if _is_uri(path) else os.path.abspath(path)  # noqa: PTH100 - as above
+
+
+def _is_uri(path: str) -> bool:
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/", path) is not None
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:

@@ -187,7 +187,13 @@ def _finish_marker(filesystem: pafs.FileSystem, root: str) -> bool:
 def _refusal(found: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
     found = found if isinstance(found, dict) else {}
     changed = [field for field in mine if found.get(field) != mine[field]]
-    if "query_id" in changed or "sink" in changed:
+    if "sink" in changed and "query_id" not in changed:
+        return error(
+            f"the directory belongs to sink {found.get('sink')!r} of this query",
+            f"Use another path; or, if it is this sink that was once called so, say "
+            f"formerly={found.get('sink')!r} in flow.sink(...).",
+        )
+    if "query_id" in changed:
         return error(
             f"the directory belongs to sink {found.get('sink')!r} of query "
             f"{found.get('query_id')}; this is query {mine['query_id']}",

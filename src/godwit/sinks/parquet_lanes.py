@@ -38,9 +38,9 @@ class ParquetLaneWriter:
         Where it writes, as it may be shown.
     path
         Path or URI, as lanes open it.
-    query_id
-        The query. Where ``_godwit.json`` does not say that the directory is its, lanes are on
-        another machine than the directory.
+    query_id, writer
+        The query, and the name that the directory knows the sink by. Where ``_godwit.json`` does
+        not say that the directory is its, lanes are on another machine than the directory.
     opening
         What tells files that were written since the sink was opened from others.
     schema, partition_by, compression
@@ -53,6 +53,7 @@ class ParquetLaneWriter:
     target: str
     path: str
     query_id: str
+    writer: str
     opening: str
     schema: pa.Schema
     partition_by: tuple[str, ...]
@@ -75,7 +76,7 @@ class ParquetLaneWriter:
         filesystem, root = _opened(self.path)
         try:
             with filesystem.open_input_stream(f"{root}/_godwit.json") as stream:
-                if not belongs_to(stream.read(), self.query_id, self.sink):
+                if not belongs_to(stream.read(), self.query_id, self.writer):
                     return None
         except OSError:
             return None

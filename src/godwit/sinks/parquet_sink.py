@@ -36,7 +36,12 @@ import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
 from godwit.sinks.durability import force_names, force_tree, local_path
-from godwit.sinks.file_systems import exists, open_file_system, renames_directories
+from godwit.sinks.file_systems import (
+    destination_of,
+    exists,
+    open_file_system,
+    renames_directories,
+)
 from godwit.sinks.lane_files import LANE_BYTES, files_there
 from godwit.sinks.parquet_directory import (
     check_columns,
@@ -54,6 +59,7 @@ from godwit.sinks.rows import (
     column_names,
     fit,
     gather,
+    is_whole,
     require_columns,
     storable_schema,
 )
@@ -150,11 +156,16 @@ class ParquetSink(Sink):
         return file_row_check(self._context, self._partition_by, self._max_partitions)
 
     @property
-    def target(self) -> str | None:
+    def destination(self) -> str:
+        """The directory."""
+        if self._filesystem is not None and not isinstance(self._filesystem, pafs.LocalFileSystem):
+            return self._shown_path
+        return destination_of(self._path)
+
+    @property
+    def target(self) -> str:
         """Where lanes write."""
-        if isinstance(self._fs, pafs.LocalFileSystem):
-            return self._root
-        return self._shown_path
+        return self.destination
 
     def lane_writer(self) -> LaneWriter | None:
         """Return what writes an epoch's files in lanes, if delivery can name them in one step.
@@ -166,9 +177,10 @@ class ParquetSink(Sink):
             return None
         return ParquetLaneWriter(
             sink=self._context.name,
-            target=self.target or "",
+            target=self.target,
             path=self._path if not local else self._root,
             query_id=self._context.query_id,
+            writer=self._context.writer,
             opening=self._opening,
             schema=self._schema,
             partition_by=self._partition_by,
@@ -212,7 +224,7 @@ class ParquetSink(Sink):
             If the directory cannot be written; an epoch without ``_SUCCESS`` does not count.
         """
         final = f"{self._root}/epoch={output.epoch}"
-        empty = output.num_rows == 0 and not self._context.complete
+        empty = output.num_rows == 0 and not is_whole(output, self._context)
         try:
             if not empty and not self._is_settled(output.epoch):
                 if self._renames:
@@ -325,7 +337,7 @@ class ParquetSink(Sink):
         return {
             "format": _FORMAT,
             "query_id": self._context.query_id,
-            "sink": self._context.name,
+            "sink": self._context.writer,
             "columns": {field.name: str(field.type) for field in self._schema},
             "partition_by": list(self._partition_by),
         }

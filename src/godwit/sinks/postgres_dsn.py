@@ -20,7 +20,7 @@ from godwit.sinks.secrets import HIDDEN, Secrets
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["check_dsn", "secrets_of_dsn", "shown_dsn"]
+__all__ = ["check_dsn", "secrets_of_dsn", "server_of_dsn", "shown_dsn"]
 
 _OF_PSYCOPG: Final = {
     *("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"),
@@ -68,6 +68,23 @@ def shown_dsn(dsn: str | Mapping[str, Any]) -> str:
         for name, value in parameters.items()
     }
     return secrets_of_dsn(dsn).hide(make_conninfo(**hidden))
+
+
+def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
+    """Return what a connection string says of server, database and schemas, and nothing else.
+
+    Examples
+    --------
+    >>> server_of_dsn("postgresql://me:secret@host/db")
+    'host=host dbname=db'
+    """
+    parameters = _parameters(dsn)
+    told = {
+        name: str(parameters[name])
+        for name in ("host", "hostaddr", "port", "dbname", "service", "options")
+        if parameters.get(name) is not None
+    }
+    return secrets_of_dsn(dsn).hide(" ".join(f"{name}={value}" for name, value in told.items()))
 
 
 def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:

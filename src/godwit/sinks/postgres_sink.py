@@ -17,10 +17,18 @@ from psycopg import sql
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_copy import csv_rows
-from godwit.sinks.postgres_dsn import check_dsn, secrets_of_dsn, shown_dsn
+from godwit.sinks.postgres_dsn import check_dsn, secrets_of_dsn, server_of_dsn, shown_dsn
 from godwit.sinks.postgres_refusals import error_text, find_refused, is_about_a_row
 from godwit.sinks.postgres_table import Connection, TargetTable, comma_separated
-from godwit.sinks.rows import check_mode, checked_rejects, fit, gather, storable_schema, upsert_keys
+from godwit.sinks.rows import (
+    check_mode,
+    checked_rejects,
+    fit,
+    gather,
+    is_whole,
+    storable_schema,
+    upsert_keys,
+)
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
@@ -102,6 +110,11 @@ class PostgresSink(Sink):
 
     def __repr__(self) -> str:
         return f"gw.sinks.postgres({shown_dsn(self._dsn)!r}, {self._table!r}, mode={self._mode!r})"
+
+    @property
+    def destination(self) -> str:
+        """The server, the database and the table."""
+        return f"{server_of_dsn(self._dsn)} {self._table}"
 
     @property
     def rejects(self) -> Sink | None:
@@ -213,7 +226,7 @@ class PostgresSink(Sink):
         with connection.transaction():
             if not self._claim(connection, output.epoch):
                 return
-            if self._context.complete:
+            if is_whole(output, self._context):
                 # Not TRUNCATE: readers go on seeing the old rows until the commit.
                 connection.execute(sql.SQL("DELETE FROM {}").format(self._target.identifier))
             if not apart:
@@ -248,7 +261,7 @@ class PostgresSink(Sink):
                 # Not as parameters: beside any, a % in a name would be taken for one.
                 epochs=self._epochs,
                 query=sql.Literal(self._context.query_id),
-                sink=sql.Literal(self._context.name),
+                sink=sql.Literal(self._context.writer),
                 epoch=sql.Literal(epoch),
             )
         ).fetchone()

@@ -28,6 +28,7 @@ __all__ = [
     "fit",
     "gather",
     "instants_in_utc",
+    "is_whole",
     "last_of_each_key",
     "require_columns",
     "storable_schema",
@@ -39,6 +40,11 @@ _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 GATHERED_ROWS = 131_072
 GATHERED_BYTES = 32 * 2**20
+
+
+def is_whole(output: EpochOutput, context: SinkContext) -> bool:
+    """Whether the rows of an epoch are the whole result, and replace what was there."""
+    return context.complete if output.complete is None else output.complete
 
 
 def column_names(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -43,6 +43,9 @@ class SinkContext:
     ----------
     name
         The sink's name in the flow.
+    writer
+        Name that a target knows the sink by: the one it had first, whatever it is called today.
+        What a target keeps of epochs, it keeps by `query_id` and this.
     flow
         The flow's name.
     query_id
@@ -62,6 +65,7 @@ class SinkContext:
     """
 
     name: str
+    writer: str
     flow: str
     query_id: str
     schema: pa.Schema
@@ -85,6 +89,13 @@ class EpochOutput(Protocol):
     @property
     def num_rows(self) -> int:
         """Rows in all."""
+
+    @property
+    def complete(self) -> bool | None:
+        """Whether they are the whole result; ``None``: as `SinkContext.complete` says.
+
+        A flow that was changed since may have made them otherwise.
+        """
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in a fixed order, less those in `files`."""
@@ -115,6 +126,14 @@ class Sink(ABC):
     def wants_rows(self) -> bool:
         """Whether rows are staged at all; false for a sink that throws them away."""
         return True
+
+    @property
+    def destination(self) -> str | None:
+        """Where rows go, by configuration alone and without anything confidential.
+
+        Two sinks with one destination write to one place. ``None`` if only the sink knows.
+        """
+        return None
 
     @property
     def target(self) -> str | None:

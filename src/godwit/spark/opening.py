@@ -98,7 +98,14 @@ def open_run(
         query_id = log.identity.query_id
         give_id(storage, query_id)
         remove_leftovers(storage)
-        sinks = OpenSinks(flow, query_id, storage, spark)
+        sinks = OpenSinks(
+            flow,
+            query_id,
+            storage,
+            spark,
+            latest=log.latest,
+            renamed=taken_up.changes.renamed,
+        )
         undo.callback(sinks.close)
         feeds, schema = feeds_of(flow), arrow_schema(rows)
         program = ShippedProgram(
@@ -128,7 +135,7 @@ def open_run(
             plan=flow.physical_plan,
         )
         conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
-        if resumed and (told := taken_up.told()) is not None:
+        if resumed and (told := taken_up.told(*sinks.changes())) is not None:
             conductor.announce(events.FlowChanged, **told)
         if log.latest is not None:
             sinks.deliver(log.latest, again=True)

@@ -7,6 +7,7 @@ rows in the same order.
 
 from __future__ import annotations
 
+import logging
 import pickle
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.dataflow.staging import Rejections, StagedSink
+from godwit.epoch.deliveries import Deliveries
 from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
 from godwit.sinks.former_target import read_former_target
@@ -26,19 +28,20 @@ from godwit.state.diverted import DivertedRows
 from godwit.state.written_files import decode_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.compiled import CompiledFlow, Output
     from godwit.dataflow.staging import RowCheck
     from godwit.sinks.sink import EpochOutput, Sink
-    from godwit.state.records import CommitRecord, OutputRef
+    from godwit.state.records import CommitRecord, OutputRef, SinkRecord
     from godwit.state.storage import CheckpointStorage
     from godwit.state.written_files import WrittenFile, WrittenFiles
 
 __all__ = ["OpenSinks", "SessionViews", "StagedOutput", "staged_sinks"]
 
+_logger = logging.getLogger("godwit")
 _LOCAL_BYTES = 4 * 2**20
 
 
@@ -63,6 +66,8 @@ class StagedOutput:
         The sink, as the flow describes it.
     epoch
         The epoch.
+    complete
+        Whether it is the whole result; ``None``: as the sink was opened for.
     refs
         Where the rows are, in order.
     storage
@@ -79,6 +84,7 @@ class StagedOutput:
 
     output: Output
     epoch: int
+    complete: bool | None
     refs: Sequence[OutputRef]
     storage: CheckpointStorage
     spark: SparkSession
@@ -194,6 +200,10 @@ class _WithDiverted:
         return self.staged.schema
 
     @property
+    def complete(self) -> bool | None:
+        return None
+
+    @property
     def num_rows(self) -> int:
         return self.staged.num_rows + sum(int(batch.num_rows) for batch in self.diverted)
 
@@ -224,6 +234,10 @@ class OpenSinks:
     ----------
     flow, query_id, storage, spark
         The flow, the query, its checkpoint, and the session.
+    latest
+        Record of the last epoch; ``None`` before the first.
+    renamed
+        Old name → new name of operators since that epoch.
 
     Raises
     ------
@@ -232,12 +246,28 @@ class OpenSinks:
     """
 
     def __init__(
-        self, flow: CompiledFlow, query_id: str, storage: CheckpointStorage, spark: SparkSession
+        self,
+        flow: CompiledFlow,
+        query_id: str,
+        storage: CheckpointStorage,
+        spark: SparkSession,
+        *,
+        latest: CommitRecord | None,
+        renamed: Mapping[str, str],
     ) -> None:
         self._flow, self._storage, self._spark = flow, storage, spark
         self._outputs = flow.outputs
         self._rejecting = {o.rejects_of: o for o in flow.outputs if o.rejects_of}
         self._diverted = DivertedRows(storage)
+        self._deliveries = Deliveries(flow, latest, renamed)
+        for name, rows in self._deliveries.left_out().items():
+            if rows:
+                _logger.warning(
+                    "Sink %r is gone; %d rows that the last epoch has for it are at its target "
+                    "only if the run before got to deliver them.",
+                    name,
+                    rows,
+                )
         try:
             for output in self._outputs:
                 self._open(output, query_id)
@@ -253,20 +283,28 @@ class OpenSinks:
                 remedy="Make a sink of its own for each query, or stop the other query first.",
                 sink=output.name,
             )
-        # Rejected rows are never the whole of anything.
-        complete = self._flow.operator(output.operator).complete and output.rejects_of is None
+        state = self._deliveries.of.get(output.name)
         output.sink.open(
             SinkContext(
                 name=output.name,
+                writer=output.name if state is None else state.writer,
                 flow=self._flow.name,
                 query_id=query_id,
                 schema=output.schema,
                 keys=output.keys,
                 unique_keys=output.unique_keys,
-                complete=complete,
+                complete=state is not None and state.complete,
                 views=SessionViews(self._spark),
             )
         )
+
+    def records(self) -> dict[str, SinkRecord]:
+        """Describe the sinks as the record of the next epoch keeps them."""
+        return self._deliveries.records()
+
+    def changes(self) -> tuple[str, ...]:
+        """Say in words what became of the sinks of the last epoch."""
+        return tuple(self._deliveries.changes())
 
     def close(self) -> None:
         """Close every sink, whatever goes wrong with another."""
@@ -288,35 +326,47 @@ class OpenSinks:
         record
             The epoch.
         again
-            Whether another run may have staged the epoch, before the sinks were what they are.
+            Whether another run staged the epoch, before the sinks were what they are. A sink that
+            was not there then gets nothing.
 
         Raises
         ------
         SinkError
             If a sink failed; the epoch is committed all the same.
         """
+        if not again:
+            self._deliveries.committed(record)
         self._diverted.forget_before(record.epoch)
         for output in sorted(self._outputs, key=lambda o: o.rejects_of is not None):
             staged = self._staged(output, record, again=again)
+            if staged is None:
+                continue
+            epoch: EpochOutput = staged
             if output.rejects_of is not None:
-                diverted = self._diverted.read(output.rejects_of, record.epoch)
-                _give(
-                    output, _WithDiverted(staged=staged, diverted=diverted) if diverted else staged
-                )
-            else:
-                _give(output, staged)
+                main = self._deliveries.of[output.rejects_of].writer
+                diverted = self._diverted.read(main, record.epoch)
+                epoch = _WithDiverted(staged=staged, diverted=diverted) if diverted else staged
+            _give(output, epoch)
 
-    def _staged(self, output: Output, record: CommitRecord, *, again: bool) -> StagedOutput:
+    def _staged(self, output: Output, record: CommitRecord, *, again: bool) -> StagedOutput | None:
+        """Find what an epoch has for a sink; ``None`` if the epoch did not know the sink."""
         found: dict[str, pa.Table] = {}
+        state = self._deliveries.of.get(output.name)
+        if state is None or (again and state.former is None):
+            return None
+        name = state.former if again else output.name
 
         def keep(who: str, rows: pa.Table) -> None:
             found[who] = rows
-            self._diverted.keep(output.name, record.epoch, found.values())
+            self._diverted.keep(state.writer, record.epoch, found.values())
 
         return StagedOutput(
             output=output,
             epoch=record.epoch,
-            refs=[ref for ref in record.outputs if ref.sink == output.name],
+            complete=state.former_complete
+            if again and state.former_complete != state.complete
+            else None,
+            refs=[ref for ref in record.outputs if ref.sink == name],
             storage=self._storage,
             spark=self._spark,
             on_divert=keep if output.name in self._rejecting else None,

@@ -316,6 +316,7 @@ class Run:
                 batch=batch,
                 before=self._last_batch,
                 times=times,
+                sinks=self._sinks.records(),
             )
             with watch.phase("commit"):
                 forced.result()

@@ -144,6 +144,8 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
         yield from _snapshot(snapshot, MAX_NUM_KEY_GROUPS, record.epoch)
     for output in record.outputs:
         yield from _output(output)
+    for sink in (record.sinks or {}).values():
+        yield from _within("earlier epoch of a sink", sink.before, -1, record.epoch - 1)
     for block in record.blocks():
         written_for = number_in(block.file)
         if written_for is not None and (

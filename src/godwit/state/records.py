@@ -34,6 +34,7 @@ __all__ = [
     "OutputRef",
     "RunRecord",
     "SegmentRef",
+    "SinkRecord",
     "SnapshotRef",
     "StateId",
 ]
@@ -206,6 +207,30 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["rows", "files"] = "rows"
 
 
+class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One sink as the rows of an epoch were staged for it.
+
+    Attributes
+    ----------
+    writer
+        Name that its target knows it by, whatever the program calls it today.
+    target
+        Where it writes, without anything confidential; empty if only the sink knows.
+    complete
+        Whether the rows are the whole result.
+    formerly
+        Name that the program says it had before; empty if it says none.
+    before
+        The last earlier epoch that had something for it; -1 if none had.
+    """
+
+    writer: str
+    target: str = ""
+    complete: bool = False
+    formerly: str = ""
+    before: int = -1
+
+
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an epoch changed: its existence is the commit.
 
@@ -251,6 +276,9 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         Operator whose windows are consolidated apart → of key groups that have migrated without
         their state: which slot takes rows, of panes from which moment on, and by which moment
         windows end that hold anything of the other slot (`godwit.dataflow.windows.slots`).
+    sinks
+        Name of a sink that is given rows → what it was; ``None`` where an earlier version wrote
+        the record.
     retained_from
         The earliest epoch whose state can still be read once this record is there. Set by the
         commit log.
@@ -276,6 +304,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     newest: dict[str, int] = msgspec.field(default_factory=dict)
     expired: dict[str, int] = msgspec.field(default_factory=dict)
     slots: dict[str, list[tuple[int, int, int, int]]] = msgspec.field(default_factory=dict)
+    sinks: dict[str, SinkRecord] | None = None
     retained_from: int = 0
     manifest: int = -1
 

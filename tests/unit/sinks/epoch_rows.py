@@ -52,6 +52,7 @@ class EpochRows:
     announced: pa.Schema | None = None
     written: Sequence[WrittenFile] = ()
     on_divert: Callable[[pa.RecordBatch, Rejections], None] = refuse
+    complete: bool | None = None
 
     @property
     def num_rows(self) -> int:
@@ -87,6 +88,7 @@ def context(**changes: Any) -> SinkContext:
     """A context for (plane, total) rows keyed by plane, with some fields changed."""
     fields: dict[str, Any] = {
         "name": "by_plane",
+        "writer": changes.get("name", "by_plane"),
         "flow": "delays",
         "query_id": "query-1",
         "schema": SCHEMA,

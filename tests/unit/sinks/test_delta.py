@@ -69,6 +69,14 @@ def test_epochs_are_there_once_however_often_they_are_delivered(
     assert deltalake.DeltaTable(tmp_path).version() == 2
 
 
+def test_a_sink_that_was_renamed_goes_on_in_its_table(tmp_path: Path) -> None:
+    opened(tmp_path).deliver(EPOCHS[0])
+    renamed = opened(tmp_path, context(name="planes", writer="by_plane"))
+    for epoch in EPOCHS:
+        renamed.deliver(epoch)
+    assert deltalake.DeltaTable(tmp_path).version() == 2
+
+
 def test_the_table_says_which_epoch_it_holds(tmp_path: Path) -> None:
     opened(tmp_path).deliver(EPOCHS[1])
     table = deltalake.DeltaTable(tmp_path)
@@ -162,9 +170,9 @@ def test_a_crash_around_the_commit_neither_loses_nor_doubles_rows(
     before = read(tmp_path)
     commit = DeltaSink._commit
 
-    def crash(self: DeltaSink, *args: Any) -> None:
+    def crash(self: DeltaSink, *args: Any, **options: Any) -> None:
         if after:
-            commit(self, *args)
+            commit(self, *args, **options)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -468,6 +468,15 @@ def test_the_directory_of_another_query_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, context(query_id="new"))
 
 
+def test_a_sink_that_was_renamed_goes_on_in_its_directory(tmp_path: Path) -> None:
+    opened(tmp_path).deliver(EPOCHS[0])
+    renamed = opened(tmp_path, context(name="planes", writer="by_plane"))
+    for epoch in EPOCHS:
+        renamed.deliver(epoch)
+    assert latest_epoch(tmp_path) == 1
+    assert len([row for row in read(tmp_path) if row[0] == 0]) == 3
+
+
 def test_the_directory_of_another_sink_of_the_query_is_refused(tmp_path: Path) -> None:
     opened(tmp_path, context(name="hourly"))
     with pytest.raises(SinkError, match="belongs to sink 'hourly'"):

@@ -102,6 +102,23 @@ def test_delivering_the_same_or_an_older_epoch_changes_nothing(postgres: str) ->
     assert table(postgres) == APPENDED
 
 
+def test_a_sink_that_was_renamed_goes_on_in_its_table(postgres: str) -> None:
+    with opened(postgres) as sink:
+        sink.deliver(EPOCHS[0])
+    with opened(postgres, context(name="planes", writer="by_plane")) as renamed:
+        for epoch in EPOCHS:
+            renamed.deliver(epoch)
+    assert table(postgres) == APPENDED
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_epoch_of_an_older_flow_is_what_it_was_then(postgres: str, *, whole: bool) -> None:
+    with opened(postgres, context(complete=not whole)) as sink:
+        sink.deliver(EPOCHS[0])
+        sink.deliver(replace(EPOCHS[1], complete=whole))
+    assert table(postgres) == (REPLACED if whole else APPENDED)
+
+
 def test_a_large_epoch_is_copied_in_parts(postgres: str) -> None:
     many = 150_000
     planes, totals = [f"N{i % 1000}" for i in range(many)], list(range(many))

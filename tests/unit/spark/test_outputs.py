@@ -19,7 +19,7 @@ from godwit.sinks.sink import Sink
 from godwit.spark.outputs import OpenSinks, staged_sinks
 from godwit.state.blocks import BlockWriter, encode_batch
 from godwit.state.diverted import DivertedRows
-from godwit.state.records import CommitRecord, OutputRef
+from godwit.state.records import BlockRef, CommitRecord, OutputRef, SinkRecord
 from godwit.state.storage import CheckpointStorage
 from godwit.state.written_files import WrittenFile, WrittenFiles, encode_files
 
@@ -47,6 +47,7 @@ class Kept(Sink):
         self.rows: list[dict[str, Any]] = []
         self.files: list[str] = []
         self.given: list[int] = []
+        self.complete: list[bool | None] = []
 
     @property
     def target(self) -> str | None:
@@ -69,6 +70,7 @@ class Kept(Sink):
         self.rows += rows
         self.files += [file.path for file in output.files()]
         self.given.append(output.epoch)
+        self.complete.append(output.complete)
 
 
 def flow(sink: Kept) -> CompiledFlow:
@@ -95,6 +97,16 @@ def flow(sink: Kept) -> CompiledFlow:
     )
 
 
+def opened(
+    flow: CompiledFlow,
+    storage: CheckpointStorage,
+    *,
+    query_id: str = "query-1",
+    latest: CommitRecord | None = None,
+) -> OpenSinks:
+    return OpenSinks(flow, query_id, storage, cast("Any", None), latest=latest, renamed={})
+
+
 def given(
     directory: Path, sink: Kept, blocks: Sequence[tuple[Any, str, int]], *, again: bool
 ) -> None:
@@ -107,7 +119,7 @@ def given(
         for (_, kind, rows), block in zip(blocks, writer.close(), strict=True)
     )
     record = CommitRecord(epoch=3, run_id="r", outputs=refs)
-    with closing(OpenSinks(flow(sink), "query-1", storage, cast("Any", None))) as sinks:
+    with closing(opened(flow(sink), storage, latest=record if again else None)) as sinks:
         sinks.deliver(record, again=again)
 
 
@@ -215,13 +227,49 @@ def test_refused_rows_of_epochs_that_cannot_come_again_are_let_go(tmp_path: Path
 
 def test_one_object_serves_one_running_query(tmp_path: Path) -> None:
     sink, storage = Kept(), CheckpointStorage.open(str(tmp_path))
-    first = OpenSinks(flow(sink), "query-1", storage, cast("Any", None))
+    first = opened(flow(sink), storage)
     with pytest.raises(SinkError, match="'out' serves a query that is running"):
-        OpenSinks(flow(sink), "query-2", storage, cast("Any", None))
+        opened(flow(sink), storage, query_id="query-2")
     assert sink.context.query_id == "query-1"
     first.close()
-    OpenSinks(flow(sink), "query-2", storage, cast("Any", None)).close()
+    opened(flow(sink), storage, query_id="query-2").close()
     assert sink.context.query_id == "query-2"
+
+
+WHOLE = SinkRecord(writer="out", complete=True)
+CHANGED = SinkRecord(writer="out")
+
+
+@pytest.mark.parametrize(
+    ("former", "got"),
+    [({"out": CHANGED}, [None]), ({"out": WHOLE}, [True]), ({"other": WHOLE}, [])],
+)
+def test_the_last_epoch_is_delivered_as_what_it_was_and_to_no_sink_that_was_not_there(
+    tmp_path: Path, former: dict[str, SinkRecord], got: list[bool | None]
+) -> None:
+    record = CommitRecord(epoch=3, run_id="r", sinks=former)
+    storage = CheckpointStorage.open(str(tmp_path))
+    sink = Kept()
+    with closing(opened(flow(sink), storage, latest=record)) as sinks:
+        sinks.deliver(record, again=True)
+    assert sink.complete == got
+
+
+def test_rows_that_nobody_is_there_for_any_more_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    block = BlockRef(file="blocks/000000000003-a.blk", offset=0, length=0, checksum=0)
+    record = CommitRecord(
+        epoch=3,
+        run_id="r",
+        outputs=(OutputRef(sink="gone", flow=0, lane=0, rows=24, block=block),),
+        sinks={"gone": CHANGED, "out": CHANGED},
+    )
+    storage = CheckpointStorage.open(str(tmp_path))
+    with closing(opened(flow(Kept()), storage, latest=record)) as sinks:
+        (told,) = sinks.changes()
+    assert told.startswith("sink gone is gone; 24 rows that the last epoch has for it")
+    assert "Sink 'gone' is gone; 24 rows" in caplog.text
 
 
 def test_files_go_to_the_sink_they_were_written_for_and_others_get_their_rows(

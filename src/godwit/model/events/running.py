@@ -55,7 +55,7 @@ class FlowChanged(Event):
     renamed
         Old name → new name.
     results
-        What became of the results of operators that aggregate, and of the columns of sinks, in
+        What became of the results of operators that aggregate, of sinks and of their columns, in
         words.
     """
 
