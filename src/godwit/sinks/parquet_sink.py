@@ -197,7 +197,8 @@ class ParquetSink(Sink):
             If the columns cannot be written, the directory cannot be, or it holds something else.
         """
         self._context = context
-        self._schema = storable_schema(context.schema)
+        # Rows of an earlier flow have nulls in columns that are new, whatever these are declared.
+        self._schema = pa.schema([f.with_nullable(True) for f in storable_schema(context.schema)])
         self._check_columns()
         self._fs, self._root = open_file_system(self._path, self._filesystem)
         self._renames = renames_directories(self._fs)

@@ -92,8 +92,7 @@ class PartitionedRows:
         if partitions > self.max_partitions:
             raise SinkError(
                 f"Sink {self.sink!r}: one lane's rows of an epoch are of {partitions:,} partitions "
-                f"by {', '.join(map(repr, self.partition_by))}, of which each would become a file. "
-                "Nothing of the epoch was committed.",
+                f"by {', '.join(map(repr, self.partition_by))}, of which each would become a file.",
                 remedy="Partition by columns of fewer values; or raise the limit, as in "
                 f"max_partitions={partitions}.",
                 sink=self.sink,
@@ -126,8 +125,7 @@ def file_row_check(
         rules: tuple[Rule, ...] = (KnownYears(), NoNanoseconds())
         if field.name in partition_by:
             rules = (*rules, ShortDirectoryName(field.name))
-        nullable = field.nullable and field.name not in never_null
-        columns.append(ColumnCheck(field.name, rules, nullable=nullable))
+        columns.append(ColumnCheck(field.name, rules, nullable=field.name not in never_null))
     checks = RowChecks(tuple(columns))
     if not partition_by:
         return checks

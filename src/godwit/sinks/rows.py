@@ -33,6 +33,7 @@ __all__ = [
     "require_columns",
     "storable_schema",
     "upsert_keys",
+    "with_columns_of",
     "without_replaced_rows",
 ]
 
@@ -234,6 +235,17 @@ def fit(
 def _brought_to(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) -> pa.RecordBatch:
     if batch.schema.names != announced:
         raise ValueError(f"columns {batch.schema.names} where {announced} were announced")
+    return with_columns_of(schema, batch)
+
+
+def with_columns_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Bring rows to the columns of `schema` by name: others are left out, new ones are null.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If a value does not fit.
+    """
     columns = [
         batch.column(field.name).cast(field.type)
         if field.name in batch.schema.names

@@ -22,6 +22,7 @@ from godwit.epoch.deliveries import Deliveries
 from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
 from godwit.sinks.former_target import read_former_target
+from godwit.sinks.rows import with_columns_of
 from godwit.sinks.sink import SinkContext
 from godwit.state.blocks import decode_batch, read_block
 from godwit.state.diverted import DivertedRows
@@ -104,13 +105,16 @@ class StagedOutput:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows on the driver, one batch at a time, but for the sink's own files."""
-        if self.check is None or self.schema.names != self.output.schema.names:
+        if self.check is None:
             yield from self._staged()
             return
         rejected: list[pa.RecordBatch] = []
         reasons: list[str] = []
         for batch in self._staged():
-            found = self.check(batch)
+            try:
+                found = self.check(with_columns_of(self.output.schema, batch))
+            except pa.ArrowException:
+                found = None  # the sink says what does not fit
             if found is None:
                 yield batch
                 continue
@@ -167,12 +171,13 @@ class StagedOutput:
         self._divert("target", rows, rejections)
 
     def _divert(self, who: str, rows: pa.RecordBatch, rejections: Rejections) -> None:
-        rejected = rejected_rows(self.output.name, self.output.keys, rows, rejections)
+        keys = [key for key in self.output.keys if key in rows.schema.names]
+        rejected = rejected_rows(self.output.name, keys, rows, rejections)
         if self.on_divert is None:
             raise refusal(
                 self.output.name,
                 rejected,
-                keyed=bool(self.output.keys),
+                keyed=bool(keys),
                 where=f"epoch {self.epoch}, which is committed",
             )
         self.on_divert(who, rejected)

@@ -526,6 +526,14 @@ def test_a_crash_while_columns_change_leaves_the_directory_its_owner(
     assert step > 5
 
 
+def test_a_new_column_that_is_never_null_is_null_in_rows_of_an_earlier_flow(tmp_path: Path) -> None:
+    schema = SCHEMA.append(pa.field("new", pa.int64(), nullable=False))
+    sink = opened(tmp_path, context(schema=schema))
+    sink.deliver(EPOCHS[0])
+    found = pq.read_table(tmp_path / "epoch=0")
+    assert found.column("new").null_count == found.num_rows == 3
+
+
 def test_columns_may_come_and_go_between_runs(tmp_path: Path) -> None:
     opened(tmp_path).deliver(EPOCHS[0])
     more = SCHEMA.append(pa.field("mean", pa.float64()))

@@ -35,7 +35,8 @@ ROWS = pa.record_batch({"plane": ["N1", "N2", "N3"], "total": [1, -2, -3]}, sche
 
 
 def not_negative(rows: pa.RecordBatch) -> Rejections | None:
-    found = np.flatnonzero(rows.column("total").to_numpy() < 0)
+    totals = rows.column("total").fill_null(0).to_numpy(zero_copy_only=False)
+    found = np.flatnonzero(totals < 0)
     return Rejections(rows=found, reasons=["it is negative"] * len(found)) if len(found) else None
 
 
@@ -140,6 +141,30 @@ def test_a_row_that_another_run_staged_and_the_sink_cannot_take_stops_delivery_b
     with pytest.raises(SinkError, match=r"epoch 3, which is committed.*\"N2\".*it is negative"):
         given(tmp_path, sink, [staged()], again=True)
     assert sink.given == []
+
+
+@pytest.mark.parametrize(
+    "columns", [["total", "plane"], ["plane", "total", "gone"], ["total"], ["plane"]]
+)
+def test_rows_with_the_columns_of_an_earlier_flow_are_looked_at_by_name(
+    tmp_path: Path, columns: list[str]
+) -> None:
+    rows = ROWS.append_column("gone", pa.array([1.5] * 3)).select(columns)
+    rejects = Kept()
+    sink = Kept(rejects=rejects)
+    given(tmp_path, sink, [staged(rows)], again=True)
+    kept = [row.get("plane", row.get("total")) for row in sink.rows]
+    if "total" in columns:
+        assert (len(kept), len(rejects.rows)) == (1, 2)
+    else:  # new columns are null, and null is not negative
+        assert (kept, rejects.rows) == (["N1", "N2", "N3"], [])
+
+
+def test_rows_that_do_not_fit_the_columns_of_today_are_left_to_the_sink(tmp_path: Path) -> None:
+    rows = pa.record_batch({"plane": ["N1"], "total": ["no number"]})
+    sink = Kept()
+    given(tmp_path, sink, [staged(rows)], again=True)
+    assert sink.rows == rows.to_pylist()
 
 
 def test_with_a_place_for_it_such_a_row_is_set_aside_before_the_epoch_counts(
