@@ -68,17 +68,17 @@ if TYPE_CHECKING:
 __all__ = ["Resolver", "compile_flow"]
 
 
-def compile_flow(flow: LogicalFlow, resolve: Resolver, retimed: Retimed) -> CompiledFlow:
+def compile_flow(flow: LogicalFlow, resolve: Resolver, retimed: Retimed, zone: str) -> CompiledFlow:
     """Validate `flow` and bind its operators; see `LogicalFlow.compile`."""
     insist_on_use(flow)
-    return _Compilation(flow, resolve, retimed).run()
+    return _Compilation(flow, resolve, retimed, zone).run()
 
 
 class _Compilation:
     """One run of the compiler, with what it has found so far."""
 
-    def __init__(self, flow: LogicalFlow, resolve: Resolver, retimed: Retimed) -> None:
-        self.flow, self.retimed = flow, retimed
+    def __init__(self, flow: LogicalFlow, resolve: Resolver, retimed: Retimed, zone: str) -> None:
+        self.flow, self.retimed, self.zone = flow, retimed, zone
         self.operators: dict[str, KeyedOperator] = {}
         self.columns = StreamColumns(self.operators, resolve)
         self.timed: set[str] = set()
@@ -196,10 +196,10 @@ class _Compilation:
                 exchanged = _keys_first(schema, node.keys)  # late rows come out as they came
             elif time.column not in exchanged.names:
                 exchanged = exchanged.append(schema.field(time.column))
-            self.operators[node.name] = windowed_operator(node, exchanged, inputs, time)
+            self.operators[node.name] = windowed_operator(node, exchanged, inputs, time, self.zone)
             self.timed.update(source.name for source in sources_of(node))
         else:
-            self.operators[node.name] = _operator(node, pa.schema(keys), inputs)
+            self.operators[node.name] = _operator(node, pa.schema(keys), inputs, self.zone)
         if isinstance(node, ProcessNode) and node.timers == "event":
             insist_on_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
@@ -357,7 +357,9 @@ class _Compilation:
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
 
 
-def _operator(node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema) -> KeyedOperator:
+def _operator(
+    node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema, zone: str
+) -> KeyedOperator:
     if isinstance(node, ComputeNode):
         return ComputeOperator(
             name=node.name,
@@ -374,6 +376,7 @@ def _operator(node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schem
         "output": node.output,
         "codec": node.codec,
         "state_classes": node.state_classes,
+        "zone": zone,
     }
     if node.states:
         return ProcessOfStates(

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from godwit.dataflow.naming import did_you_mean, listing
+from godwit.dataflow.zones import UTC, has_instants, in_zone
 from godwit.model.errors import UserFunctionError
 
 __all__ = ["Emitted"]
@@ -34,6 +35,8 @@ class Emitted:
         Columns that the rows should have.
     operator
         Name of the operator.
+    zone
+        Of datetimes that have none, in columns of instants.
     """
 
     rows: list[Any]
@@ -41,6 +44,7 @@ class Emitted:
     keys: list[tuple[Any, ...]]
     schema: pa.Schema
     operator: str
+    zone: str = UTC
 
     def to_batch(self) -> pa.RecordBatch:
         """Convert to columns.
@@ -92,6 +96,8 @@ class Emitted:
 
     def _column(self, field: pa.Field, values: tuple[Any, ...]) -> pa.Array:
         try:
+            if self.zone != UTC and has_instants(field.type):
+                values = tuple(in_zone(value, field.type, self.zone) for value in values)
             array = pa.array(values, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             index, reason = _first_misfit(field, values, error)

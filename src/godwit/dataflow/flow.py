@@ -237,7 +237,9 @@ class LogicalFlow:
             name=name, upstream=stream.node, sink=sink, formerly=formerly or ""
         )
 
-    def compile(self, resolve: Resolver, retimed: Retimed = never_retimed) -> CompiledFlow:
+    def compile(
+        self, resolve: Resolver, retimed: Retimed = never_retimed, *, zone: str = "UTC"
+    ) -> CompiledFlow:
         """Give every column a type and bind every operator.
 
         Parameters
@@ -247,13 +249,15 @@ class LogicalFlow:
         retimed
             ``retimed(source name, maps, column)`` counts the maps up to the last one that computed
             the column anew; by default none does.
+        zone
+            The session's time zone: of datetimes without one that functions return.
 
         Raises
         ------
         InvalidFlowError
             Says what is wrong with the flow, where, and what to do about it.
         """
-        return compile_flow(self, resolve, retimed)
+        return compile_flow(self, resolve, retimed, zone)
 
     def _check_source(self, name: str, dataframe: DataFrame) -> None:
         """Refuse a DataFrame that cannot be run; a logical flow takes whatever streams."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.dataflow.arrays import mask_of, numpy_type, values_of
+from godwit.dataflow.zones import with_offsets
 from godwit.model.errors import EpochFailedError
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def _python_values(column: pa.Array) -> list[Any]:
                 "or after 9999.",
                 remedy="Leave such rows out in a map, or give another value in their place.",
             ) from error
+        if pa.types.is_timestamp(dtype) and dtype.tz is not None:
+            return with_offsets(plain, dtype.tz)
         return plain
     values, mask = values_of(column), mask_of(column)
     if mask is not None:

@@ -44,6 +44,7 @@ from godwit.dataflow.naming import function_name
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
 from godwit.dataflow.state_failures import unreadable_remedy
 from godwit.dataflow.state_upgrade import BesideState, upgrade_between
+from godwit.dataflow.zones import UTC
 from godwit.model.errors import (
     InvalidFlowError,
     StateEncodingError,
@@ -100,6 +101,8 @@ class ProcessOperator(KeyedOperator):
         Classes that state may hold besides those that its type mentions.
     state_upgrade
         Makes of an old state, as plain values, one of today's type.
+    zone
+        The session's, of datetimes without one that the function returns.
 
     Raises
     ------
@@ -122,6 +125,7 @@ class ProcessOperator(KeyedOperator):
         codec: str = "msgpack",
         state_classes: Mapping[str, type] | Sequence[type] = (),
         state_upgrade: Callable[[Any], Any] | None = None,
+        zone: str = UTC,
     ) -> None:
         check_arguments(name, function)
         self.name = name
@@ -129,6 +133,7 @@ class ProcessOperator(KeyedOperator):
         self.output = output
         self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
         self._function = function
+        self._zone = zone
         self._state_type = state_type
         self._state_upgrade = state_upgrade
         self._codec = make_codec(name, codec, state_type, state_classes)
@@ -143,9 +148,7 @@ class ProcessOperator(KeyedOperator):
         states = self._read(step, keys)
         meter.share(step.prior.column(0))
         emitted, ends, removed = self._call(step, keys, states, meter)
-        output = Emitted(
-            rows=emitted, ends=ends, keys=keys, schema=self.output, operator=self.name
-        ).to_batch()
+        output = self._emitted(emitted, ends, keys)
         if self._held:
             states = [state.value for state in states]
         meter.skip()
@@ -168,6 +171,18 @@ class ProcessOperator(KeyedOperator):
             cpu_ms=meter.cpu_ms,
             busy_ms=meter.busy_ms,
         )
+
+    def _emitted(
+        self, rows: list[Any], ends: list[int], keys: list[tuple[Any, ...]]
+    ) -> pa.RecordBatch:
+        return Emitted(
+            rows=rows,
+            ends=ends,
+            keys=keys,
+            schema=self.output,
+            operator=self.name,
+            zone=self._zone,
+        ).to_batch()
 
     def _call(
         self, step: Step, keys: list[tuple[Any, ...]], states: list[Any], meter: Meter

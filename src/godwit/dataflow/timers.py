@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from godwit.dataflow.arrays import blob_bytes, boundaries_of, values_of
 from godwit.dataflow.due import DueOperator
-from godwit.dataflow.emitted import Emitted
 from godwit.dataflow.firing import CalledKey, Calls, FiredTimer, TimedRows, Timers
 from godwit.dataflow.key_rows import Columns, rows_as_tuples
 from godwit.dataflow.process import Meter, ProcessOperator, check_arguments, uncollected
@@ -156,9 +155,7 @@ class TimedProcess(ProcessOperator, DueOperator):
             meter=meter,
             state_of=state_of,
         )
-        output = Emitted(
-            rows=emitted, ends=ends, keys=keys, schema=self.output, operator=self.name
-        ).to_batch()
+        output = self._emitted(emitted, ends, keys)
         if self._held:
             states = [state.value for state in states]
         meter.skip()

@@ -79,7 +79,9 @@ def compile_flow(flow: LogicalFlow) -> CompiledFlow:
         return max(anew, default=0)
 
     with _spark_quiet():
-        compiled = flow.compile(resolve, retimed)
+        spark = next(iter(flow.sources.values())).sparkSession if flow.sources else None
+        zone = "UTC" if spark is None else spark.conf.get("spark.sql.session.timeZone")
+        compiled = flow.compile(resolve, retimed, zone=zone or "UTC")
     check_picklable(flow)
     return compiled
 

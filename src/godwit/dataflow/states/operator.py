@@ -44,6 +44,7 @@ from godwit.dataflow.states.of_key import States
 from godwit.dataflow.states.values import StoredValue
 from godwit.dataflow.timers import moments_of, packed
 from godwit.dataflow.windows.moments import Due
+from godwit.dataflow.zones import UTC
 from godwit.model.errors import CheckpointMismatchError
 from godwit.state.entries import StateRows
 from godwit.state.evolution import StateDescription, columns_of
@@ -119,7 +120,7 @@ class ProcessOfStates(DueOperator):
 
     Parameters
     ----------
-    name, keys, inputs, function, output, codec, state_classes
+    name, keys, inputs, function, output, codec, state_classes, zone
         As of `godwit.dataflow.process.ProcessOperator`.
     states
         Name → declaration.
@@ -145,6 +146,7 @@ class ProcessOfStates(DueOperator):
         state_classes: Mapping[str, type] | Sequence[type] = (),
         clock: TimerClock | None = None,
         on_timer: Callable[..., Iterable[Any] | None] | None = None,
+        zone: str = UTC,
     ) -> None:
         check_arguments(name, function, "function(key, rows, states)")
         if on_timer is not None:
@@ -152,6 +154,7 @@ class ProcessOfStates(DueOperator):
         self.name, self.inputs, self.output = name, inputs, output
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
         self._function, self._on_timer, self.clock = function, on_timer, clock
+        self._zone = zone
         self.stored = {
             state: _stored(
                 declared, state, operator=name, keys=keys, codec=codec, classes=state_classes
@@ -317,7 +320,12 @@ class ProcessOfStates(DueOperator):
             done=done,
         )
         output = Emitted(
-            rows=emitted, ends=ends, keys=lane.tuples, schema=self.output, operator=self.name
+            rows=emitted,
+            ends=ends,
+            keys=lane.tuples,
+            schema=self.output,
+            operator=self.name,
+            zone=self._zone,
         ).to_batch()
         changed = {}
         for name, of_state in cells.items():

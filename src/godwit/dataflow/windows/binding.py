@@ -221,7 +221,7 @@ def insist_on_kept(operator: str, columns: Iterable[pa.Field]) -> None:
 
 
 def windowed_operator(
-    node: WindowedNode, arriving: pa.Schema, inputs: pa.Schema, time: RowTime
+    node: WindowedNode, arriving: pa.Schema, inputs: pa.Schema, time: RowTime, zone: str
 ) -> WindowedOperator:
     """Make the operator of a node.
 
@@ -233,6 +233,8 @@ def windowed_operator(
         Those that the aggregates or the function read.
     time
         Where the event time is.
+    zone
+        The session's.
     """
     if node.function is not None:
         insist_on_kept(node.name, arriving)
@@ -245,6 +247,7 @@ def windowed_operator(
             function=node.function,
             output=node.output,
             gap_us=node.windows[0].gap_us,
+            zone=zone,
         )
     if isinstance(node.windows[0], Session):
         return SessionCompute(
@@ -287,4 +290,5 @@ def windowed_operator(
         function=node.function,
         output=node.output,
         grid=grid,
+        zone=zone,
     )

@@ -12,6 +12,7 @@ import pyarrow as pa
 from godwit.dataflow.emitted import Emitted
 from godwit.dataflow.faults import function_failed
 from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
+from godwit.dataflow.zones import UTC
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -42,11 +43,14 @@ class WindowFunction:
         ``function(key, rows, window)``; returns an iterable of rows, or ``None``.
     output
         Columns of the rows that it returns.
+    zone
+        The session's, of datetimes without one that it returns.
     """
 
     operator: str
     function: Callable[..., Iterable[Any] | None]
     output: pa.Schema
+    zone: str = UTC
 
     def __call__(
         self,
@@ -85,5 +89,10 @@ class WindowFunction:
                 raise function_failed(self.operator, self.function, key, error) from error
             counts.append(len(emitted))
         return Emitted(
-            rows=emitted, ends=counts, keys=given, schema=self.output, operator=self.operator
+            rows=emitted,
+            ends=counts,
+            keys=given,
+            schema=self.output,
+            operator=self.operator,
+            zone=self.zone,
         ).to_batch()

@@ -22,6 +22,7 @@ from godwit.dataflow.windows.description import (
     windows_of,
 )
 from godwit.dataflow.windows.operator import PANE, Closed, Entries, WindowedOperator
+from godwit.dataflow.zones import UTC
 from godwit.model.errors import CheckpointMismatchError
 from godwit.state.evolution import StateDescription, columns_of, differences
 from godwit.state.schema import StateSchema
@@ -51,6 +52,8 @@ class WindowedProcess(WindowedOperator):
         ``function(key, rows, window)``; returns an iterable of rows, or ``None``.
     output
         Columns of the rows that the function returns.
+    zone
+        The session's, of datetimes without one that the function returns.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class WindowedProcess(WindowedOperator):
         function: Callable[..., Iterable[Any] | None],
         output: pa.Schema,
         grid: PaneGrid,
+        zone: str = UTC,
     ) -> None:
         self.name, self.arriving, self.grid, self.output = name, arriving, grid, output
         self.time, self.update = time, False
@@ -70,7 +74,7 @@ class WindowedProcess(WindowedOperator):
         keyed = [arriving.field(key) for key in keys]
         apart = [pa.field(PANE, arriving.field(time.column).type), pa.field(_NUMBER, pa.int64())]
         self.schema = StateSchema(keys=pa.schema([*keyed, *apart]), values=self.inputs)
-        self._function = WindowFunction(operator=name, function=function, output=output)
+        self._function = WindowFunction(operator=name, function=function, output=output, zone=zone)
 
     @property
     def kind(self) -> str:

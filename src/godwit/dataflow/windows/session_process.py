@@ -18,6 +18,7 @@ from godwit.dataflow.arrays import values_of
 from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.windows.calls import WindowFunction
 from godwit.dataflow.windows.sessions import SessionCompute
+from godwit.dataflow.zones import UTC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +37,7 @@ class SessionProcess(SessionCompute):
     ----------
     name, keys, arriving, time, gap_us
         As of `SessionCompute`.
-    function, output
+    function, output, zone
         As of `godwit.dataflow.windows.process.WindowedProcess`.  The function gets the rows of a
         session in order of event time.
     """
@@ -51,9 +52,10 @@ class SessionProcess(SessionCompute):
         function: Callable[..., Iterable[Any] | None],
         output: pa.Schema,
         gap_us: int,
+        zone: str = UTC,
     ) -> None:
         self._rows = pa.schema([field for field in arriving if field.name not in keys])
-        self._function = WindowFunction(operator=name, function=function, output=output)
+        self._function = WindowFunction(operator=name, function=function, output=output, zone=zone)
         super().__init__(
             name=name,
             keys=keys,
