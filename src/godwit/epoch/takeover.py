@@ -211,22 +211,21 @@ def _carrying_on(
 
 
 def remembered_load(
-    entries: Iterable[Mapping[str, Any]], flow: CompiledFlow, taken_up: TakenUp
+    written: Sequence[LoadSummary], flow: CompiledFlow, taken_up: TakenUp
 ) -> LoadSummary | None:
     """Find what key groups cost in the last run, as far as the journal says.
 
     Parameters
     ----------
-    entries
-        The journal's last entries, oldest first.
+    written
+        What the journal has of them, oldest first.
     flow, taken_up
         The flow, and how it takes up the checkpoint: of components that are gone, and of key groups
         that do not exist, nothing is remembered.
     """
-    written = [entry["load"] for entry in entries if isinstance(entry.get("load"), dict)]
-    summary = LoadSummary.from_dict(written[-1]) if written else None
-    if summary is None:
+    if not written:
         return None
+    summary = written[-1]
     here = {component.name for component in flow.components}
     loads = {
         name: load

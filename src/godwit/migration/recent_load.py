@@ -11,7 +11,6 @@ that an epoch adds some kilobytes to the journal at most, however many there are
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from collections import deque
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ class LoadSummary:
                     state_bytes=np.rint(numbers["state_bytes"]).astype(np.int64),
                 )
             return cls(epoch=int(values["epoch"]), epochs=int(values["epochs"]), loads=loads)
-        except (KeyError, TypeError, ValueError, AttributeError, zlib.error, binascii.Error):
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, zlib.error):
             return None
 
 

@@ -20,9 +20,8 @@ from godwit.control import Controller, Topology
 from godwit.control.carrying import is_own
 from godwit.dataflow.compiled import UpstreamInput
 from godwit.model import events
-from godwit.model.errors import GodwitError
 from godwit.spark.pending_files import PendingFiles
-from godwit.state.journal import read_tail
+from godwit.state.journal import recollect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,12 +58,7 @@ def topology_of(flow: CompiledFlow) -> Topology:
 
 def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
     """Events that the journal of a checkpoint has kept, oldest first."""
-    found = []
-    for entry in read_tail(storage, _JOURNAL_ENTRIES):
-        if "event" in entry:
-            with suppress(GodwitError, TypeError):  # of another version
-                found.append(events.event_from_dict(entry["event"]))
-    return found
+    return recollect(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
 
 
 class SharedMigrations:

@@ -13,7 +13,7 @@ from godwit.epoch.instructor import Instructor
 from godwit.epoch.splitting import SplitOrCombine, splitting_of
 from godwit.epoch.takeover import remembered_load, run_started, take_up
 from godwit.lane.lane import lane_flow
-from godwit.migration import Conductor
+from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
 from godwit.spark.conducting import Conducting, SparkPorts
 from godwit.spark.controlling import Controlling, past_decisions
@@ -32,7 +32,7 @@ from godwit.spark.run import Run
 from godwit.spark.scheduler import SparkScheduler
 from godwit.spark.shipping import Program, ShippedProgram
 from godwit.spark.source_rows import SourceRows
-from godwit.state.journal import JournalWriter, read_tail
+from godwit.state.journal import JournalWriter, recollect
 from godwit.state.lease import acquire_lease
 from godwit.state.storage import CheckpointStorage
 
@@ -131,7 +131,9 @@ def open_run(
             states={c.name: c.states for c in flow.components},
             policy=options.policy,
             ports=ports,
-            remembered=remembered_load(read_tail(storage, _REMEMBERED), flow, taken_up),
+            remembered=remembered_load(
+                recollect(storage, _REMEMBERED, "load", LoadSummary.from_dict), flow, taken_up
+            ),
             plan=flow.physical_plan,
         )
         conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)

@@ -156,7 +156,7 @@ def test_a_plan_that_the_changed_flow_cannot_run_under_is_given_up(tmp_path: Pat
 
 
 def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
-    def entry(epoch: int, **components: int) -> dict[str, Any]:
+    def summary(epoch: int, **components: int) -> LoadSummary:
         loads = {
             name: ComponentLoad(
                 key_groups=np.array([0, last]),
@@ -167,17 +167,16 @@ def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
             )
             for name, last in components.items()
         }
-        return {"load": LoadSummary(epoch=epoch, epochs=2, loads=loads).to_dict()}
+        return LoadSummary(epoch=epoch, epochs=2, loads=loads)
 
     changes = FlowChanges(version=None, renamed={"old": "a"}, added=(), returned=(), removed=())
     taken_up = TakenUp(flow=FLOW, layouts={}, changes=changes, before=FLOW.physical_plan)
-    entries = [entry(1, a=3), entry(2, old=5, gone=1), {"event": {}}]
-    found = remembered_load(entries, FLOW, taken_up)
+    written = [summary(1, a=3), summary(2, old=5, gone=1)]
+    found = remembered_load(written, FLOW, taken_up)
     assert found is not None
     assert found.epoch == 2
     assert {name: load.key_groups.tolist() for name, load in found.loads.items()} == {"a": [0, 5]}
-    beyond = remembered_load([entry(1, a=NUM_KEY_GROUPS)], FLOW, taken_up)
+    beyond = remembered_load([summary(1, a=NUM_KEY_GROUPS)], FLOW, taken_up)
     assert beyond is not None
     assert beyond.loads == {}
-    assert remembered_load([{"load": {"epoch": 1}}], FLOW, taken_up) is None
     assert remembered_load([], FLOW, taken_up) is None

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
+from godwit.migration import LoadSummary
+from godwit.model import events
 from godwit.state import journal
-from godwit.state.journal import JournalReader, JournalWriter, read_tail
+from godwit.state.framing import encode_record
+from godwit.state.journal import JournalReader, JournalWriter, read_tail, recollect
+from godwit.state.local_storage import LocalStorage
 from godwit.state.paths import JOURNAL, journal_path
+from godwit.state.records import JournalSegment
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def numbers(storage: CheckpointStorage, count: int = 10**6) -> list[int]:
@@ -138,3 +145,106 @@ def test_a_reader_gives_up_on_segments_that_tell_nothing_and_on_huge_ones(
     watched.read_paths.clear()
     assert JournalReader(cast("CheckpointStorage", watched)).tail(5) == []
     assert watched.read_paths == []
+
+
+class Failing(LocalStorage):
+    """A disk that fails so many times."""
+
+    failures = 0
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        super().write_atomic(path, data)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 5])
+def test_a_write_that_fails_is_repeated_and_loses_nothing(
+    tmp_path: Path,
+    failures: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(journal, "_SEGMENT_BYTES", 60)
+    storage = Failing(str(tmp_path))
+    storage.failures = failures
+    writer = JournalWriter(storage, "r")
+    for n in range(6):
+        writer.add("event", {"n": n})
+        writer.flush()
+    writer.flush()
+    assert numbers(storage) == [0, 1, 2, 3, 4, 5]
+    assert len([r for r in caplog.records if "Input/output error" in r.getMessage()]) == 1
+
+
+def test_what_an_outage_leaves_no_room_for_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_SEGMENT_BYTES", 1)
+    monkeypatch.setattr(journal, "_SEGMENTS_UNWRITTEN", 3)
+    storage = Failing(str(tmp_path))
+    storage.failures = 10**6
+    writer = JournalWriter(storage, "r")
+    for n in range(10):
+        writer.add("event", {"n": n})
+    storage.failures = 0
+    writer.flush()
+    assert [e for e in read_tail(storage, 99) if "journal" in e] == [{"journal": {"lost": 7}}]
+    assert [e["event"]["n"] for e in read_tail(storage, 99) if "event" in e] == [7, 8, 9]
+
+
+def test_what_is_in_the_way_of_a_segment_or_of_the_journal_ends_nothing(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    (tmp_path / JOURNAL).write_text("a file")
+    writer = JournalWriter(storage, "r")
+    writer.add("event", {"n": 0})
+    writer.flush()
+    assert recollect(storage, 9, "event", dict) == []
+    (tmp_path / JOURNAL).unlink()
+    (tmp_path / journal_path(0) / "full").mkdir(parents=True)
+    for _ in range(3):
+        writer.flush()
+    assert numbers(storage) == [0]
+
+
+def test_an_entry_that_is_no_plain_value_is_left_out_and_counted(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    writer = JournalWriter(storage, "r")
+    endless: dict[str, Any] = {}
+    endless["of"] = endless
+    writer.add("event", endless)
+    writer.add("event", {"n": 1})
+    writer.flush()
+    assert read_tail(storage, 9) == [{"event": {"n": 1}}, {"journal": {"lost": 1}}]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b'{"load": {"epoch": 1e999, "epochs": 1, "loads": {}}}',
+        b'{"load": {"epoch": 1, "epochs": 1, "loads": {"a": {"key_groups": "eA=="}}}}',
+        b'{"load": 5}',
+        b'{"event": 5}',
+        b'{"event": null}',
+        b'{"event": {"kind": []}}',
+        b'{"event": {"kind": "ScaledOut"}}',
+        b'{"event": {"kind": "QueryStopped", "epoch": "x", "at_s": 1.0, "name": "q"}}',
+        b'{"event": {"kind": "QueryStopped", "epoch": 1, "at_s": NaN, "name": "q"}}',
+        b'{"event": {"kind": "QueryStopped", "epoch": 1, "at_s": 1e999, "name": "q"}}',
+        b'{"event": {"kind": "QueryStopped", "epoch": 1, "at_s": [], "name": "q"}}',
+        b"{" * 100_000 + b"}",
+        b'{"event": ' + b"9" * 9999 + b"}",
+    ],
+    ids=range(13),
+)
+def test_what_a_run_recollects_is_of_the_right_types_whatever_the_journal_says(
+    tmp_path: Path, entry: bytes
+) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    good = events.QueryStopped(epoch=1, at_s=1.0, name="q")
+    told = json.dumps({"event": good.to_dict()}).encode()
+    segment = JournalSegment(number=0, run_id="r", entries=(entry, told))
+    storage.write_atomic(journal_path(0), encode_record(segment))
+    assert recollect(storage, 9, "load", LoadSummary.from_dict) == []
+    assert recollect(storage, 9, "event", events.event_from_dict) == [good]

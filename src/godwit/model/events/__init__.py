@@ -10,6 +10,8 @@ are facts that the runtime reports *to* the protocol, these are facts told *to p
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import GodwitError
@@ -71,7 +73,7 @@ from godwit.model.events.running import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "AssignmentSwitched",
@@ -175,24 +177,86 @@ _KINDS: Mapping[Any, type[Event]] = {
 }
 
 
-def event_from_dict(values: Mapping[str, Any]) -> Event:
+def _whole(value: Any) -> int:
+    if isinstance(value, float | list | dict):
+        msg = f"{value!r:.100} is no whole number"
+        raise TypeError(msg)
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        msg = f"{value!r:.100} is no text"
+        raise TypeError(msg)
+    return value
+
+
+def _several(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def several(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(of(item) for item in value)
+        msg = f"{value!r:.100} is no list"
+        raise TypeError(msg)
+
+    return several
+
+
+def _by_name(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def by_name(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {_text(name): of(item) for name, item in value.items()}
+        msg = f"{value!r:.100} is no object"
+        raise TypeError(msg)
+
+    return by_name
+
+
+_TYPES: Mapping[str, Callable[[Any], Any]] = {
+    "int": _whole,
+    "float": _number,
+    "float | None": lambda value: None if value is None else _number(value),
+    "str": _text,
+    "bool": bool,
+    "tuple[int, ...]": _several(_whole),
+    "tuple[str, ...]": _several(_text),
+    "Mapping[str, float]": _by_name(_number),
+    "Mapping[str, int]": _by_name(_whole),
+    "Mapping[str, str]": _by_name(_text),
+}
+"""Annotation of an event's field → what makes such a value of a plain one, or raises."""
+
+
+def event_from_dict(values: Any) -> Event:
     """Undo `Event.to_dict`.
 
     Raises
     ------
     GodwitError
-        If ``kind`` names no event of this version.
+        If the values are no event of this version: another kind, other fields, another type.
     """
-    kind = values.get("kind")
-    if kind not in _KINDS:
-        raise GodwitError(
-            f"There is no event of kind {kind!r}.",
-            remedy="Read the log with the version of Godwit that wrote it.",
-            kind=kind,
+    kind = values.get("kind") if isinstance(values, dict) else None
+    known = _KINDS.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        raise _no_event(f"There is no event of kind {kind!r:.100}.", kind)
+    types = {field.name: _TYPES[str(field.type)] for field in fields(known)}
+    try:
+        event = known(
+            **{name: types[name](value) for name, value in values.items() if name != "kind"}
         )
-    made: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in values.items()
-        if name != "kind"
-    }
-    return _KINDS[kind](**made)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise _no_event(f"These are not the values of an event {kind}: {error}.", kind) from None
+    if not math.isfinite(event.at_s):
+        raise _no_event(f"An event {kind} happened at {event.at_s} s.", kind)
+    return event
+
+
+def _no_event(problem: str, kind: Any) -> GodwitError:
+    return GodwitError(
+        problem,
+        remedy="Read the log with the version of Godwit that wrote it.",
+        kind=kind,
+    )
