@@ -79,7 +79,10 @@ hourly = (
 )
 flow.sink("hourly", hourly, gw.sinks.parquet(work / "hourly"))
 flow.explain()
-flow.start(checkpoint=work / "checkpoint", trigger={"availableNow": True}).awaitTermination()
+query = flow.start(
+    checkpoint=work / "checkpoint", trigger={"availableNow": True}, close_at_end=True
+)
+query.awaitTermination()
 
 found = spark.read.parquet(str(work / "in_weather")).toPandas()
 expected = pd.merge_asof(

@@ -106,7 +106,8 @@ def totals(inbox: Inbox, sink: Any, name: str = "query") -> gw.Flow:
 
 
 def drain(flow: gw.Flow, checkpoint: Path, **options: Any) -> gw.Query:
-    """Run a flow over everything there is, then let it end."""
+    """Run a flow over everything there is, and close what is open then unless told otherwise."""
+    options = {"close_at_end": True, **options}
     query = flow.start(checkpoint=checkpoint, trigger={"availableNow": True}, **options)
     query.awaitTermination()
     return query

@@ -30,7 +30,7 @@ def run_to_its_end(flow: gw.Flow, namespace: dict[str, Any]) -> dict[str, gw.sin
             kept[name] = gw.sinks.memory()
             flow.sink(f"kept_{name}", value, kept[name])
     flow.start(
-        checkpoint="end", trigger={"availableNow": True}, name="to its end"
+        checkpoint="end", trigger={"availableNow": True}, close_at_end=True, name="to its end"
     ).awaitTermination()
     return kept
 

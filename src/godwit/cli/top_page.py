@@ -25,7 +25,14 @@ _DECISIONS = 5
 _EVENTS = 8
 _EXECUTORS = 64
 _STYLES = {"running": "green", "stopped": "yellow"}
-_ALARMING = ("ExecutorLost", "KeyGroupsSuspended", "QueryFailed", "EpochsHeld", "ListenerFailed")
+_ALARMING = (
+    "ExecutorLost",
+    "KeyGroupsSuspended",
+    "QueryFailed",
+    "EpochsHeld",
+    "ListenerFailed",
+    "RowsLeftOut",
+)
 
 
 def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> list[Text]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from godwit.state.chains import Chains
     from godwit.state.records import BatchRef, SinkRecord, StateId
 
-__all__ = ["outcome_of", "reach_of", "record_of", "state_bytes", "traffic_to"]
+__all__ = [
+    "left_out_of",
+    "outcome_of",
+    "reach_of",
+    "record_of",
+    "state_bytes",
+    "told_left_out",
+    "traffic_to",
+]
 
 
 def record_of(
@@ -208,6 +216,25 @@ def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
         for operator, found in arrivals_of(reports).items()
     }
     return {operator: of for operator, of in counts.items() if any(of.values())}
+
+
+def told_left_out(
+    left_out: Mapping[str, Mapping[str, int]], flow: CompiledFlow
+) -> list[dict[str, Any]]:
+    """Say, for each operator that left rows out in an epoch, what `events.RowsLeftOut` says."""
+    return [
+        {
+            "operator": operator,
+            **counts,
+            "sink": next((o.name for o in flow.outputs_of(operator) if o.left_out), ""),
+            "no_slack": tuple(
+                source
+                for source in flow.sources_of(operator)
+                if source in flow.times and not flow.times[source].slack_us
+            ),
+        }
+        for operator, counts in left_out.items()
+    ]
 
 
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:

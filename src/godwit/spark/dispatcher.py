@@ -248,6 +248,9 @@ class EventDispatcher:
             )
 
     def _tell(self, event: Event) -> bool:
+        if event.is_warning:
+            with suppress(Exception):  # a log handler of the user's
+                _logger.warning("Flow %r: %s", self._name, event.describe())
         self._record("event", event.to_dict())
         for listener in self._listeners:
             try:

@@ -121,7 +121,7 @@ class Flow(LogicalFlow):
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         control: Control | None = None,
-        close_at_end: bool = True,
+        close_at_end: bool = False,
         components: Mapping[str, Sequence[str]] | None = None,
         fusion: Fusion | None = None,
         splitting: Splitting | None = None,
@@ -182,9 +182,9 @@ class Flow(LogicalFlow):
             Lets the stream balance and scale itself, as in ``gw.Control(period="10 seconds")``;
             by default nothing moves unless somebody says so.
         close_at_end
-            Whether windows that are still open come out once a bounded input (``availableNow``)
-            has ended. Rows of theirs are late in a later run; give ``False`` to keep them open for
-            it.
+            Whether windows that are still open come out, and timers fire, once a bounded input
+            (``availableNow``) has ended, as where no run is to follow. By default they stay open
+            for the next run, as in Spark: rows of theirs would be late in it.
         components
             Component → names of the operators that are to share it, and with it one assignment and
             one exchange; operators that are not named are as the checkpoint has them, or each by

@@ -59,7 +59,7 @@ class Options:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     control: Control | None = None
-    close_at_end: bool = True
+    close_at_end: bool = False
     components: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fusion: Fusion | None = None
     splitting: Splitting | None = None

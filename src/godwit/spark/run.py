@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from godwit.control import EpochObserved
-from godwit.epoch.outcomes import outcome_of, record_of
+from godwit.epoch.outcomes import outcome_of, record_of, told_left_out
 from godwit.model import events
 from godwit.spark.progress import Stopwatch, progress_of
 from godwit.spark.stages import run_stages
@@ -279,6 +279,8 @@ class Run:
                 duration_ms=made["durationMs"]["epoch"],
                 waiting_key_groups=made["waitingKeyGroups"],
             )
+            for values in told_left_out(outcome.left_out, self.flow):
+                conductor.announce(events.RowsLeftOut, epoch=epoch, **values)
 
     def _attempt(
         self, epoch: int, batch: BatchRef | None, rows: DataFrame | None, watch: Stopwatch

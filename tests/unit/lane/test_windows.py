@@ -14,6 +14,8 @@ from tests.unit.lane.window_flows import WindowedRun
 from godwit.dataflow import aggregates as gw
 from godwit.dataflow.windows.spec import hopping, session, tumbling
 from godwit.epoch.event_time import EventTimes
+from godwit.epoch.outcomes import left_out_of, told_left_out
+from godwit.model.events import RowsLeftOut
 from godwit.state.table_file import open_file
 
 if TYPE_CHECKING:
@@ -146,6 +148,28 @@ def test_rows_far_ahead_or_without_a_time_are_left_out_and_counted(tmp_path: Pat
     run.epoch([("a", 165 * S, 1), ("a", 20 * S, 1)])
     assert run.record.watermarks == {"rows": 160 * S}
     assert run.output("late") == [("a", 165 * S, 1, "ahead"), ("a", 20 * S, 1, "late")]
+
+
+@pytest.mark.parametrize("slack", ["0 seconds", "1 second"])
+def test_what_is_left_out_is_told_with_its_sink_and_sources_without_slack(
+    tmp_path: Path, slack: str
+) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(tumbling("10 seconds"), late=FakeSink(), name="w").compute(
+            n=gw.count()
+        ),
+        tmp_path,
+        slack=slack,
+    )
+    run.epoch([("a", 50 * S, 1)])
+    run.epoch([("a", 50 * S, 1)])
+    run.epoch([("a", 1 * S, 1), ("b", None, 1)])
+    (told,) = told_left_out(left_out_of(run.reports), run.compiled)
+    event = RowsLeftOut(epoch=2, at_s=0.0, **told)
+    assert (event.operator, event.late, event.ahead, event.untimed) == ("w", 1, 0, 1)
+    assert event.sink
+    assert not event.is_warning
+    assert event.no_slack == (("rows",) if slack == "0 seconds" else ())
 
 
 def test_a_source_that_fell_silent_lets_its_windows_go(tmp_path: Path) -> None:

@@ -63,6 +63,9 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.KeyGroupsResumed(epoch=4, at_s=1.0, component="sum", key_groups=tuple(range(20))),
     events.KeyGroupsLoaded(epoch=4, at_s=1.0, component="sum", key_groups=(1,)),
     events.FilesCollected(epoch=4, at_s=1.0, files=1, freed_bytes=3 * 2**30),
+    events.RowsLeftOut(
+        epoch=4, at_s=1.0, operator="hourly", late=2, untimed=1, no_slack=("a", "b")
+    ),
     events.ListenerFailed(
         epoch=4, at_s=1.0, listener="page", error="KeyError: 'x'", heard="EpochCommitted"
     ),
@@ -174,6 +177,14 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
         (events.WarmingStarted, "sum: warming key groups 1, 2 at 3"),
         (events.KeyGroupsResumed, "sum: key groups 0, 1, 2, 3, 4, 5, 6, 7, … 20 in all resumed"),
         (events.FilesCollected, "1 file collected, 3.0 GiB freed"),
+        (
+            events.RowsLeftOut,
+            (
+                "operator hourly left out in epoch 4: 2 rows late, 1 row without an event time; "
+                "the watermark of a, b has no slack, so what is out of order may be late: give "
+                'flow.source(..., slack="10 minutes")'
+            ),
+        ),
         (events.ListenerFailed, "listener page failed on EpochCommitted: KeyError: 'x'"),
         (
             events.RebalancingStarted,

@@ -96,6 +96,16 @@ def test_a_journal_that_cannot_be_written_ends_and_disturbs_nobody(
     dispatcher.close()
 
 
+def test_rows_that_are_gone_are_a_warning_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher = EventDispatcher("q")
+    for sink in ("", "late"):
+        dispatcher.emit(events.RowsLeftOut(epoch=1, at_s=0.0, operator="w", late=3, sink=sink))
+    assert dispatcher.flush(PATIENCE_S)
+    dispatcher.close()
+    (told,) = caplog.records
+    assert told.getMessage() == "Flow 'q': operator w left out in epoch 1: 3 rows late"
+
+
 def failures(dispatcher: EventDispatcher) -> list[events.ListenerFailed]:
     return [e for e in dispatcher.events if isinstance(e, events.ListenerFailed)]
 

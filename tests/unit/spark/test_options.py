@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
 
 from godwit.model.errors import InvalidFlowError
+from godwit.spark.flow import Flow
 from godwit.spark.options import Options
 
 
@@ -32,3 +35,8 @@ def test_an_option_that_makes_no_sense_is_refused(wrong: dict[str, object], text
     given: dict[str, object] = {"checkpoint": "ck", **wrong}
     with pytest.raises(InvalidFlowError, match=text):
         Options(**given)  # type: ignore[arg-type]
+
+
+def test_windows_stay_open_at_the_end_of_the_input_unless_asked_otherwise() -> None:
+    assert signature(Flow.start).parameters["close_at_end"].default is False
+    assert Options(checkpoint="ck").close_at_end is False

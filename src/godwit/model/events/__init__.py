@@ -70,6 +70,7 @@ from godwit.model.events.running import (
     QueryFailed,
     QueryStarted,
     QueryStopped,
+    RowsLeftOut,
 )
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ __all__ = [
     "RebalancingStarted",
     "RegroupingCancelled",
     "RegroupingStarted",
+    "RowsLeftOut",
     "ScaledIn",
     "ScaledOut",
     "ScalingFailed",
@@ -166,6 +168,7 @@ _KINDS: Mapping[Any, type[Event]] = {
         RebalancingStarted,
         RegroupingCancelled,
         RegroupingStarted,
+        RowsLeftOut,
         ScaledIn,
         ScaledOut,
         ScalingFailed,

@@ -26,6 +26,11 @@ class Event(ABC):
     epoch: int
     at_s: float
 
+    @property
+    def is_warning(self) -> bool:
+        """Whether it goes to the log as a warning too, for those who listen to nothing."""
+        return False
+
     def describe(self) -> str:
         """Tell it in one line."""
         return self._line()

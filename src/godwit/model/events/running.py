@@ -25,6 +25,7 @@ __all__ = [
     "QueryFailed",
     "QueryStarted",
     "QueryStopped",
+    "RowsLeftOut",
 ]
 
 
@@ -123,6 +124,52 @@ class EpochCommitted(Event):
             f"epoch {self.epoch} committed: {counted(self.rows_in, 'row')} in, "
             f"{self.rows_out} out, {self.duration_ms:.0f} ms{waits}"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsLeftOut(Event):
+    """An operator over event time left rows out in an epoch; told once for each of them.
+
+    Attributes
+    ----------
+    operator
+        Its name.
+    late, ahead, untimed
+        Rows of which all windows were closed, that were too far ahead of the driver's clock, and
+        that had no event time.
+    sink
+        Name of the sink that the rows went to; empty if they are gone.
+    no_slack
+        Sources of the operator whose watermark has no slack: any row out of order is late.
+    """
+
+    operator: str
+    late: int = 0
+    ahead: int = 0
+    untimed: int = 0
+    sink: str = ""
+    no_slack: tuple[str, ...] = ()
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether the rows are gone."""
+        return not self.sink
+
+    def _line(self) -> str:
+        reasons = {
+            "late": self.late,
+            "ahead of the clock": self.ahead,
+            "without an event time": self.untimed,
+        }
+        told = ", ".join(f"{counted(n, 'row')} {reason}" for reason, n in reasons.items() if n)
+        where = f"; sink {self.sink} has them" if self.sink else ""
+        slack = ""
+        if self.late and self.no_slack:
+            slack = (
+                f"; the watermark of {', '.join(self.no_slack)} has no slack, so what is out of "
+                'order may be late: give flow.source(..., slack="10 minutes")'
+            )
+        return f"operator {self.operator} left out in epoch {self.epoch}: {told}{where}{slack}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
