@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,6 @@ from godwit.spark.runtime import compile_flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -146,7 +146,8 @@ def test_an_exit_in_a_map_is_an_error_that_says_so(inbox: Inbox, tmp_path: Path)
     with pytest.raises(UserFunctionError, match=r"'leave' after .* raised SystemExit: 4") as caught:
         drain(flow, tmp_path / "ck")
     assert caught.value.__cause__ is None
-    ours = [entry for entry in caught.traceback if "/godwit/" in str(entry.path)]
+    package = Path(gw.__file__).parent
+    ours = [entry for entry in caught.traceback if Path(entry.path).is_relative_to(package)]
     assert len(ours) == 1
     lines = str(caught.value).splitlines()
     assert len(lines) < 8

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["DropDuplicates", "DropDuplicatesWithin"]
 
 _SEEN = f"{RESERVED_PREFIX}_seen"
+_ROUNDS = 16  # by columns; what is left then goes row by row
 
 IntArray = npt.NDArray[np.int64]
 
@@ -166,15 +167,8 @@ class DropDuplicatesWithin(SettlingOperator):
         distinct = own.take(pa.array(groups.first_row))
         seen_key, seen = self._seen(groups, panes, distinct, held, told.closed)
         reach = self.within_us
-        open_ = ~within(key, times - reach, times + reach, seen_key, seen).any
-        through = []
-        while (left := np.flatnonzero(open_)).size:
-            first, at = np.unique(key[left], return_index=True)
-            through.append(left[at])
-            moment = np.zeros(groups.count, np.int64)
-            moment[first] = times[left[at]]
-            open_[left] = np.abs(times[left] - moment[key[left]]) > reach
-        which = np.sort(np.concatenate([*through, np.empty(0, np.int64)]))
+        free = ~within(key, times - reach, times + reach, seen_key, seen).any
+        which = first_of_their_time(key, times, free, reach)
         taken = pa.array(which)
         moment_type = self.schema.values.field(0).type
         values = pa.RecordBatch.from_arrays(
@@ -213,6 +207,53 @@ class DropDuplicatesWithin(SettlingOperator):
         )
         known, values = held.find(looked_for, groups.key_groups[of])
         return of[known], values_of(values.column(0))[known]
+
+
+def first_of_their_time(
+    key: IntArray, times: IntArray, free: npt.NDArray[np.bool_], reach: int
+) -> IntArray:
+    """Return the rows that come through: of each key, none within `reach` of one that came before.
+
+    Parameters
+    ----------
+    key, times
+        Shape ``(n,)``: key and event time in microseconds of each row, in order of arrival.
+    free
+        Shape ``(n,)``: rows that nothing from before keeps out.
+    reach
+        Two rows that are at most this apart do not both come through; microseconds.
+
+    Returns
+    -------
+    ndarray of int64
+        Their positions, ascending.
+    """
+    through = [np.empty(0, np.int64)]
+    left = np.flatnonzero(free)
+    latest = np.empty(int(key.max(initial=-1)) + 1, np.int64)
+    # Round by round, the first row of every key that is left; each keeps others of its key out.
+    for _ in range(_ROUNDS):
+        if not left.size:
+            break
+        first, at = np.unique(key[left], return_index=True)
+        through.append(left[at])
+        latest[first] = times[left[at]]
+        left = left[np.abs(times[left] - latest[key[left]]) > reach]
+    if left.size:
+        # Few keys with many such rows: one row after the other. Rows that come through are more
+        # than `reach` apart, so slices of that width hold one each, and neighbours are enough.
+        width = reach + 1
+        passed: dict[tuple[int, int], int] = {}
+        rest = []
+        slices = times[left] // width
+        rows = zip(left.tolist(), key[left].tolist(), slices.tolist(), strict=True)
+        for (row, of, slice_), moment in zip(rows, times[left].tolist(), strict=True):
+            near = (passed.get((of, slice_ + step)) for step in (-1, 0, 1))
+            if all(other is None or abs(moment - other) > reach for other in near):
+                passed[of, slice_] = moment
+                rest.append(row)
+        through.append(np.array(rest, np.int64))
+    return np.sort(np.concatenate(through))
 
 
 def whole_rows(keys: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

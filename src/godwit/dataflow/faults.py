@@ -6,6 +6,7 @@ function, so they are left out.
 
 from __future__ import annotations
 
+import os
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["function_failed", "user_traceback"]
 
-_OURS = str(Path(__file__).parent.parent)
+_OURS = str(Path(__file__).parent.parent) + os.sep
 
 
 def user_traceback(error: BaseException) -> str:

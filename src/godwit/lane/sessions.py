@@ -84,18 +84,21 @@ def _held(
     operator: SessionCompute, groups: Groups, keys: pa.RecordBatch, local: LocalState
 ) -> tuple[Entries, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """All sessions of some keys, the key of each, and its slot."""
-    pending, slot = np.arange(groups.count), 0
+    pending, first, width = np.arange(groups.count), 0, 1
     entries, values, of_key, slots = [], [], [], []
     while pending.size:
-        looked_for = operator.in_slot(keys.take(pa.array(pending)), slot)
-        known, prior = local.prior(looked_for, groups.key_groups[pending])
+        # Slots of a key have no gaps: twice as many are looked for at a time, until one is free.
+        key = np.repeat(pending, width)
+        slot = np.tile(np.arange(first, first + width), len(pending))
+        looked_for = operator.in_slots(keys.take(pa.array(key)), slot)
+        known, prior = local.prior(looked_for, groups.key_groups[key])
         there = pa.array(np.flatnonzero(known))
-        pending = pending[known]
         entries.append(looked_for.take(there))
         values.append(prior.take(there))
-        of_key.append(pending)
-        slots.append(np.full(len(pending), slot))
-        slot += 1
+        of_key.append(key[known])
+        slots.append(slot[known])
+        pending = pending[known[width - 1 :: width]]
+        first, width = first + width, 2 * width
     key = np.concatenate(of_key)
     held = Entries(
         hashes=groups.hashes[key],

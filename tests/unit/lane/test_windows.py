@@ -16,6 +16,7 @@ from godwit.dataflow.windows.spec import hopping, session, tumbling
 from godwit.epoch.event_time import EventTimes
 from godwit.epoch.outcomes import left_out_of, told_left_out
 from godwit.model.events import RowsLeftOut
+from godwit.state.local_state import LocalState
 from godwit.state.table_file import open_file
 
 if TYPE_CHECKING:
@@ -281,6 +282,35 @@ def test_sessions_hold_rows_that_lie_at_most_a_gap_apart(tmp_path: Path, seed: i
     oracle.epoch([])
     assert run.epoch() == sorted(oracle.close(2**60), key=repr)
     assert run.run.held() == {}
+
+
+def test_open_sessions_of_a_key_are_looked_for_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(session("1 second")).compute(n=gw.count(), total=gw.sum("v")),
+        tmp_path,
+        slack="30 days",
+        max_ahead="60 days",
+    )
+    count = 500
+    run.epoch([("a", 10 * S * i, i) for i in range(count)])
+    run.epoch([("a", 1, 7)])  # with it, the first epoch's changes enter the store
+    looked: list[int] = []
+    prior = LocalState.prior
+
+    def counted(self: LocalState, keys: Any, key_groups: Any) -> Any:
+        looked.append(keys.num_rows)
+        return prior(self, keys, key_groups)
+
+    monkeypatch.setattr(LocalState, "prior", counted)
+    run.epoch([("a", 2, 1)])
+    assert len(looked) < 12
+    assert sum(looked) < 3 * count
+    monkeypatch.undo()
+    closed = run.epoch([("a", 10 * S * count + 40 * 24 * 3600 * S, 0)]) + run.epoch()
+    assert len(closed) == count
+    assert sorted(row[-1] for row in closed) == sorted([8, *range(1, count)])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -204,7 +204,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         return Settled(
             entries=Entries(
                 hashes=own.hashes[which[by_key]],
-                keys=self._slotted(
+                keys=self.in_slots(
                     own.keys.take(taken), np.concatenate([slot, slots[left]])[by_key]
                 ),
                 values=values,
@@ -215,10 +215,6 @@ class SessionCompute(ComputeOperator, WindowedOperator):
                 own.keys.take(pa.array(some[over])), merged.take(pa.array(np.flatnonzero(over)))
             ),
         )
-
-    def in_slot(self, keys: pa.RecordBatch, slot: int) -> pa.RecordBatch:
-        """Give what tells the entry of each key in one slot."""
-        return self._slotted(keys, np.full(keys.num_rows, slot))
 
     def output_of(self, bounds: list[pa.Field]) -> pa.Schema:
         """Columns of the output; those of the key and of the window's bounds are given."""
@@ -278,7 +274,8 @@ class SessionCompute(ComputeOperator, WindowedOperator):
             begins[1:] |= first[1:] > last[by_last[reached[:-1]]] + self.gap_us
         return begins
 
-    def _slotted(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
+    def in_slots(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
+        """Return what tells the entry of each key in its slot."""
         own = keys.columns[: self.pane_position]
         moment = self.schema.keys.field(self.pane_position).type
         return pa.RecordBatch.from_arrays(
