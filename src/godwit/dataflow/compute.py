@@ -10,7 +10,6 @@ gives: exactly, except that sums of floats depend on their order in the last bit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,12 +19,10 @@ import pyarrow.compute as pc
 
 from godwit.dataflow.aggregates.ordering import pairing
 from godwit.dataflow.arrays import column_of
+from godwit.dataflow.compatibility import refuse
 from godwit.dataflow.operator import Advance, MergeableOperator, Step
 from godwit.dataflow.slots import Slot, check_distinct, slots_of
-from godwit.model.errors import (
-    CheckpointMismatchError,
-    InvalidFlowError,
-)
+from godwit.model.errors import InvalidFlowError
 from godwit.state.evolution import StateDescription, columns_of
 from godwit.state.schema import StateSchema
 
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.aggregates.aggregate import Aggregate
     from godwit.dataflow.groups import Groups
-    from godwit.state.evolution import StateUpgrade
+    from godwit.state.evolution import StateUpgrade, WrittenState
 
 __all__ = ["ComputeOperator"]
 
@@ -178,17 +175,15 @@ class ComputeOperator(MergeableOperator):
             type={slot.name: slot.description for slot in self._slots},
         )
 
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Find every aggregate's columns by name; a new aggregate starts empty for every key.
+    def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
+        """Leave the columns of aggregates that are the same as they are.
 
         Raises
         ------
         CheckpointMismatchError
             If an aggregate of the same name was another one.
         """
-        today = self.describe_state()
-        if stored.codec != today.codec:
-            raise self._unlike([f"its state was written as {stored.codec}"])
+        stored = written.description
         results = stored.type if isinstance(stored.type, dict) else {}
         changed = [
             difference
@@ -197,44 +192,24 @@ class ComputeOperator(MergeableOperator):
             for difference in slot.differences(stored)
         ]
         if changed:
-            raise self._unlike(changed)
-        if stored.columns == today.columns and results.keys() == today.type.keys():
-            return None
-        return _ColumnsByName(operator=self, kept=frozenset(results))
+            raise refuse(
+                f"The state of operator {self.name!r}",
+                changed,
+                "Give the changed aggregate a result name of its own, under which it starts "
+                "empty, or undo the change.",
+                operator=self.name,
+            )
+        return None
 
-    def from_columns(self, values: pa.RecordBatch, kept: frozenset[str]) -> pa.RecordBatch:
-        """Give today's state columns: those of the results in `kept` as they are, others new.
-
-        Parameters
-        ----------
-        values
-            State columns, in any order, maybe with others between them.
-        kept
-            Names of results.
-        """
-        columns: list[pa.Array] = []
-        for slot in self._slots:
-            if slot.name in kept:
-                columns += [values.column(field.name) for field in slot.fields]
-            else:
-                columns += slot.create(values.num_rows).columns
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
-
-    def _unlike(self, found: list[str]) -> CheckpointMismatchError:
-        return CheckpointMismatchError(
-            f"The state of operator {self.name!r} in the checkpoint does not fit: "
-            f"{'; '.join(found)}.",
-            remedy="Give the changed aggregate a result name of its own, under which it starts "
-            "empty, or undo the change.",
-            operator=self.name,
-            differences=found,
-        )
+    def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
+        """Give the states of keys that have seen no row."""
+        return self._joined(slot.create(count) for slot in self._slots)
 
     def _before(self, step: Step) -> pa.RecordBatch:
         """State of each key before the step; that of keys without state is newly created."""
         if step.known.all():
             return step.prior
-        created = self._joined(slot.create(step.groups.count) for slot in self._slots)
+        created = self.new_columns("", step.groups.count)
         if not step.known.any():
             return created
         known = column_of(step.known, None, pa.bool_())
@@ -281,14 +256,3 @@ class ComputeOperator(MergeableOperator):
     def _joined(self, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         columns = [column for part in parts for column in part.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ColumnsByName:
-    """A `StateUpgrade` of aggregates that were reordered, added or taken away."""
-
-    operator: ComputeOperator
-    kept: frozenset[str]
-
-    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        return self.operator.from_columns(values, self.kept)

@@ -24,7 +24,6 @@ from godwit.dataflow.joins.matching import within
 from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.operator import Advance, KeyedOperator
 from godwit.dataflow.settling import Settled, SettlingOperator
-from godwit.dataflow.windows.description import windows_of
 from godwit.dataflow.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.dataflow.windows.operator import PANE
 from godwit.state.evolution import StateDescription, columns_of
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from godwit.dataflow.settling import HeldEntries
     from godwit.dataflow.windows.moments import OperatorTime, RowTime
     from godwit.dataflow.windows.operator import Entries
-    from godwit.state.evolution import StateUpgrade
 
 __all__ = ["DropDuplicates", "DropDuplicatesWithin"]
 
@@ -90,10 +88,6 @@ class DropDuplicates(KeyedOperator):
         """Say that a key is either there or not."""
         return StateDescription(columns=columns_of(self.schema.values), codec="arrow")
 
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:  # noqa: ARG002
-        """Nothing can differ: other keys make another operator."""
-        return None
-
 
 class DropDuplicatesWithin(SettlingOperator):
     """Lets the first row of every key through, and no other within some event time of it.
@@ -139,9 +133,9 @@ class DropDuplicatesWithin(SettlingOperator):
         return "drop duplicates within a time"
 
     @property
-    def means(self) -> list[dict[str, Any]]:
-        """The panes."""
-        return [*windows_of(self.grid), {"within_us": self.within_us}]
+    def means(self) -> dict[str, Any]:
+        """Where the time is, and how far apart rows are no duplicates."""
+        return {**super().means, "within_us": self.within_us}
 
     def closes(self, told: OperatorTime) -> bool:  # noqa: ARG002
         """Nothing comes out because time passes."""

@@ -3,23 +3,25 @@
 Problem: a checkpoint's segments, snapshots and waiting rows were written under several flow
 versions, and lanes read all of them as state and rows of today.
 
-Each operator says for itself how its state is brought forward (`KeyedOperator.upgrade_from`).  Rows
-that wait for an operator that aggregates are partial states, and are brought forward in the same
-way; those of any other operator are its input rows, and are matched by name.
+Each operator says for itself how its state is brought forward (`KeyedOperator.upgrade_state_from`).
+Rows that wait for an operator that aggregates are partial states, and are brought forward in the
+same way; those of any other operator are its input rows, matched by name, on their way to entries
+that must mean the same.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from godwit.dataflow.compatibility import changed_columns, changed_meaning, refuse
 from godwit.dataflow.operator import MergeableOperator
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.state.entries import ColumnsByName, EntryLayout, Former, WaitingLayout
 from godwit.state.evolution import (
-    Columns,
     FlowVersion,
     OperatorVersion,
     columns_of,
@@ -28,12 +30,12 @@ from godwit.state.evolution import (
 from godwit.state.records import StateId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.operator import KeyedOperator
     from godwit.state.commit_log import CommitLog
-    from godwit.state.evolution import StateUpgrade
+    from godwit.state.evolution import StateUpgrade, WrittenState
     from godwit.state.flow_changes import FlowChanges
     from godwit.state.records import SegmentRef
 
@@ -112,30 +114,43 @@ def _former(
 ) -> dict[int, Former]:
     found = {}
     versions = log.versions_since(min(flows, default=log.flow))
+    today = columns_of(operator.schema_of(stored.state).values)
     for flow in sorted(flows):
-        description = described(versions, log.flow, stored.operator, stored.state, flow)
-        if description is None:
-            raise CheckpointMismatchError(
-                f"State of '{stored}' was written under flow version {flow}, which does not have "
-                "it.",
-                remedy="Run `godwit checkpoint verify` on the checkpoint.",
-                state=str(stored),
-                flow=flow,
-            )
-        try:
-            upgrade = operator.upgrade_state_from(stored.state, description)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise CorruptCheckpointError(
-                f"What flow version {flow} of the checkpoint says of state '{stored}' makes no "
-                f"sense ({type(error).__name__}: {error}).",
-                remedy="Restore the checkpoint from a copy.",
-                state=str(stored),
-                flow=flow,
-            ) from error
-        today = columns_of(operator.schema_of(stored.state).values)
-        if upgrade is not None or description.columns != today:
-            found[flow] = Former(columns=description.columns, upgrade=upgrade)
+        with _of_version(flow, stored):
+            written = _written(versions, log, stored, flow)
+            upgrade = operator.upgrade_state_from(stored.state, written)
+        if upgrade is not None or written.description.columns != today:
+            found[flow] = Former(columns=written.description.columns, upgrade=upgrade)
     return found
+
+
+def _written(
+    versions: Mapping[int, FlowVersion], log: CommitLog, stored: StateId, flow: int
+) -> WrittenState:
+    written = described(versions, log.flow, stored.operator, stored.state, flow)
+    if written is None:
+        raise CheckpointMismatchError(
+            f"State of '{stored}' was written under flow version {flow}, which does not have it.",
+            remedy="Run `godwit checkpoint verify` on the checkpoint.",
+            state=str(stored),
+            flow=flow,
+        )
+    return written
+
+
+@contextmanager
+def _of_version(flow: int, stored: StateId) -> Iterator[None]:
+    """Say of a description that makes no sense which one it is."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise CorruptCheckpointError(
+            f"What flow version {flow} of the checkpoint says of state '{stored}' makes no "
+            f"sense ({type(error).__name__}: {error}).",
+            remedy="Restore the checkpoint from a copy.",
+            state=str(stored),
+            flow=flow,
+        ) from error
 
 
 def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None) -> WaitingLayout:
@@ -157,42 +172,38 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
                 for flow, of_state in states.items()
             }
         else:
-            former = _former_rows(operator, waiting, log)
+            former = _former_rows(operator, before, waiting, log)
     return WaitingLayout(operator=operator.name, schema=operator.waiting, former=former)
 
 
 def _former_rows(
-    operator: KeyedOperator, waiting: Iterable[SegmentRef], log: CommitLog
+    operator: KeyedOperator, before: str, waiting: Iterable[SegmentRef], log: CommitLog
 ) -> dict[int, Former]:
     found = {}
     today = columns_of(operator.waiting)
-    for segment in waiting:
-        version = log.version(segment.flow).operator(segment.operator)
+    states = operator.describe_states()
+    written_by = {segment.flow: segment.operator for segment in waiting}
+    versions = log.versions_since(min(written_by))
+    for flow, name in written_by.items():
+        version = log.version(flow).operator(name)
         columns = today if version is None else version.waiting
-        if columns == today or segment.flow in found:
-            continue
-        _insist_on_rows(operator, columns)
-        found[segment.flow] = Former(
-            columns=columns, upgrade=ColumnsByName(schema=operator.waiting)
-        )
+        changed = list(changed_columns(columns, today, are_rows=True))
+        for state, description in states.items():
+            stored = StateId(before, state)
+            with _of_version(flow, stored):
+                written = described(versions, log.flow, before, state, flow)
+                if written is not None:
+                    changed += changed_meaning(written.description, description)
+        if changed:
+            raise refuse(
+                f"What waits for operator {operator.name!r}",
+                dict.fromkeys(changed),
+                "Start the flow as it was until nothing waits, and change it then.",
+                operator=operator.name,
+            )
+        if columns != today:
+            found[flow] = Former(columns=columns, upgrade=ColumnsByName(schema=operator.waiting))
     return found
-
-
-def _insist_on_rows(operator: KeyedOperator, written: Columns) -> None:
-    types = dict(written)
-    wrong = [
-        f"column {name!r} was {types[name]} and is {dtype}"
-        for name, dtype in columns_of(operator.waiting)
-        if types.get(name, dtype) != dtype
-    ]
-    if wrong:
-        raise CheckpointMismatchError(
-            f"Rows that wait for operator {operator.name!r} in the checkpoint do not fit: "
-            f"{'; '.join(wrong)}.",
-            remedy="Start the flow as it was until nothing waits, and change the column then.",
-            operator=operator.name,
-            differences=wrong,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
+from godwit.dataflow.compatibility import insist_on_compatible
 from godwit.dataflow.windows.moments import NO_TIME
+from godwit.state.entries import ColumnsByName
+from godwit.state.evolution import WrittenState
 from godwit.state.records import StateId
 
 if TYPE_CHECKING:
@@ -155,9 +159,66 @@ class KeyedOperator(ABC):
         """Say what each of its states looks like."""
         return {_STATE: self.describe_state()}
 
-    def upgrade_state_from(self, state: str, stored: StateDescription) -> StateUpgrade | None:  # noqa: ARG002
-        """Say how one of its states becomes today's; as `upgrade_from`."""
-        return self.upgrade_from(stored)
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """Say how its state becomes today's, if all of it counts; as `upgrade_state_from`."""
+        return self.upgrade_state_from(_STATE, WrittenState.of(stored))
+
+    def upgrade_state_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
+        """Say how state that was written under another description becomes today's.
+
+        Called once for every flow version that state in the checkpoint was written under, which
+        may be several versions back.  Columns are found by name; what an operator has to say of
+        its own are values (`values_from`) and what new columns begin with (`new_columns`).
+
+        Returns
+        -------
+        StateUpgrade or None
+            ``None`` if there is nothing to do.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If such state does not fit; says every difference, and what to do.
+        """
+        stored, today = written.description, self.describe_states()[state]
+        self.insist_on_state(state, stored, today)
+        values = self.values_from(state, written)
+        live = written.live_in(today)
+        as_is = values is None and stored.columns == today.columns
+        if as_is and live.issuperset(name for name, _ in today.columns):
+            return None
+        return ColumnsByName(
+            schema=self.schema_of(state).values,
+            live=live,
+            values=values,
+            new=partial(self.new_columns, state),
+        )
+
+    def insist_on_state(
+        self,
+        state: str,  # noqa: ARG002 - for operators of several
+        stored: StateDescription,
+        today: StateDescription,
+    ) -> None:
+        """Refuse state that would mean something else; see `insist_on_compatible`."""
+        insist_on_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
+
+    def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
+        """Say how values become today's; ``None`` if they are as they were.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If they cannot.
+        """
+        return None
+
+    def new_columns(self, state: str, count: int) -> pa.RecordBatch:
+        """Give state columns of entries that were written when there were none of them."""
+        schema = self.schema_of(state).values
+        return pa.RecordBatch.from_arrays(
+            [pa.nulls(count, field.type) for field in schema], schema=schema
+        )
 
     def needs_state(self, told: OperatorTime) -> bool:
         """Whether no row may wait in an epoch for state that a lane turns out not to have.
@@ -190,24 +251,6 @@ class KeyedOperator(ABC):
     @abstractmethod
     def describe_state(self) -> StateDescription:
         """Say what its state looks like, so that a later program knows what was written."""
-
-    @abstractmethod
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Say how state that was written under another description becomes today's.
-
-        Called once for every flow version that state in the checkpoint was written under, which
-        may be several versions back.
-
-        Returns
-        -------
-        StateUpgrade or None
-            ``None`` if there is nothing to do.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If such state does not fit; says every difference, and what to do.
-        """
 
 
 class MergeableOperator(KeyedOperator):

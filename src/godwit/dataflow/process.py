@@ -43,7 +43,7 @@ from godwit.dataflow.key_rows import Columns, KeyRows, rows_as_tuples
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.operator import Advance, KeyedOperator, Step
 from godwit.dataflow.state_failures import unreadable_remedy
-from godwit.dataflow.state_upgrade import BesideState, upgrade_between
+from godwit.dataflow.state_upgrade import nothing_beside, upgrade_between
 from godwit.dataflow.zones import UTC
 from godwit.model.errors import (
     InvalidFlowError,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.state.evolution import StateUpgrade
+    from godwit.state.evolution import StateUpgrade, WrittenState
 
 __all__ = ["KeyRows", "Meter", "ProcessOperator", "State", "check_arguments", "uncollected"]
 
@@ -226,7 +226,7 @@ class ProcessOperator(KeyedOperator):
             type=self._codec.describe(),
         )
 
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+    def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
         """Compatible changes of the type go on, others need the user's ``state_upgrade``.
 
         Raises
@@ -234,11 +234,13 @@ class ProcessOperator(KeyedOperator):
         CheckpointMismatchError
             If the state does not fit and nothing was given to make it fit.
         """
-        today = self.describe_state()
-        upgrade = upgrade_between(self.name, stored, today, self._codec, self._state_upgrade)
-        if stored.columns == today.columns:
-            return upgrade
-        return BesideState(upgrade=upgrade, schema=self.schema.values)
+        return upgrade_between(
+            self.name, written, self.describe_state(), self._codec, self._state_upgrade
+        )
+
+    def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
+        """Give timers and expiry of keys that have none."""
+        return nothing_beside(self.schema.values, count)
 
     def _read(self, step: Step, keys: list[tuple[Any, ...]]) -> list[Any]:
         """State of every key, as the function gets it."""

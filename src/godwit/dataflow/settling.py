@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.dataflow.arrays import values_of
+from godwit.dataflow.windows.description import describe_windows, windows_of
 from godwit.dataflow.windows.operator import Entries, WindowedOperator
-from godwit.model.errors import CheckpointMismatchError
 from godwit.state.entries import StateRows
-from godwit.state.evolution import StateDescription, columns_of, differences
+from godwit.state.evolution import StateDescription, columns_of
 
 if TYPE_CHECKING:
     from godwit.dataflow.groups import Groups
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from godwit.dataflow.windows.moments import OperatorTime
     from godwit.dataflow.windows.operator import Closed
     from godwit.state.changes import Contents, EntryRange
-    from godwit.state.evolution import StateUpgrade
 
 __all__ = ["HeldEntries", "Settled", "SettlingOperator"]
 
@@ -149,52 +148,12 @@ class SettlingOperator(WindowedOperator):
         """Nothing closes apart from `settle`."""
         raise NotImplementedError
 
-    @property
-    @abstractmethod
-    def means(self) -> list[dict[str, Any]]:
-        """What state means, as plain values: another meaning needs another operator."""
-
     def describe_state(self) -> StateDescription:
         """Say what the entries are, and what they mean."""
-        return StateDescription(
-            columns=columns_of(self.schema.values),
-            codec="arrow",
-            entries=self._entries(),
-            windows=self.means,
-        )
-
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Rows that are kept, and what they mean, must be the same.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            Says every difference.
-        """
-        found = [
-            *differences("", _by_name(stored.windows), _by_name(self.means)),
-            *differences("entries", stored.entries, self._entries()),
-            *differences("column ", dict(stored.columns), dict(columns_of(self.schema.values))),
-        ]
-        if found:
-            raise CheckpointMismatchError(
-                f"The state of operator {self.name!r} in the checkpoint does not fit: "
-                f"{'; '.join(found)}.",
-                remedy="Give the operator a name of its own, under which it starts empty, or undo "
-                "the change.",
-                operator=self.name,
-                differences=found,
-            )
-        return None
-
-    def _entries(self) -> Any:
-        return columns_of(list(self.schema.keys)[len(self.keys) :])
+        described = StateDescription(columns=columns_of(self.schema.values), codec="arrow")
+        return describe_windows(described, self, windows_of(self.grid))
 
     def moments_of(self, rows: Entries, column: str) -> npt.NDArray[np.int64]:
         """Values of a column of moments, wherever it stands."""
         batch = rows.keys if column in rows.keys.schema.names else rows.values
         return values_of(batch.column(batch.schema.get_field_index(column)))
-
-
-def _by_name(means: Any) -> dict[str, Any]:
-    return {name: value for part in means or () for name, value in part.items()}

@@ -20,7 +20,7 @@ from godwit.model.errors import (
     InvalidFlowError,
     UserFunctionError,
 )
-from godwit.state.evolution import StateDescription, columns_of, differences
+from godwit.state.evolution import StateDescription, columns_of, differences, without_zones
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +63,7 @@ class Slot:
         """What the checkpoint keeps of it."""
         return {
             "state": [field.name for field in self.fields],
-            "aggregate": self.aggregate.describe(),
+            "aggregate": without_zones(self.aggregate.describe()),
         }
 
     def differences(self, stored: StateDescription) -> Iterator[str]:

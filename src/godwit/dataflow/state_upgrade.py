@@ -18,50 +18,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.dataflow.codec import StateCodec
-    from godwit.state.evolution import StateDescription, StateUpgrade
+    from godwit.state.evolution import StateDescription, StateUpgrade, WrittenState
 
-__all__ = ["BesideState", "StatesBroughtForward", "upgrade_between"]
+__all__ = ["StatesBroughtForward", "nothing_beside", "upgrade_between"]
 
 _NO_MOMENT = 2**61
 """In a column of moments: none; as `godwit.dataflow.windows.grid.END`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BesideState:
-    """A `StateUpgrade` of state beside which something else is kept, or was: timers, expiry.
-
-    What was not kept begins empty; what is not kept any more is let go.
-
-    Attributes
-    ----------
-    upgrade
-        Brings the state itself forward; ``None`` if it is as it was.
-    schema
-        State columns of today, the state first.
-    """
-
-    upgrade: StateUpgrade | None
-    schema: pa.Schema
-
-    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Give as many rows, in the same order."""
-        state = values.select([0])
-        if self.upgrade is not None:
-            state = self.upgrade(state)
-        columns = [state.column(0)]
-        for field in list(self.schema)[1:]:
-            if field.name in values.schema.names:
-                columns.append(values.column(field.name))
-            elif pa.types.is_integer(field.type):
-                columns.append(pa.array([_NO_MOMENT] * values.num_rows, field.type))
-            else:
-                columns.append(pa.array([b""] * values.num_rows, field.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+def nothing_beside(schema: pa.Schema, count: int) -> pa.RecordBatch:
+    """Give state columns as they begin: no timers, no expiry, nothing noted of a list or map."""
+    columns = [
+        pa.array([_NO_MOMENT] * count, field.type)
+        if pa.types.is_integer(field.type)
+        else pa.array([b""] * count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def upgrade_between(
     operator: str,
-    stored: StateDescription,
+    written: WrittenState,
     today: StateDescription,
     codec: StateCodec,
     function: Callable[[Any], Any] | None,
@@ -74,8 +52,8 @@ def upgrade_between(
     ----------
     operator
         Whose state, for messages.
-    stored, today
-        The descriptions.
+    written, today
+        What was written, and today's description.
     codec
         Today's.
     function
@@ -93,7 +71,8 @@ def upgrade_between(
     CheckpointMismatchError
         If the state does not fit, and there is no function.
     """
-    if (stored.codec, stored.type) == (today.codec, plain(today.type)):
+    stored = written.description
+    if (stored.codec, plain(stored.type)) == (today.codec, plain(today.type)):
         return None
     reader = codec
     if function is None:

@@ -27,7 +27,6 @@ from godwit.dataflow.key_rows import Columns, rows_as_tuples
 from godwit.dataflow.process import Meter, ProcessOperator, check_arguments, uncollected
 from godwit.dataflow.windows.grid import END
 from godwit.dataflow.windows.moments import Due
-from godwit.model.errors import CheckpointMismatchError
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.nodes import TimerClock
     from godwit.dataflow.operator import Advance, Step
     from godwit.dataflow.windows.moments import OperatorTime
-    from godwit.state.evolution import StateDescription, StateUpgrade
+    from godwit.state.evolution import StateDescription
 
 __all__ = ["FiredTimer", "TimedProcess", "TimedRows", "Timers", "moments_of", "packed", "shown"]
 
@@ -104,27 +103,7 @@ class TimedProcess(ProcessOperator, DueOperator):
         described = super().describe_state()
         if self.clock is None:
             return described
-        return msgspec.structs.replace(described, windows=[{"clock": self.clock}])
-
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """As of `ProcessOperator`; timers must go by the clock that they were set by.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If they do not, or the state does not fit.
-        """
-        was = next((part.get("clock") for part in stored.windows or ()), None)
-        if None not in (was, self.clock) and was != self.clock:
-            raise CheckpointMismatchError(
-                f"Operator {self.name!r} has timers={self.clock!r}, but those in the checkpoint "
-                f"were set by timers={was!r}: their moments would mean something else.",
-                remedy="Undo the change, or give the operator a name of its own, under which it "
-                "starts empty.",
-                operator=self.name,
-                differences=[f"timers: {was} → {self.clock}"],
-            )
-        return super().upgrade_from(stored)
+        return msgspec.structs.replace(described, means={"clock of timers": self.clock})
 
     @uncollected()
     def advance(self, step: Step) -> Advance:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.state.blocks import BlockWriter, encode_batch
-from godwit.state.entries import StateRows, pack_entries
+from godwit.state.entries import StateRows, in_utc, pack_entries
 from godwit.state.records import OutputRef, SegmentRef, SnapshotRef
 from godwit.state.written_files import encode_files
 
@@ -58,7 +58,7 @@ class LaneFiles:
         self, operator: str, batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
         """Write rows that wait, which are ordered by key group."""
-        self._segment(operator, "", "waiting", batch, key_groups)
+        self._segment(operator, "", "waiting", in_utc(batch), key_groups)
 
     def _segment(
         self,

@@ -24,8 +24,8 @@ from godwit.model.errors import CheckpointError
 from godwit.state.blocks import read_batch
 from godwit.state.changes import EntryRange
 from godwit.state.commit_log import CommitLog
-from godwit.state.entries import ColumnsByName, EntryLayout, Former
-from godwit.state.evolution import StateDescription, described
+from godwit.state.entries import ColumnsByName, EntryLayout, Former, in_utc
+from godwit.state.evolution import described
 from godwit.state.reading import BatchCache, read_chain
 from godwit.state.records import StateId
 from godwit.state.schema import StateSchema
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from godwit.state.chains import Chains, KeyGroupChain
     from godwit.state.entries import StateRows
+    from godwit.state.evolution import StateDescription, WrittenState
 
 __all__ = ["read_state"]
 
@@ -117,7 +118,7 @@ def read_state(
         )
     described_as = found.states[which.state]
     entries = len(found.keys) + len(described_as.entries)
-    layouts = {s: _layout(log, chains, s, entries) for s in {chain.state for chain in held}}
+    layouts = _layouts(log, chains, {chain.state for chain in held}, entries)
     show = _Shown.of(described_as, next(iter(layouts.values())).schema, len(found.keys))
     live = _live_panes(log, chains.epoch, which, described_as, len(found.keys))
     shown = show.schema
@@ -140,47 +141,48 @@ def _chunks(held: list[KeyGroupChain]) -> int:
     return min(len(held), _CHUNKS)
 
 
-def _layout(log: CommitLog, chains: Chains, state: StateId, num_keys: int) -> EntryLayout:
-    """How to read a state without the flow: every column that it has had, as it was written.
+def _layouts(
+    log: CommitLog, chains: Chains, states: Iterable[StateId], num_keys: int
+) -> dict[StateId, EntryLayout]:
+    """How to read states without the flow: every column that any of them has had, as written.
 
     Columns that a flow version did not have, or that were let go since, are null there.
     """
-    written: dict[int, tuple[StateDescription, pa.Schema]] = {}
-    blocks = {segment.flow: segment.block for segment in chains.segments(state)}
-    blocks.update((snapshot.flow, snapshot.block) for snapshot in chains.snapshots(state))
-    for flow, block in blocks.items():
-        versions = log.versions_since(flow)
-        described_as = described(versions, chains.flow, state.operator, state.state, flow)
-        assert described_as is not None, "what has state is described in the version that wrote it"
-        written[flow] = described_as, read_batch(log.storage, block).schema
+    written: dict[StateId, dict[int, WrittenState]] = {}
+    schemas: list[tuple[int, WrittenState, pa.Schema]] = []
+    for state in sorted(states):
+        blocks = {segment.flow: segment.block for segment in chains.segments(state)}
+        blocks.update((snapshot.flow, snapshot.block) for snapshot in chains.snapshots(state))
+        written[state] = {}
+        for flow, block in blocks.items():
+            versions = log.versions_since(flow)
+            of = described(versions, chains.flow, state.operator, state.state, flow)
+            assert of is not None, "what has state is described in the version that wrote it"
+            written[state][flow] = of
+            schemas.append((flow, of, in_utc(read_batch(log.storage, block)).schema))
     keys: pa.Schema = pa.schema([])
     fields: dict[str, pa.Field] = {}
-    for flow in sorted(written, reverse=True):
-        described_as, found = written[flow]
+    for _, of, found in sorted(schemas, key=lambda found: -found[0]):
         split = 1 + num_keys
         keys = pa.schema(list(found)[1:split])
-        for field in list(found)[split : split + len(described_as.columns)]:
-            if field.name in _live(described_as):
+        for field in list(found)[split : split + len(of.description.columns)]:
+            if field.name in of.live:
                 fields.setdefault(field.name, field)
     schema = StateSchema(keys, pa.schema(fields.values()))
-    return EntryLayout(
-        name=str(state),
-        schema=schema,
-        former={
-            flow: Former(
-                columns=described_as.columns,
-                upgrade=ColumnsByName(schema=schema.values, live=_live(described_as)),
-            )
-            for flow, (described_as, _) in written.items()
-        },
-    )
-
-
-def _live(description: StateDescription) -> frozenset[str]:
-    """Names of the columns whose results were not let go."""
-    if description.codec != "arrow" or description.type is None:
-        return frozenset(name for name, _ in description.columns)
-    return frozenset(name for result in description.type.values() for name in result["state"])
+    return {
+        state: EntryLayout(
+            name=str(state),
+            schema=schema,
+            former={
+                flow: Former(
+                    columns=of.description.columns,
+                    upgrade=ColumnsByName(schema=schema.values, live=of.live),
+                )
+                for flow, of in of_state.items()
+            },
+        )
+        for state, of_state in written.items()
+    }
 
 
 def _live_panes(

@@ -1,9 +1,12 @@
 """The layout of segments and snapshots: the one place that knows where in a batch what is.
 
 A batch of entries has the hash of each key, the key columns, the state columns, and, only where
-some entry says that its key is gone, a column that says which.  Columns are told by position, so
-that a user's column may have any name; names and types must be those of the flow version that the
-batch was written under, and what is read is brought to today's columns.
+some entry says that its key is gone, a column that says which.  Where the state columns begin is
+told by position, so that a user's column may have any name; names and types must be those of the
+flow version that the batch was written under.
+
+Invariant: what is read has today's columns, each found by its name (`aligned`).  Instants are
+written in UTC, and read in whichever time zone the program shows them.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.model.errors import CheckpointMismatchError, GodwitError
-from godwit.state.evolution import Columns, columns_of
+from godwit.state.evolution import Columns, columns_of, type_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -32,6 +35,8 @@ __all__ = [
     "Former",
     "StateRows",
     "WaitingLayout",
+    "aligned",
+    "in_utc",
     "is_entries_of",
     "pack_entries",
     "ranges",
@@ -82,11 +87,11 @@ class Former:
     columns
         As they were written.
     upgrade
-        Brings them to today's; ``None`` if they are the same.
+        Gives today's columns, in any order; ``None`` if the same ones were written.
     """
 
     columns: Columns
-    upgrade: StateUpgrade | None
+    upgrade: StateUpgrade | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +138,14 @@ class EntryLayout:
         length = (batch.num_rows if end is None else end) - first
         if (first, length) != (0, batch.num_rows):
             columns = [column.slice(first, length) for column in columns]
-        values = _batch(columns[split:last], batch.schema.names[split:last])
-        if former is None or former.upgrade is None:
-            values = _batch(columns[split:last], self.schema.values)
-        else:
+        values = pa.RecordBatch.from_arrays(columns[split:last], batch.schema.names[split:last])
+        if former is not None and former.upgrade is not None:
             values = self._upgraded(values, former.upgrade, columns)
+        keys = pa.RecordBatch.from_arrays(columns[1:split], self.schema.keys.names)
         return StateRows(
             hashes=columns[0].to_numpy(),
-            keys=_batch(columns[1:split], self.schema.keys),
-            values=values,
+            keys=aligned(keys, self.schema.keys, self.name),
+            values=aligned(values, self.schema.values, self.name),
             removed=columns[last].to_numpy(zero_copy_only=False) if len(columns) > last else None,
         )
 
@@ -199,14 +203,14 @@ class WaitingLayout:
         found = columns_of(batch.schema)
         if found != expected:
             raise _mismatch(f"Rows that wait for {self.operator!r} have", found, flow, expected)
-        if former is None or former.upgrade is None:
-            return _batch(batch.columns, self.schema)
-        return former.upgrade(batch)
+        if former is not None and former.upgrade is not None:
+            batch = former.upgrade(batch)
+        return aligned(batch, self.schema, self.operator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsByName:
-    """A `StateUpgrade` that finds columns by name, with nulls for those that are not there.
+    """A `StateUpgrade` that finds columns by name, and makes those that are not there.
 
     Attributes
     ----------
@@ -214,21 +218,93 @@ class ColumnsByName:
         Columns of today.
     live
         Names of the written columns that count; ``None`` for all.
+    values
+        Brings the values of the written columns forward first; ``None``: they stay as they are.
+    new
+        Makes so many rows of today's columns, of which those that are missing are taken; ``None``:
+        they are null.
     """
 
     schema: pa.Schema
     live: frozenset[str] | None = None
+    values: StateUpgrade | None = None
+    new: Callable[[int], pa.RecordBatch] | None = None
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
         """Give as many rows, in the same order."""
+        if self.values is not None:
+            values = self.values(values)
         names = values.schema.names
+        found = {n for n in names if self.live is None or n in self.live}.intersection(
+            self.schema.names
+        )
+        made: pa.RecordBatch | None = None
+        if self.new is not None and len(found) < len(self.schema):
+            made = self.new(values.num_rows)
         columns = [
-            values.column(names.index(field.name))
-            if field.name in names and (self.live is None or field.name in self.live)
+            _as_type(values.column(names.index(field.name)), field.type)
+            if field.name in found
             else pa.nulls(values.num_rows, field.type)
-            for field in self.schema
+            if made is None
+            else made.column(at)
+            for at, field in enumerate(self.schema)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+    """Give the columns of a schema, each found by its name.
+
+    Parameters
+    ----------
+    batch
+        Has them all, in any order, and instants in any time zone.
+    schema
+        The columns.
+    name
+        Whose they are, for messages.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If one is missing, or of another type.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    found = batch.schema.names
+    try:
+        columns = [_as_type(batch.column(found.index(field.name)), field.type) for field in schema]
+    except (ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise CheckpointMismatchError(
+            f"What is stored of {name!r} has the columns {_listed(columns_of(batch.schema))}, and "
+            f"should have {_listed(columns_of(schema))}.",
+            remedy="Start the program that wrote the checkpoint, and report this.",
+        ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give a batch with all instants in UTC, as they are stored; copies nothing."""
+    types = [_utc(field.type) for field in batch.schema]
+    if types == batch.schema.types:
+        return batch
+    columns = [_as_type(*of) for of in zip(batch.columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _utc(dtype: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(dtype) and dtype.tz is not None:
+        return pa.timestamp(dtype.unit, tz="UTC")
+    return dtype
+
+
+def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Show instants in another time zone; refuses any other difference."""
+    if column.type == dtype:
+        return column
+    if type_text(column.type) != type_text(dtype):
+        raise ValueError(f"{column.type} is not {dtype}")
+    return column.cast(dtype)
 
 
 def is_entries_of(found: Columns, expected: Columns) -> bool:
@@ -240,8 +316,9 @@ def is_entries_of(found: Columns, expected: Columns) -> bool:
 
 def pack_entries(rows: StateRows) -> pa.RecordBatch:
     """Make a batch of entries, as a segment or snapshot holds it."""
-    arrays = [pa.array(rows.hashes), *rows.keys.columns, *rows.values.columns]
-    names = [_HASH, *rows.keys.schema.names, *rows.values.schema.names]
+    keys, values = in_utc(rows.keys), in_utc(rows.values)
+    arrays = [pa.array(rows.hashes), *keys.columns, *values.columns]
+    names = [_HASH, *keys.schema.names, *values.schema.names]
     if rows.removed is not None:
         arrays.append(pa.array(rows.removed))
         names.append(_REMOVED)
@@ -254,12 +331,6 @@ def ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
     for key_group, end in zip(segment.key_groups, segment.row_ends, strict=True):
         yield key_group, start, end
         start = end
-
-
-def _batch(columns: list[pa.Array], schema: pa.Schema | list[str]) -> pa.RecordBatch:
-    if isinstance(schema, list):
-        return pa.RecordBatch.from_arrays(columns, names=schema)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _mismatch(what: str, found: Columns, flow: int, expected: Columns) -> CheckpointMismatchError:

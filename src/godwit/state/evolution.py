@@ -8,12 +8,15 @@ A `FlowVersion` describes every operator's states and every sink's rows.  Versio
 So bytes are opened under the description of that version, their columns compared by name and type,
 and then brought to today's by a `StateUpgrade`.
 
-Invariant: a part of the state that some version did not have is gone, even if a later version has
-one of the same name again (`described`).
+Invariants: a part of the state that some version did not have is gone, even if a later version has
+one of the same name again (`described`); and no description depends on the session's time zone,
+since instants are instants (`type_text`).
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -23,16 +26,21 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+_ZONE = re.compile(r"(timestamp\[\w+), tz=[^\]]*\]")
+
 __all__ = [
     "Columns",
     "FlowVersion",
     "OperatorVersion",
     "StateDescription",
     "StateUpgrade",
+    "WrittenState",
     "columns_of",
     "described",
     "differences",
     "plain",
+    "type_text",
+    "without_zones",
 ]
 
 Columns: TypeAlias = tuple[tuple[str, str], ...]
@@ -57,6 +65,9 @@ class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
         Columns that tell the entries of one key apart; none where a key has one.
     windows
         Windows of event time that the entries are panes of, as plain values.
+    means
+        What else the meaning of entries depends on, by name, as plain values: the column of the
+        event time, the side of a join that a column is of, the clock of timers.
     """
 
     columns: Columns
@@ -64,6 +75,35 @@ class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
     type: Any = None
     entries: Columns = ()
     windows: Any = None
+    means: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read earlier forms: types with a time zone, and meanings among the windows."""
+        replaced: dict[str, Any] = {
+            "columns": without_zones(self.columns),
+            "entries": without_zones(self.entries),
+        }
+        if self.codec == "arrow":
+            replaced["type"] = without_zones(self.type)
+        if isinstance(self.windows, list) and not self.means:
+            replaced["windows"], replaced["means"] = _parted(self.windows)
+        for name, value in replaced.items():
+            if value != getattr(self, name):
+                msgspec.structs.force_setattr(self, name, value)
+
+
+def _parted(windows: list[Any]) -> tuple[list[Any] | None, dict[str, Any]]:
+    """Part windows from what else earlier versions noted among them."""
+    panes = [w for w in windows if not isinstance(w, dict) or {"length_us", "gap_us"} & w.keys()]
+    means = {name: value for w in windows if w not in panes for name, value in w.items()}
+    if panes:
+        means.setdefault("output", "append")
+    if "clock" in means:
+        means["clock of timers"] = means.pop("clock")
+    if "sides" in means:
+        left, right = means.pop("sides")
+        means["origins"] = {"left": {"sources": left}, "right": {"sources": right}}
+    return panes or None, means
 
 
 class StateUpgrade(Protocol):
@@ -102,6 +142,11 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     formerly: str = ""
     named: bool = True
     part_of: str = ""
+
+    def __post_init__(self) -> None:
+        """Read types with a time zone, of earlier versions."""
+        for name in ("keys", "waiting"):
+            msgspec.structs.force_setattr(self, name, without_zones(getattr(self, name)))
 
 
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,9 +199,25 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
         return None if operator in self.renamed or operator in self.dropped else operator
 
 
+def type_text(dtype: pa.DataType) -> str:
+    """Describe a type; in which zone instants are shown is no part of it."""
+    return _ZONE.sub(r"\1, tz=UTC]", str(dtype))
+
+
 def columns_of(schema: Iterable[pa.Field]) -> Columns:
     """Describe columns."""
-    return tuple((field.name, str(field.type)) for field in schema)
+    return tuple((field.name, type_text(field.type)) for field in schema)
+
+
+def without_zones(value: Any) -> Any:
+    """Give plain values with every type of instants in UTC."""
+    if isinstance(value, str):
+        return _ZONE.sub(r"\1, tz=UTC]", value)
+    if isinstance(value, dict):
+        return {name: without_zones(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(without_zones, value))
+    return value
 
 
 def plain(value: Any) -> Any:
@@ -164,9 +225,42 @@ def plain(value: Any) -> Any:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenState:
+    """What a state looked like under an earlier flow version, and what of it still counts.
+
+    Attributes
+    ----------
+    description
+        As written, but `type` holds only those results of an aggregating operator, and those
+        fields of records, that every later version has too.
+    live
+        Names of the state columns that every later version has too: others were let go.
+    gone
+        Name of a record → its fields that were written, and that some later version did not have.
+    """
+
+    description: StateDescription
+    live: frozenset[str]
+    gone: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, description: StateDescription) -> WrittenState:
+        """Take all of a description to count still."""
+        return _narrowed(description, ())
+
+    def live_in(self, today: StateDescription) -> frozenset[str]:
+        """Names of the columns that today's program reads as what they were, if it has them."""
+        results = _results(self.description)
+        if results is None:
+            return self.live
+        kept = {k: v for k, v in results.items() if k in (_results(today) or {})}
+        return self.live & _columns_of_results(kept)
+
+
 def described(
     versions: Mapping[int, FlowVersion], latest: int, operator: str, state: str, flow: int
-) -> StateDescription | None:
+) -> WrittenState | None:
     """Find what an operator's state looked like under an earlier flow version.
 
     Parameters
@@ -182,18 +276,17 @@ def described(
 
     Returns
     -------
-    StateDescription or None
-        As written, but `type` holds only those results of an aggregating operator that every later
-        version has too: others were let go. ``None`` if the operator was not there.
+    WrittenState or None
+        ``None`` if the operator or the state was not there.
     """
-    line: list[StateDescription] = []
+    line: list[StateDescription | None] = []
     number, name = latest, operator
     while number >= flow:
         version = versions[number]
         found = version.operator(name)
-        if found is None or state not in found.states:
+        if found is None:
             return None
-        line.append(found.states[state])
+        line.append(found.states.get(state))
         if number == flow:
             break
         before = version.name_before(name)
@@ -202,12 +295,66 @@ def described(
         number, name = version.previous, before
     else:
         return None
-    written = line[-1]
-    if written.codec != "arrow" or not isinstance(written.type, dict):
-        return written
-    stayed = [later.type for later in line[:-1] if isinstance(later.type, dict)]
-    kept = {k: v for k, v in written.type.items() if all(k in later for later in stayed)}
-    return msgspec.structs.replace(written, type=kept)
+    *later, written = line
+    return None if written is None else _narrowed(written, later)
+
+
+def _narrowed(written: StateDescription, later: Iterable[StateDescription | None]) -> WrittenState:
+    """Leave out what any of the later descriptions does not have; ``None`` has nothing."""
+    live = {name for name, _ in written.columns}
+    results = _results(written)
+    records = _records(written)
+    gone: dict[str, set[str]] = {}
+    for description in later:
+        live &= {name for name, _ in description.columns} if description else set()
+        if results is not None:
+            types = (_results(description) if description else None) or {}
+            results = {k: v for k, v in results.items() if k in types}
+        for record, fields in _records(description).items():
+            lost = records.get(record, fields) - fields
+            gone.setdefault(record, set()).update(lost)
+    kept = written
+    if results is not None:
+        kept = msgspec.structs.replace(written, type=results)
+        live &= _columns_of_results(results)
+    gone = {record: fields for record, fields in gone.items() if fields}
+    if gone:
+        classes = {
+            name: {
+                **described_as,
+                "fields": {k: v for k, v in described_as["fields"].items() if k not in gone[name]},
+            }
+            if name in gone
+            else described_as
+            for name, described_as in written.type["classes"].items()
+        }
+        kept = msgspec.structs.replace(written, type={**written.type, "classes": classes})
+    return WrittenState(
+        description=kept,
+        live=frozenset(live),
+        gone={record: frozenset(fields) for record, fields in gone.items()},
+    )
+
+
+def _results(description: StateDescription) -> dict[str, Any] | None:
+    """Results of an operator that aggregates, whose columns are found by them."""
+    is_aggregate = description.codec == "arrow" and isinstance(description.type, dict)
+    return description.type if is_aggregate else None
+
+
+def _columns_of_results(results: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(column for result in results.values() for column in result["state"])
+
+
+def _records(description: StateDescription | None) -> dict[str, frozenset[str]]:
+    """Names of the fields of every record that a state of Python values may hold."""
+    if description is None or description.codec != "msgpack":
+        return {}
+    return {
+        name: frozenset(described_as["fields"])
+        for name, described_as in description.type["classes"].items()
+        if described_as["kind"] == "record"
+    }
 
 
 def differences(where: str, old: Any, new: Any) -> Iterator[str]:

@@ -204,7 +204,9 @@ def test_another_interval_means_another_state(
         flow.sink(f"out{number}", one.join(other, **told), FakeSink())
     first, *others = flow.compile(resolve).operators
     assert first.upgrade_from(first.describe_state()) is None
-    for changed, says in zip(others, ("latest_us", "how", "column price_paid"), strict=True):
+    for changed, says in zip(
+        others, ("latest_us", "how", "price_r is gone and price_paid is new"), strict=True
+    ):
         with pytest.raises(CheckpointMismatchError, match=says):
             changed.upgrade_from(first.describe_state())
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
+from tests.fuzz.variants import record_in
 from tests.oracles.one_process import Fed, OneProcess
 from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 
@@ -19,6 +20,7 @@ from godwit.epoch.event_time import EventTimes
 from godwit.epoch.takeover import take_up
 from godwit.lane.lane import lane_flow
 from godwit.state.blocks import decode_batch, read_block
+from godwit.state.framing import encode_record
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.stream import Stream
 
-__all__ = ["COLUMNS", "TIME", "Restarted", "Shift"]
+__all__ = ["COLUMNS", "TIME", "Restarted", "Shift", "changed"]
 
 TIME = pa.timestamp("us", tz="UTC")
 COLUMNS = pa.schema([("k", pa.string()), ("ts", TIME), ("v", pa.int64())])
@@ -137,3 +139,13 @@ class Restarted:
                 strict=True,
             )
         return sorted(found, key=repr)
+
+
+def changed(root: Path, directory: str, change: Callable[[Any], None]) -> None:
+    """Let the newest record of a kind say something else, with every checksum right."""
+    path = max((root / "checkpoint" / directory).iterdir())
+    record = record_in(path.read_bytes())
+    assert record is not None
+    blocks, said = record
+    change(said)
+    path.write_bytes(encode_record(said, blocks))

@@ -24,6 +24,7 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.state.commit_log import CommitLog
+from godwit.state.evolution import WrittenState
 from godwit.state.key_removal import remove_key
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def test_what_a_state_holds_is_brought_forward(
 ) -> None:
     old = operator_of(StatesRun(tmp_path / "old", states={"s": before}, function=obey))
     new = operator_of(StatesRun(tmp_path / "new", states={"s": after}, function=obey))
-    upgrade = new.upgrade_state_from("s", old.describe_states()["s"])
+    upgrade = new.upgrade_state_from("s", WrittenState.of(old.describe_states()["s"]))
     assert upgrade is not None
     schema = old.schema_of("s").values
     blobs = [old.stored["s"].codec.encode([held])[0], b""]  # what has no value stays so
@@ -303,7 +304,7 @@ def test_a_state_of_another_kind_is_refused(
     old = operator_of(StatesRun(tmp_path / "old", states={"s": before}, function=obey))
     new = operator_of(StatesRun(tmp_path / "new", states={"s": after}, function=obey))
     with pytest.raises(CheckpointMismatchError, match=said):
-        new.upgrade_state_from("s", old.describe_states()["s"])
+        new.upgrade_state_from("s", WrittenState.of(old.describe_states()["s"]))
 
 
 def test_keys_are_looked_up_ahead_as_long_as_they_are_wanted() -> None:

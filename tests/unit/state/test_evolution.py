@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 from tests.unit.state.flow_versions import flow, operator, state
 
-from godwit.state.evolution import FlowVersion, StateDescription, described, plain
+from godwit.state.evolution import FlowVersion, WrittenState, described, plain
 
 
 def line(*versions: FlowVersion) -> dict[int, FlowVersion]:
@@ -13,15 +13,15 @@ def line(*versions: FlowVersion) -> dict[int, FlowVersion]:
     }
 
 
-def results(found: StateDescription | None) -> list[str]:
+def results(found: WrittenState | None) -> list[str]:
     assert found is not None
-    return list(found.type)
+    return list(found.description.type)
 
 
 def test_state_is_described_as_the_version_that_wrote_it_has_it() -> None:
     versions = line(flow(a=operator("t", "n")), flow(a=operator("n", "t", "x")))
-    assert described(versions, 1, "a", "state", 0) == state("t", "n")
-    assert described(versions, 1, "a", "state", 1) == state("n", "t", "x")
+    assert described(versions, 1, "a", "state", 0) == WrittenState.of(state("t", "n"))
+    assert described(versions, 1, "a", "state", 1) == WrittenState.of(state("n", "t", "x"))
 
 
 def test_a_result_that_some_version_did_not_have_is_gone_though_it_came_back() -> None:
@@ -29,7 +29,8 @@ def test_a_result_that_some_version_did_not_have_is_gone_though_it_came_back() -
     found = described(versions, 2, "a", "state", 0)
     assert results(found) == ["n"]
     assert found is not None
-    assert found.columns == state("t", "n").columns  # they are in the bytes all the same
+    assert found.live == {"n"}
+    assert found.description.columns == state("t", "n").columns  # they are in the bytes
 
 
 def test_state_is_found_through_renamings_and_while_an_operator_was_away() -> None:
@@ -39,7 +40,7 @@ def test_state_is_found_through_renamings_and_while_an_operator_was_away() -> No
         FlowVersion(kept={"b": operator("t")}),
         flow(b=operator("t")),
     )
-    assert described(versions, 3, "b", "state", 0) == state("t")
+    assert described(versions, 3, "b", "state", 0) == WrittenState.of(state("t"))
     assert described(versions, 3, "a", "state", 0) is None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import hashlib
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -10,14 +13,14 @@ from godwit.dataflow.joins.interval import IntervalJoin
 from godwit.dataflow.joins.newest import NewestJoin
 from godwit.dataflow.joins.sides import JoinOperator, JoinSide
 from godwit.dataflow.naming import check_column_names, listing
-from godwit.dataflow.nodes import sources_of
+from godwit.dataflow.nodes import branches_of, sources_of
 from godwit.dataflow.windows.binding import event_time_of, insist_on_kept
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.dataflow.nodes import JoinNode
+    from godwit.dataflow.nodes import JoinNode, StreamNode
 
 __all__ = ["join_operator"]
 
@@ -56,7 +59,7 @@ def join_operator(
             named=columns,
             time=event_time_of(stream, schema, origin, operator=node.name, does=does),
             inputs=frozenset(numbers),
-            sources=tuple(sorted(source.name for source in sources_of(stream))),
+            origin=_origin(stream),
         )
         for names, fields, columns, stream, (schema, origin), numbers in (
             (node.keys, of_left, pa.schema(of_left), node.upstream, left, range(inputs[0])),
@@ -141,3 +144,45 @@ def _named(
     return pa.schema(
         [f.with_name(f"{f.name}{node.suffix}") if f.name in both else f for f in columns]
     )
+
+
+def _origin(stream: StreamNode) -> dict[str, Any]:
+    """Say where the rows of a stream come from; see `JoinSide.origin`."""
+    way = [
+        (branch.feed.name, [_text_of(step.function) for step in branch.maps])
+        for branch in branches_of(stream)
+    ]
+    return {
+        "sources": sorted(source.name for source in sources_of(stream)),
+        "way": hashlib.blake2b(repr(way).encode(), digest_size=8).hexdigest(),
+    }
+
+
+def _text_of(function: Any) -> str:
+    """Say what a function does, as far as its code shows it: the same for the same code."""
+    if isinstance(function, functools.partial):
+        given = (function.args, sorted(function.keywords.items()))
+        return f"{_text_of(function.func)}{_plain_text(given)}"
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return str(getattr(function, "__qualname__", type(function).__qualname__))
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append(_plain_text(cell.cell_contents))
+        except ValueError:  # not yet assigned
+            cells.append("")
+    return f"{_plain_text(code)}{cells}{_plain_text(function.__defaults__)}"
+
+
+def _plain_text(value: Any) -> str:
+    """Write plain values and code so that one text is always of the same ones."""
+    if isinstance(value, CodeType):
+        return repr([value.co_code, value.co_names, *map(_plain_text, value.co_consts)])
+    if isinstance(value, (tuple, list)):
+        return repr(list(map(_plain_text, value)))
+    if isinstance(value, (set, frozenset)):
+        return repr(sorted(map(_plain_text, value)))
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)
+    return _text_of(value) if callable(value) else type(value).__qualname__

@@ -39,7 +39,6 @@ from godwit.dataflow.joins.sides import (
 )
 from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.settling import Settled
-from godwit.dataflow.windows.description import windows_of
 from godwit.dataflow.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.dataflow.windows.operator import Entries
 from godwit.state.changes import EntryRange
@@ -99,10 +98,10 @@ class IntervalJoin(JoinOperator):
         return "join"
 
     @property
-    def means(self) -> list[dict[str, Any]]:
-        """The interval, and whether it is noted which rows have met others."""
+    def means(self) -> dict[str, Any]:
+        """The sides, the interval, and whether it is noted which rows have met others."""
         told = {"earliest_us": self.earliest_us, "latest_us": self.latest_us, "how": self.how}
-        return [*windows_of(self.grid), told]
+        return {**super().means, **told}
 
     @property
     def output_delay_us(self) -> int:

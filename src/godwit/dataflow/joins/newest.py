@@ -35,7 +35,6 @@ from godwit.dataflow.joins.sides import (
     without_null,
 )
 from godwit.dataflow.settling import Settled
-from godwit.dataflow.windows.description import windows_of
 from godwit.dataflow.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.dataflow.windows.operator import Entries
 from godwit.state.changes import EntryRange
@@ -92,9 +91,9 @@ class NewestJoin(JoinOperator):
         return "join newest"
 
     @property
-    def means(self) -> list[dict[str, Any]]:
-        """How old a row may be; whose rows come out needs no state."""
-        return [*windows_of(self.grid), {"within_us": self.within_us}]
+    def means(self) -> dict[str, Any]:
+        """The sides, and how old a row may be; whose rows come out needs no state."""
+        return {**super().means, "within_us": self.within_us}
 
     def numbered(self, rows: pa.RecordBatch, epoch: int) -> pa.RecordBatch:
         """Give rows numbers that grow in order of arrival, over all epochs."""

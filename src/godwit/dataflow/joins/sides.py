@@ -10,30 +10,28 @@ Null keys are values to an operator, but to a join they equal nothing, as in SQL
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.dataflow.arrays import column_of, mask_of, values_of
-from godwit.dataflow.naming import RESERVED_PREFIX, listing
+from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.settling import SettlingOperator
 from godwit.dataflow.windows.moments import RowTime
 from godwit.dataflow.windows.operator import PANE
-from godwit.model.errors import CheckpointMismatchError
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from godwit.dataflow.nodes import How
     from godwit.dataflow.settling import HeldEntries
     from godwit.dataflow.windows.grid import PaneGrid
-    from godwit.state.evolution import StateDescription, StateUpgrade
 
 __all__ = ["LEFT", "MOMENT", "NUMBER", "RIGHT", "SIDE", "JoinOperator", "JoinSide"]
 
-_SIDES: Final = "sides"
 LEFT: Final = 0
 RIGHT: Final = 1
 SIDE: Final = f"{RESERVED_PREFIX}_side"
@@ -62,8 +60,9 @@ class JoinSide:
         Where its event time is.
     inputs
         Numbers of the operator's inputs that its rows come by.
-    sources
-        Names of the sources that its rows descend from.
+    origin
+        Where its rows come from, as plain values: their sources, and a digest of the way from
+        there, which is another one for another way.
     """
 
     keys: tuple[str, ...]
@@ -71,7 +70,7 @@ class JoinSide:
     named: pa.Schema
     time: RowTime
     inputs: frozenset[int]
-    sources: tuple[str, ...]
+    origin: Mapping[str, Any]
 
 
 class JoinOperator(SettlingOperator):
@@ -122,34 +121,21 @@ class JoinOperator(SettlingOperator):
             [field.with_name(names.get(field.name, field.name)) for field in super().left_out]
         )
 
-    def describe_state(self) -> StateDescription:
-        """Say what the entries are, what they mean, and what the sides are made of."""
-        described = super().describe_state()
-        sides = {_SIDES: [list(side.sources) for side in self.sides]}
-        return msgspec.structs.replace(described, windows=[*self.means, sides])
-
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """As for any state; rows that were of one side must not be of the other now.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If the sides have changed places, or state does not fit.
-        """
-        was = [part[_SIDES] for part in stored.windows or () if _SIDES in part]
-        now = [list(side.sources) for side in self.sides]
-        if was and was[0] != now and was[0] == now[::-1]:
-            raise CheckpointMismatchError(
-                f"Operator {self.name!r} joins {listing(now[LEFT])} with {listing(now[RIGHT])}, "
-                "but its state in the checkpoint is of the one with the other: left and right have "
-                "changed places.",
-                remedy="Undo the change, or give the operator a name of its own, under which it "
-                "starts empty.",
-                operator=self.name,
-                differences=[f"sides: {was[0]} → {now}"],
-            )
-        meant = [part for part in stored.windows or () if _SIDES not in part]
-        return super().upgrade_from(msgspec.structs.replace(stored, windows=meant))
+    @property
+    def means(self) -> dict[str, Any]:
+        """What the sides are made of: rows that wait are of one of them."""
+        named = dict(zip(("left", "right"), self.sides, strict=True))
+        return {
+            "time": {
+                name: {"column": side.time.column, "is end": side.time.is_end}
+                for name, side in named.items()
+            },
+            "keys": {name: list(side.keys) for name, side in named.items()},
+            "side of column": {
+                column: name for name, side in named.items() for column in side.named.names
+            },
+            "origins": {name: side.origin for name, side in named.items()},
+        }
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
         """Give rows of one side the columns of both."""

@@ -29,6 +29,7 @@ from godwit.dataflow.emitted import Emitted
 from godwit.dataflow.firing import CalledKey, Calls
 from godwit.dataflow.key_rows import Columns, rows_as_tuples
 from godwit.dataflow.process import Meter, check_arguments, uncollected
+from godwit.dataflow.state_upgrade import nothing_beside
 from godwit.dataflow.states.cells import Expired, LaneKeys
 from godwit.dataflow.states.declared import (
     TIMERS,
@@ -45,7 +46,6 @@ from godwit.dataflow.states.values import StoredValue
 from godwit.dataflow.timers import moments_of, packed
 from godwit.dataflow.windows.moments import Due
 from godwit.dataflow.zones import UTC
-from godwit.model.errors import CheckpointMismatchError
 from godwit.state.entries import StateRows
 from godwit.state.evolution import StateDescription, columns_of
 from godwit.state.records import StateId
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.states.declared import Declared
     from godwit.dataflow.states.stored import StoredState
     from godwit.dataflow.windows.moments import OperatorTime
-    from godwit.state.evolution import StateUpgrade
+    from godwit.state.evolution import StateUpgrade, WrittenState
 
 __all__ = ["DueColumn", "ProcessOfStates", "Ran"]
 
@@ -188,36 +188,41 @@ class ProcessOfStates(DueOperator):
             found[TIMERS] = StateDescription(
                 columns=columns_of(self._timers.values),
                 codec="arrow",
-                windows=[{"clock": self.clock}],
+                means={"clock of timers": self.clock},
             )
         return found
 
-    def upgrade_state_from(self, state: str, stored: StateDescription) -> StateUpgrade | None:
-        """Say how one of them becomes today's.
+    def insist_on_state(
+        self, state: str, stored: StateDescription, today: StateDescription
+    ) -> None:
+        """Refuse a state of another kind, or timers of another clock.
 
         Raises
         ------
         CheckpointMismatchError
-            If it does not fit.
+            Says every difference.
         """
-        if state != TIMERS:
-            return self.stored[state].upgrade_from(stored)
-        if stored.windows != [{"clock": self.clock}]:
-            raise CheckpointMismatchError(
-                f"The timers of operator {self.name!r} in the checkpoint do not go by the clock "
-                f"{self.clock!r}.",
-                remedy="Leave the clock as it was, or give the operator a name of its own, under "
-                "which it starts empty.",
-                operator=self.name,
-            )
-        return None
+        if state == TIMERS:
+            super().insist_on_state(state, stored, today)
+        else:
+            self.stored[state].insist_on(stored)
+
+    def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
+        """Say how values of one of them become today's.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If they cannot.
+        """
+        return None if state == TIMERS else self.stored[state].values_from(written)
+
+    def new_columns(self, state: str, count: int) -> pa.RecordBatch:
+        """Give what lies beside the values of one of them, where nothing did."""
+        return nothing_beside(self.schema_of(state).values, count)
 
     def describe_state(self) -> StateDescription:
         """Its states are described one by one."""
-        raise NotImplementedError
-
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Its states are brought forward one by one."""
         raise NotImplementedError
 
     def advance(self, step: Step) -> Advance:

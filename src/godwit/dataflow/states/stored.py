@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from godwit.dataflow.codec import UnencodableError
+from godwit.dataflow.compatibility import insist_on_compatible
 from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.state_failures import unreadable_remedy
-from godwit.dataflow.state_upgrade import BesideState, upgrade_between
+from godwit.dataflow.state_upgrade import upgrade_between
 from godwit.dataflow.windows.grid import END
-from godwit.model.errors import CheckpointMismatchError, StateEncodingError
-from godwit.state.evolution import StateDescription, columns_of, differences
+from godwit.model.errors import StateEncodingError
+from godwit.state.evolution import StateDescription, columns_of
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.codec import StateCodec
     from godwit.dataflow.settling import HeldEntries
     from godwit.dataflow.states.cells import Cells, Expired, LaneKeys
-    from godwit.state.evolution import StateUpgrade
+    from godwit.state.evolution import StateUpgrade, WrittenState
 
 __all__ = ["EXPIRES", "PAGE", "StoredState"]
 
@@ -107,39 +108,35 @@ class StoredState(ABC):
             entries=self._entries,
         )
 
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Say how state of an earlier program becomes today's; see `KeyedOperator.upgrade_from`.
+    def insist_on(self, stored: StateDescription) -> None:
+        """Refuse state that was of another kind.
 
         Raises
         ------
         CheckpointMismatchError
-            If it was of another kind, or its type does not fit and nothing makes it fit.
+            Says every difference.
         """
-        today = self.describe()
-        found = list(differences("entries", stored.entries, today.entries))
-        names = [name for name, _ in stored.columns]
-        found += [f"it was kept with {name}" for name in ("timers",) if name in names]
-        if found:
-            raise CheckpointMismatchError(
-                f"State {self.name!r} of operator {self.operator!r} in the checkpoint does not "
-                f"fit: {'; '.join(found)}.",
-                remedy="Give the state a name of its own, under which it starts empty, and leave "
-                "the other one declared as it was.",
-                operator=self.operator,
-                state=self.name,
-                differences=found,
-            )
-        upgrade = upgrade_between(
-            f"{self.operator}/{self.name}",
+        insist_on_compatible(
+            f"state {self.name!r} of operator {self.operator!r}",
             stored,
-            today,
+            self.describe(),
+            found=["it was kept with timers"] if "timers" in dict(stored.columns) else (),
+            remedy="Give the state a name of its own, under which it starts empty, and leave the "
+            "other one declared as it was.",
+            operator=self.operator,
+            state=self.name,
+        )
+
+    def values_from(self, written: WrittenState) -> StateUpgrade | None:
+        """Say how values become today's; see `KeyedOperator.values_from`."""
+        return upgrade_between(
+            f"{self.operator}/{self.name}",
+            written,
+            self.describe(),
             self.codec,
             self._upgrade,
             option="the state's declaration, as upgrade=,",
         )
-        if stored.columns == today.columns:
-            return upgrade
-        return BesideState(upgrade=upgrade, schema=self.schema.values)
 
     @property
     def _entries(self) -> tuple[tuple[str, str], ...]:

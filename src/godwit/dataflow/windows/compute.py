@@ -29,7 +29,6 @@ from godwit.dataflow.operator import Advance
 from godwit.dataflow.windows.closing import closed_windows
 from godwit.dataflow.windows.description import (
     describe_windows,
-    insist_on_windows,
     windows_of,
 )
 from godwit.dataflow.windows.grid import END
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.windows.grid import PaneGrid
     from godwit.dataflow.windows.moments import OperatorTime, RowTime
     from godwit.dataflow.windows.operator import Find
-    from godwit.state.evolution import StateDescription, StateUpgrade
+    from godwit.state.evolution import StateDescription
 
 __all__ = ["SPAN", "WINDOWED", "WindowedCompute"]
 
@@ -170,22 +169,12 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
 
     def describe_state(self) -> StateDescription:
         """Say what the partials are, and of what windows."""
-        return describe_windows(super().describe_state(), self, self._described())
+        return describe_windows(super().describe_state(), self, windows_of(self.grid))
 
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """As for any aggregates; the windows must be the same.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If they are not, or an aggregate of the same name was another one.
-        """
-        insist_on_windows(self, stored, self._described())
-        return super().upgrade_from(stored)
-
-    def _described(self) -> list[dict[str, Any]]:
-        """Windows that have grown and did not come out would not, if they only came out growing."""
-        return [*windows_of(self.grid), *([{"output": "update"}] if self.update else [])]
+    @property
+    def means(self) -> dict[str, Any]:
+        """Where the time is, and whether panes are needed as windows grow."""
+        return {**super().means, "output": "update" if self.update else "append"}
 
     def window_rows(
         self, keys: pa.RecordBatch, starts: IntArray, ends: IntArray, state: pa.RecordBatch

@@ -19,7 +19,7 @@ Source: compute and consolidate, Madsen et al. (Enorm) §4.2, Figure 5; split an
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,6 @@ from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.settling import Settled, SettlingOperator
 from godwit.dataflow.windows.closing import of_closing_windows
 from godwit.dataflow.windows.compute import WindowedCompute
-from godwit.dataflow.windows.description import windows_of
 from godwit.dataflow.windows.grid import BEGINNING
 from godwit.dataflow.windows.moments import Arrivals, RowTime
 from godwit.dataflow.windows.operator import PANE, Arranged, Closed, Entries
@@ -130,11 +129,6 @@ class ConsolidatePart(SettlingOperator):
     def kind(self) -> str:
         """What makes one."""
         return "windowed consolidate"
-
-    @property
-    def means(self) -> list[dict[str, Any]]:
-        """Nothing is kept, so nothing has to mean the same."""
-        return windows_of(self.grid)
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
         """Say which slot partials come from: that is the number of the input."""

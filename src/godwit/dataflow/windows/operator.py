@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -162,6 +162,11 @@ class WindowedOperator(KeyedOperator):
         own = tuple(self.keys.names)
         both = (*own, WINDOW_START, WINDOW_END)
         return (both, (*own, WINDOW_START), (*own, WINDOW_END)) if lengths == 1 else (both,)
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """What the meaning of entries depends on besides their windows, as plain values."""
+        return {"time": {"column": self.time.column, "is end": self.time.is_end}}
 
     @property
     def left_out(self) -> pa.Schema:

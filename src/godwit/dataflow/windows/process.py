@@ -18,13 +18,11 @@ from godwit.dataflow.operator import Advance
 from godwit.dataflow.windows.calls import WindowFunction
 from godwit.dataflow.windows.description import (
     describe_windows,
-    insist_on_windows,
     windows_of,
 )
 from godwit.dataflow.windows.operator import PANE, Closed, Entries, WindowedOperator
 from godwit.dataflow.zones import UTC
-from godwit.model.errors import CheckpointMismatchError
-from godwit.state.evolution import StateDescription, columns_of, differences
+from godwit.state.evolution import StateDescription, columns_of
 from godwit.state.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from godwit.dataflow.operator import Step
     from godwit.dataflow.windows.grid import PaneGrid
     from godwit.dataflow.windows.moments import OperatorTime, RowTime
-    from godwit.state.evolution import StateUpgrade
 
 __all__ = ["WindowedProcess"]
 
@@ -128,26 +125,3 @@ class WindowedProcess(WindowedOperator):
         """Say what columns the rows have, and of what windows they are."""
         described = StateDescription(columns=columns_of(self.schema.values), codec="arrow")
         return describe_windows(described, self, windows_of(self.grid))
-
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Rows and windows must be the same.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If they are not.
-        """
-        insist_on_windows(self, stored, windows_of(self.grid))
-        found = list(
-            differences("column ", dict(stored.columns), dict(columns_of(self.schema.values)))
-        )
-        if found:
-            raise CheckpointMismatchError(
-                f"The rows that operator {self.name!r} keeps in the checkpoint do not fit: "
-                f"{'; '.join(found)}.",
-                remedy="Give the operator a name of its own, under which it starts empty, or undo "
-                "the change.",
-                operator=self.name,
-                differences=found,
-            )
-        return None

@@ -16,7 +16,7 @@ when a session ends is part of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from godwit.dataflow.groups import group_rows
 from godwit.dataflow.hashing import hash_keys
 from godwit.dataflow.naming import RESERVED_PREFIX
 from godwit.dataflow.operator import Advance
-from godwit.dataflow.windows.description import describe_windows, insist_on_windows
+from godwit.dataflow.windows.description import describe_windows
 from godwit.dataflow.windows.grid import BEGINNING
 from godwit.dataflow.windows.operator import (
     PANE,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.operator import Step
     from godwit.dataflow.windows.moments import OperatorTime, RowTime
-    from godwit.state.evolution import StateDescription, StateUpgrade
+    from godwit.state.evolution import StateDescription
 
 __all__ = ["SessionCompute", "Settled"]
 
@@ -243,21 +243,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
 
     def describe_state(self) -> StateDescription:
         """Say what the partials are, and of what sessions."""
-        return describe_windows(super().describe_state(), self, self._described())
-
-    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """As for any aggregates; the gap must be the same.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If it is not, or an aggregate of the same name was another one.
-        """
-        insist_on_windows(self, stored, self._described())
-        return super().upgrade_from(stored)
-
-    def _described(self) -> list[dict[str, Any]]:
-        return [{"gap_us": self.gap_us}]
+        return describe_windows(super().describe_state(), self, [{"gap_us": self.gap_us}])
 
     def _begins(self, key: IntArray, first: IntArray, last: IntArray) -> npt.NDArray[np.bool_]:
         """Whether a session begins, where sessions are ordered by key and beginning."""
