@@ -51,7 +51,8 @@ class Shift:
 
 
 def _retimed(_source: str, maps: tuple[Any, ...], _column: str) -> int:
-    return max((number for number, m in enumerate(maps, 1) if m.by), default=0)
+    shifts = (number for number, m in enumerate(maps, 1) if isinstance(m, Shift) and m.by)
+    return max(shifts, default=0)
 
 
 class Restarted:
@@ -66,7 +67,7 @@ class Restarted:
     sources
         Name → options and, under ``"columns"``, its columns.
 
-    Maps may be `Shift`, which moves event times.
+    Maps that are a `Shift` move event times; others leave rows as they are.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Restarted:
             if not isinstance(given, SourceInput) or not rows.get(given.source):
                 continue
             source = given.source
-            maps: Any = given.maps
+            maps: Any = [m for m in given.maps if isinstance(m, Shift)]
             mapped = [reduce(lambda r, m: m.of_row(r), maps, row) for row in rows[source]]
             columns = list(zip(*mapped, strict=True))
             schema = self._columns[source]
