@@ -26,12 +26,8 @@ _EVENTS = 8
 _EXECUTORS = 64
 _STYLES = {"running": "green", "stopped": "yellow"}
 _ALARMING = (
-    "ExecutorLost",
-    "KeyGroupsSuspended",
-    "QueryFailed",
-    "EpochsHeld",
-    "ListenerFailed",
-    "RowsLeftOut",
+    *("ExecutorLost", "KeyGroupsSuspended", "QueryFailed", "EpochsHeld"),
+    *("ListenerFailed", "BackgroundFailed", "RowsLeftOut"),
 )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "ClusterError",
     "ConcurrentRunError",
     "CorruptCheckpointError",
+    "EndingError",
     "EpochFailedError",
     "ExecutorEnvironmentError",
     "GodwitError",
@@ -134,6 +135,10 @@ class ClusterError(GodwitError):
 
 class StopTimeoutError(GodwitError):
     """A query was told to stop and has not stopped yet; it does once its epoch is over."""
+
+
+class EndingError(GodwitError):
+    """A query has ended, and a part of it could not be stopped or closed."""
 
 
 class SinkError(GodwitError):

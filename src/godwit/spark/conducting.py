@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
+from godwit.model.events import BackgroundFailed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -80,6 +82,11 @@ class Conducting:
     def view(self) -> ProtocolView:
         """Where the protocol stands, as a value that does not change any more."""
         return self._conductor.view
+
+    def background_failed(self, what: str, error: str) -> None:
+        """Announce that something beside the epochs has failed (see `godwit.spark.threads`)."""
+        with self.turn() as conductor:
+            conductor.announce(BackgroundFailed, what=what, error=error)
 
     @property
     def closed(self) -> bool:

@@ -14,6 +14,7 @@ from godwit.epoch.outcomes import state_bytes
 from godwit.epoch.regrouping import RegroupingPlan, plan_regrouping
 from godwit.migration import Bounds, Regrouping
 from godwit.model.errors import GodwitError
+from godwit.spark.threads import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -79,6 +80,7 @@ class Deciding:
         self._deciders, self._conducting, self._log = deciders, conducting, log
         self._own = ""
         self._lock = threading.Lock()
+        self._guard = Guard("deciding on components", conducting.background_failed)
 
     @contextmanager
     def by_hand(self, operators: Iterable[str]) -> Iterator[None]:
@@ -96,7 +98,15 @@ class Deciding:
     def observe(
         self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
     ) -> None:
-        """Take a committed epoch, the flow and the plans that it ran under; ask for what is due."""
+        """Take a committed epoch, the flow and the plans that it ran under; ask for what is due.
+
+        What a decider raises is told: the epoch is committed, and still to be delivered.
+        """
+        self._guard(self._observe, outcome, flow, plans)
+
+    def _observe(
+        self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
+    ) -> None:
         with self._lock:
             with self._conducting.turn() as conductor:
                 speeds = [speed for speed in conductor.copies_bytes_per_s if speed]

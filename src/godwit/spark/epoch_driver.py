@@ -91,8 +91,13 @@ class EpochDriver:
         except BaseException as error:
             if isinstance(error, GateClosedError) or self._gate.interrupted or stopped():
                 self.cut_short = True
-            elif self.failure is None:
-                self.failure = error
-                # What comes after it may not be committed: only the last epoch is delivered again.
-                self._gate.close()
+            else:
+                self.fail(error)
             raise
+
+    def fail(self, error: BaseException) -> None:
+        """Let the query fail with an error, unless it has failed with another one before."""
+        if self.failure is None:
+            self.failure = error
+        # What comes after it may not be committed: only the last epoch is delivered again.
+        self._gate.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from pyspark import inheritable_thread_target
 from godwit.epoch.warming import warm_states
 from godwit.migration import DropCopies, PeerLinks, StartWarming
 from godwit.model.errors import MigrationError
+from godwit.spark.threads import DaemonPool, Guard
 from godwit.spark.warming import Errand, drop_copies, fetch_copies, warm_copies
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Errands:
         self._orders, self._conducting = orders, conducting
         self._instructor, self._watch, self._spark = instructor, watch, spark
         self._stopping = threading.Event()
-        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._pools: dict[str, DaemonPool] = {}
         self._links, self._link_is_free = PeerLinks(), threading.Condition()
         self._thread = threading.Thread(target=self._hand_out, name="godwit-errands", daemon=True)
         self._thread.start()
@@ -82,22 +82,25 @@ class Errands:
         self._orders.put(None)
         self._thread.join(timeout=5)
         for pool in self._pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.close()
 
     def _hand_out(self) -> None:
+        guard = Guard("handing out background copies", self._conducting.background_failed)
         while (order := self._orders.get()) is not None:
-            if isinstance(order, StartWarming) and order.peers:
-                component = self._conducting.view.components.get(order.component)
-                transfers = () if component is None else component.transfers  # regrouped since
-                with self._link_is_free:
-                    self._links.add(order, {t.key_group: t.state_bytes for t in transfers})
-            pool = self._pools.get(order.executor)
-            if pool is None:
-                pool = self._pools[order.executor] = ThreadPoolExecutor(
-                    1, thread_name_prefix=f"godwit-copies-{order.executor}"
-                )
-            work = self._warm if isinstance(order, StartWarming) else self._drop
-            pool.submit(inheritable_thread_target(self._spark)(work), order)
+            guard(self._hand, order)
+
+    def _hand(self, order: StartWarming | DropCopies) -> None:
+        if isinstance(order, StartWarming) and order.peers:
+            component = self._conducting.view.components.get(order.component)
+            transfers = () if component is None else component.transfers  # regrouped since
+            with self._link_is_free:
+                self._links.add(order, {t.key_group: t.state_bytes for t in transfers})
+        pool = self._pools.get(order.executor)
+        if pool is None:
+            pool = DaemonPool(1, f"godwit-copies-{order.executor}")
+            self._pools[order.executor] = pool
+        work = self._warm if isinstance(order, StartWarming) else self._drop
+        pool.submit(inheritable_thread_target(self._spark)(work), order)
 
     def _warm(self, order: StartWarming) -> None:
         started = time.perf_counter()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from godwit.control.ports import PoolView
@@ -21,6 +20,7 @@ from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
 from godwit.model.wording import counted
 from godwit.spark.gate import GateClosedError
+from godwit.spark.threads import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -224,9 +224,14 @@ class SparkExecutorPool:
     # -- on its own thread --------------------------------------------------------------------
 
     def _work(self) -> None:
-        with suppress(GateClosedError):
-            while self._goes_on():
+        guard = Guard("adding and giving back executors", self._conducting.background_failed)
+        while self._goes_on():
+            try:
                 self.look()
+            except GateClosedError:
+                return
+            except Exception as error:  # noqa: BLE001  told, and looked again
+                guard.tell(error)
 
     def _goes_on(self) -> bool:
         with self._changed:

@@ -10,6 +10,7 @@ from pyspark import inheritable_thread_target
 
 from godwit.spark.executors import live_executors
 from godwit.spark.rehearsal import rehearse
+from godwit.spark.threads import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,6 +72,7 @@ class ExecutorWatch:
         self._rehearsing: set[str] = set()
         self._rehearsed: set[str] = set()
         self._stopping = threading.Event()
+        self._guard = Guard("watching executors", conducting.background_failed)
         self._thread = threading.Thread(target=self._work, name="godwit-executors", daemon=True)
         self._thread.start()
 
@@ -82,6 +84,8 @@ class ExecutorWatch:
     def look(self) -> None:
         """Look now."""
         found = {e.name: e for e in live_executors(self._spark.sparkContext)}
+        self._rehearsed &= found.keys()  # those that are gone never come back by their names
+        self._rehearsing &= found.keys()
         for name in found.keys() - self.executors.keys() - self._rehearsing:
             self._rehearsing.add(name)
             threading.Thread(
@@ -118,6 +122,7 @@ class ExecutorWatch:
             try:
                 self.look()
                 self._lost.cancel()
-            except Exception:  # noqa: BLE001  the context may be stopping under us
-                if self._spark.sparkContext._jsc is None:  # noqa: SLF001
-                    return
+            except Exception as error:  # noqa: BLE001  told, and looked again
+                if self._stopping.is_set() or self._spark.sparkContext._jsc is None:  # noqa: SLF001
+                    return  # the context is stopping under us
+                self._guard.tell(error)

@@ -107,3 +107,8 @@ class EpochGate:
         """Wait for the epoch that is being carried out, if any; then it counts as broken off."""
         with self._changed:
             self._interrupted = not self._changed.wait_for(lambda: self._inside is None, patience_s)
+
+    def wait_until_idle(self, timeout_s: float | None = None) -> bool:
+        """Wait until no epoch is being carried out; says whether none is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._inside is None, timeout_s)

@@ -151,9 +151,7 @@ def open_run(
             patience_s=options.executors_timeout_s,
         )
         source = SourceRows()
-        watch = ExecutorWatch(
-            found, conducting=conducting, lost=lost, pool=pool, source=source, spark=spark
-        )
+        undo.callback(pool.close)
         instructor = Instructor(
             flow,
             log,
@@ -172,21 +170,27 @@ def open_run(
                 state_bytes=started.state_bytes,
                 past=past,
             )
-        undo.pop_all()  # from here on nothing can fail, and the run closes it all
-        return Run(
+            undo.callback(controlling.close)
+        watch = ExecutorWatch(
+            found, conducting=conducting, lost=lost, pool=pool, source=source, spark=spark
+        )
+        undo.callback(watch.close)
+        errands = Errands(
+            ports.errands,
+            conducting=conducting,
+            instructor=instructor,
+            watch=watch,
+            spark=spark,
+        )
+        undo.callback(errands.close)
+        made = Run(
             flow,
             log=log,
             lease=lease,
             sinks=sinks,
             conducting=conducting,
             instructor=instructor,
-            errands=Errands(
-                ports.errands,
-                conducting=conducting,
-                instructor=instructor,
-                watch=watch,
-                spark=spark,
-            ),
+            errands=errands,
             watch=watch,
             lost=lost,
             pool=pool,
@@ -206,6 +210,8 @@ def open_run(
             gate=gate,
             spark=spark,
         )
+        undo.pop_all()  # the run closes it all
+    return made
 
 
 def _taking(flow: CompiledFlow, operator: str) -> tuple[str, ...]:

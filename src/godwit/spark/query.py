@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from godwit.spark.plans import checked_bounds, checked_strategy, target_of
 from godwit.spark.progress_sources import rows_held_back, sources_of, with_sources
 from godwit.spark.quiet_epochs import QuietEpochs
 from godwit.spark.regrouping import Regroupable
+from godwit.spark.threads import close_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,15 +48,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Migration", "Query", "end_terminated"]
 
+_ENDING_S = 15.0
 _open: set[Query] = set()
 """Queries of this process that hold the lease on a checkpoint."""
 
 
 def end_terminated() -> None:
-    """Let go of what queries hold that have failed while nobody waited for them."""
+    """Wait for queries that are ending, perhaps because they have failed, to let go of all."""
     for query in list(_open):
-        if not query.isActive:
-            query._ending.finish()  # noqa: SLF001  of the class below
+        if query._driver.closed:  # noqa: SLF001  of the class below
+            query._ending.finish(_ENDING_S)  # noqa: SLF001
 
 
 _JOURNAL_S = 2.0
@@ -182,7 +185,7 @@ class Query(Regroupable):
             else:
                 done = self._spark_query.awaitTermination(timeout)
         except Exception as error:
-            if self._spark_query.isActive:
+            if self._spark_is_active:
                 raise  # Spark did not take the argument
             self._ending.finish()
             if self.exception() is None:
@@ -228,22 +231,33 @@ class Query(Regroupable):
 
         An epoch that goes on for more than some seconds is broken off: nothing of it was committed,
         and it is carried out again when the flow is started again. May be called from anywhere, and
-        more than once; called within an epoch it returns at once, and the query stops after it.
+        more than once; called within an epoch or by a listener it returns at once, and the query
+        stops after it.
 
         Raises
         ------
         StopTimeoutError
             If the query has not stopped after some seconds, since what it waits for neither ends
             nor can be interrupted.
+        EndingError
+            If it has stopped, and a part of it could not be stopped or closed, such as a sink.
         """
         self._ending.stop()
 
     def exception(self) -> GodwitError | None:
         """Return why the query failed; ``None`` if it did not."""
         failure = self._driver.failure
-        if failure is None and not self._spark_query.isActive and not self._driver.cut_short:
-            failure = self._spark_query.exception()
+        if failure is None and not self._driver.cut_short and not self._spark_is_active:
+            with suppress(Exception):  # a JVM that is gone says nothing any more
+                failure = self._spark_query.exception()
         return None if failure is None else self._explained(failure)
+
+    @property
+    def _spark_is_active(self) -> bool:
+        try:
+            return self._spark_query.isActive
+        except Exception:  # noqa: BLE001  whatever Py4J raises when its JVM is gone
+            return False
 
     def _explained(self, error: BaseException) -> GodwitError:
         cause = self._driver.failure or error
@@ -251,19 +265,31 @@ class Query(Regroupable):
             return cause
         return epoch_failed(self._flow_name, cause)
 
-    def _close_run(self) -> None:
+    def _close_run(self, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Close everything and tell the end; returns the problems, with those of closing."""
+        problems = [*problems, *self._run.close()]
+        metrics = [] if self._metrics is None else [("the port of metrics", self._metrics.close)]
+        late = close_all(
+            [
+                ("the story of the run", lambda: self._announce_end(problems)),
+                # While the checkpoint is still ours.
+                ("the journal", lambda: self._dispatcher.stop_recording(_JOURNAL_S)),
+                *metrics,
+                ("the claim on the checkpoint", self._run.release),
+            ]
+        )
+        _open.discard(self)
+        return problems + late
+
+    def _announce_end(self, problems: list[tuple[str, str]]) -> None:
         failure = self.exception()
         with self._run.conducting.turn() as conductor:
+            for what, error in problems:
+                conductor.announce(events.BackgroundFailed, what=what, error=error)
             if failure is None:
                 conductor.announce(events.QueryStopped, name=self._flow_name)
             else:
                 conductor.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
-        self._dispatcher.flush(_JOURNAL_S)  # while the checkpoint is still ours
-        try:
-            self._run.close()
-        finally:
-            if self._metrics is not None:
-                self._metrics.close()
 
     # -- the whereabouts of state -------------------------------------------------------------
 
@@ -299,9 +325,10 @@ class Query(Regroupable):
     def add_listener(self, listener: Callable[[Event], None]) -> None:
         """Call `listener` with every event from now on, in order.
 
-        Listeners share a thread of their own, so events arrive a little later than they happen. A
-        listener may do anything, `migrate` and `stop` included; if it raises, that is logged and
-        told by `ListenerFailed`, once for each kind of error, and disturbs nobody.
+        Every listener has a thread of its own, so events arrive a little later than they happen,
+        and one that waits holds up nobody else. A listener may do anything, `migrate` and `stop`
+        included; if it raises, that is logged and told by `ListenerFailed`, once for each kind of
+        error, and disturbs nobody. Of one that is 10,000 events behind, the oldest are dropped.
         """
         self._dispatcher.add_listener(listener)
 

@@ -7,12 +7,14 @@ The invariants: an epoch without input is carried out by a thread of ours, throu
 micro-batches, so never beside one; it is carried out only while Spark has nothing to offer, since
 the epoch of a micro-batch does the same work in passing; a query whose input has ended has not
 ended before nothing waits; and one that somebody has stopped has not come to the end of its input.
+Whatever is raised here, the query fails by it: else it would go on without the epochs that are due.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from godwit.spark.gate import GateClosedError
@@ -85,7 +87,14 @@ class QuietEpochs:
         return self._driver.failure is None and not self._driver.closed and self._thread.is_alive()
 
     def _work(self) -> None:
-        self._run.use_this_thread()
+        try:
+            self._run.use_this_thread()
+            self._watch()
+        except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
+            self._driver.fail(error)
+        self._ending.finish()
+
+    def _watch(self) -> None:
         quiet = 0
         while self._goes_on():
             due = self._run.due
@@ -99,8 +108,6 @@ class QuietEpochs:
             else:
                 self._tick()
                 self._driver.pause(_LOOK_S)
-        if self._driver.failure is not None or not self._driver.closed:
-            self._ending.finish()  # else whoever stops the query waits for the epoch that runs
 
     def _goes_on(self) -> bool:
         if self._driver.closed or self._driver.failure is not None:
@@ -108,6 +115,7 @@ class QuietEpochs:
         if time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
             return True
         self._looked_s = time.monotonic()
+        self._run.insist_on_lease()
         if self._spark_query.isActive:
             return True
         if self._spark_query.exception() is not None:
@@ -126,12 +134,8 @@ class QuietEpochs:
         return not (status["isTriggerActive"] and status["isDataAvailable"])
 
     def _carry_out(self) -> None:
-        try:
+        with suppress(GateClosedError):
             self._driver.without_input()
-        except GateClosedError:
-            return
-        except BaseException:  # noqa: BLE001  the driver remembers it, and the query says so
-            self._spark_query.stop()
 
     def _tick(self) -> None:
         """Let time pass for the protocol, so that what fell silent is tried again."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from godwit.control import EpochObserved
@@ -27,6 +26,7 @@ from godwit.epoch.outcomes import outcome_of, record_of, told_left_out
 from godwit.model import events
 from godwit.spark.progress import Stopwatch, progress_of
 from godwit.spark.stages import run_stages
+from godwit.spark.threads import DaemonPool, close_all
 from godwit.state.collection import collect
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Run:
         self._program, self._counting, self._gate = program, counting, gate
         self._source, self._few, self.deciding = source, few, deciding
         self._spark = spark
-        self._beside = ThreadPoolExecutor(2, thread_name_prefix="godwit-beside-epochs")
+        self._beside = DaemonPool(2, "godwit-beside-epochs")
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._noting = threading.Lock()
 
@@ -165,20 +165,41 @@ class Run:
         """Where the migration protocol stands, as a value that does not change any more."""
         return self.conducting.view
 
-    def close(self) -> None:
-        """Stop what goes on beside the epochs, and close the sinks."""
-        try:
-            if self.controlling is not None:
-                self.controlling.close()
-            self.pool.close()
-            self._watch.close()
-            self._errands.close()
-            self._beside.shutdown(wait=False, cancel_futures=True)
-            self.conducting.close()
-            self._sinks.close()
-            self._program.destroy()
-        finally:
-            self._lease.release()
+    def close(self) -> list[tuple[str, str]]:
+        """Stop what goes on beside the epochs, and close the sinks; the checkpoint stays claimed.
+
+        Returns
+        -------
+        list of tuple
+            What could not be closed, and why.
+        """
+        controller = [] if self.controlling is None else [("controller", self.controlling.close)]
+        return close_all(
+            [
+                *controller,
+                ("executor pool", self.pool.close),
+                ("executor watch", self._watch.close),
+                ("background copies", self._errands.close),
+                ("work beside the epochs", self._beside.close),
+                ("conductor", self.conducting.close),
+                ("sinks", self._sinks.close),
+                ("program of the executors", self._program.destroy),
+            ]
+        )
+
+    def release(self) -> None:
+        """Let the next query have the checkpoint."""
+        self._lease.release()
+
+    def insist_on_lease(self) -> None:
+        """Make sure that the checkpoint is still claimed by this run.
+
+        Raises
+        ------
+        CheckpointInUseError
+            If somebody has taken it.
+        """
+        self._lease.insist()
 
     def micro_batch(self, rows: DataFrame, number: int) -> None:
         """Carry out the epoch of a micro-batch (Spark offers it again after a crash)."""

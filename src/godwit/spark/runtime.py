@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["compile_flow", "start"]
 
 _ARROW_ROWS = "200000"
+_WITHDRAW_S = 10.0
 _QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
@@ -104,20 +105,35 @@ def start(flow: LogicalFlow, options: Options) -> Query:
             undo.callback(metrics.close)
             dispatcher.keep("metrics", metrics.metrics)
         run = open_run(compiled, rows, options, spark, dispatcher=dispatcher, gate=gate)
+        undo.callback(run.release)
         undo.callback(run.close)
+        undo.callback(_withdraw, spark, options.name or flow.name, gate)
         driver = EpochDriver(run, gate, stopped=partial(is_stopped, spark))
         spark_query = _start_spark(rows, options, flow.name, driver)
+        query = Query(
+            flow.name,
+            run=run,
+            driver=driver,
+            gate=gate,
+            spark=spark_query,
+            dispatcher=dispatcher,
+            metrics=metrics,
+            trigger=options.trigger,
+        )
         undo.pop_all()
-    return Query(
-        flow.name,
-        run=run,
-        driver=driver,
-        gate=gate,
-        spark=spark_query,
-        dispatcher=dispatcher,
-        metrics=metrics,
-        trigger=options.trigger,
-    )
+    return query
+
+
+def _withdraw(spark: SparkSession, name: str, gate: EpochGate) -> None:
+    """Stop Spark's query of a start that has failed, or that Ctrl-C has ended, if it has begun.
+
+    Nobody would hold a claim on the checkpoint while it goes on.
+    """
+    gate.close()
+    for query in spark.streams.active:
+        if query.name == name:
+            query.stop()
+    gate.wait_until_idle(_WITHDRAW_S)
 
 
 def _metrics(flow_name: str, options: Options) -> MetricsServer | None:

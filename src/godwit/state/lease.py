@@ -13,6 +13,7 @@ machines are never compared.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -52,6 +53,7 @@ _WATCH_S: Final = 1.0
 _LOOK_S: Final = 0.05
 _LOCK: Final = "lock"
 _LEASES: Final = "leases"
+_logger = logging.getLogger("godwit")
 _NUMBERED = re.compile(rf"{_LEASES}/(\d{{12}})\.rec")
 
 
@@ -112,6 +114,15 @@ class CheckpointLease(Protocol):
     def release(self) -> None:
         """Let the next one have the checkpoint at once; again does nothing."""
 
+    def insist(self) -> None:
+        """Make sure that nobody else has taken the lease.
+
+        Raises
+        ------
+        CheckpointInUseError
+            If somebody has.
+        """
+
 
 def acquire_lease(
     storage: CheckpointStorage, run_id: str, *, pause: Callable[[float], None] = time.sleep
@@ -147,7 +158,7 @@ def acquire_lease(
         except BlockingIOError as error:
             raise _in_use(storage, lease_owner(storage)) from error
     if lock is not None:
-        return _LockLease(owner, lock)
+        return _LockLease(owner, storage, lock)
     number, found = _latest(storage)
     if found is not None and not found.released:
         _watch(storage, number, found, pause)
@@ -229,10 +240,26 @@ def _in_use(storage: CheckpointStorage, owner: LeaseOwner | None) -> CheckpointI
     )
 
 
+def _taken(storage: CheckpointStorage, lease: LeaseOwner) -> CheckpointInUseError:
+    owner = lease_owner(storage)
+    by = f"by {owner}" if owner is not None and owner != lease else "from outside"
+    return CheckpointInUseError(
+        f"The lease of this query on the checkpoint {storage.uri!r} was taken {by}.",
+        remedy="This query ends, and what it had committed counts. `godwit checkpoint unlock` is "
+        "for queries whose process is dead.",
+        uri=storage.uri,
+        owner=None if owner is None else msgspec.to_builtins(owner),
+    )
+
+
 class _LockLease:
-    def __init__(self, owner: LeaseOwner, lock: StorageLock) -> None:
+    def __init__(self, owner: LeaseOwner, storage: CheckpointStorage, lock: StorageLock) -> None:
         self.owner = owner
-        self._lock = lock
+        self._storage, self._lock = storage, lock
+
+    def insist(self) -> None:
+        if not self._lock.held:
+            raise _taken(self._storage, self.owner)
 
     def release(self) -> None:
         self._lock.release()
@@ -243,6 +270,7 @@ class _HeartbeatLease:
         self.owner = owner
         self._storage, self._number = storage, number
         self._beat = 0
+        self._overtaken = False
         self._released = threading.Event()
         storage.create_exclusive(_path(number), self._record())
         self._thread = threading.Thread(
@@ -261,11 +289,26 @@ class _HeartbeatLease:
         while not self._released.wait(RENEWAL_S):
             self._beat += 1
             self._write()
+            with suppress(GodwitError, OSError):  # as below
+                self._overtaken = max(_numbers(self._storage), default=-1) > self._number
+
+    def insist(self) -> None:
+        if self._overtaken:
+            raise _taken(self._storage, self.owner)
 
     def _write(self) -> None:
         # A store that is away for a moment is tried again at the next beat.
-        with suppress(GodwitError):
+        try:
             self._storage.write_atomic(_path(self._number), self._record())
+        except (GodwitError, OSError) as error:
+            _logger.warning(
+                "The lease on %r could not be renewed: %s. It is tried again every %.0f s, and is "
+                "lost after %.0f s.",
+                self._storage.uri,
+                str(error).partition("\n")[0],
+                RENEWAL_S,
+                EXPIRY_S,
+            )
 
     def _record(self) -> bytes:
         released = self._released.is_set()

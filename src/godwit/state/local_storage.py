@@ -165,7 +165,7 @@ class LocalStorage(CheckpointStorage):
                 os.close(descriptor)
             os.ftruncate(descriptor, 0)
             os.write(descriptor, note)
-        return _FileLock(descriptor)
+        return _FileLock(descriptor, full)
 
     @contextmanager
     def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
@@ -192,9 +192,21 @@ def _reopen_local(root: str, disk: Disk) -> LocalStorage:
 class _FileLock:
     """A lock belongs to the open file, which a forked child would hold on to."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor: int | None = descriptor
+        self._path = path
         _locks.add(self)
+
+    @property
+    def held(self) -> bool:
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.lstat())
+        except FileNotFoundError:
+            return False
+        except OSError:  # a file system that is away for a moment tells nothing
+            return True
 
     def release(self) -> None:
         if self._descriptor is not None:

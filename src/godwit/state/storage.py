@@ -75,6 +75,10 @@ class OutputFile(ABC):
 class StorageLock(Protocol):
     """A lock that the kernel lets go of with the process."""
 
+    @property
+    def held(self) -> bool:
+        """Whether the lock still counts: nobody has broken it by removing its file."""
+
     def release(self) -> None:
         """Let go of it; again does nothing."""
 

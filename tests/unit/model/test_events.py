@@ -66,6 +66,7 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.RowsLeftOut(
         epoch=4, at_s=1.0, operator="hourly", late=2, untimed=1, no_slack=("a", "b")
     ),
+    events.BackgroundFailed(epoch=4, at_s=1.0, what="watching executors", error="KeyError: 'x'"),
     events.ListenerFailed(
         epoch=4, at_s=1.0, listener="page", error="KeyError: 'x'", heard="EpochCommitted"
     ),
@@ -185,6 +186,7 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
                 'flow.source(..., slack="10 minutes")'
             ),
         ),
+        (events.BackgroundFailed, "watching executors failed: KeyError: 'x'"),
         (events.ListenerFailed, "listener page failed on EpochCommitted: KeyError: 'x'"),
         (
             events.RebalancingStarted,

@@ -10,12 +10,12 @@ import pytest
 
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
+from godwit.spark import dispatcher as dispatcher_module
 from godwit.spark.dispatcher import EventDispatcher
 from godwit.state.journal import JournalWriter, read_tail
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 PATIENCE_S = 30.0
@@ -76,23 +76,39 @@ def test_the_journal_holds_what_was_emitted_once_it_is_flushed(tmp_path: Path) -
     dispatcher.close()
 
 
-def test_a_journal_that_cannot_be_written_ends_and_disturbs_nobody(
+def background(dispatcher: EventDispatcher) -> list[tuple[str, str]]:
+    found = [e for e in dispatcher.events if isinstance(e, events.BackgroundFailed)]
+    return [(e.what, e.error) for e in found]
+
+
+def test_a_journal_that_cannot_be_written_for_a_while_goes_on_and_disturbs_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(_self: JournalWriter, _kind: str, _values: Mapping[str, Any]) -> None:
-        msg = "no room"
-        raise OSError(msg)
+    storage = CheckpointStorage.open(tmp_path)
+    write, full = JournalWriter.flush, True
 
-    monkeypatch.setattr(JournalWriter, "add", full)
+    def flush(self: JournalWriter) -> None:
+        if full:
+            msg = "no room"
+            raise OSError(msg)
+        write(self)
+
+    monkeypatch.setattr(JournalWriter, "flush", flush)
     dispatcher = EventDispatcher("q")
-    dispatcher.keep("journal", JournalWriter(CheckpointStorage.open(tmp_path), "r"))
+    dispatcher.keep("journal", JournalWriter(storage, "r"))
     heard: list[int] = []
     dispatcher.add_listener(lambda e: heard.append(e.epoch))
-    dispatcher.emit(event(0))
-    dispatcher.emit(event(1))
+    for n in (0, 1):
+        dispatcher.emit(event(n))
+        assert dispatcher.flush(PATIENCE_S)
+    full = False
+    dispatcher.emit(event(2))
     assert dispatcher.flush(PATIENCE_S)
-    assert heard == [0, 1]
+    assert heard == [0, 0, 1, 2]  # the failure itself is an event
+    assert background(dispatcher) == [("writing the journal", "OSError: no room")]
     assert len([r for r in caplog.records if "no room" in r.getMessage()]) == 1
+    written = [entry["event"] for entry in read_tail(storage, 10)]
+    assert [e["epoch"] for e in written if e["kind"] == "QueryStopped"] == [0, 1, 2]
     dispatcher.close()
 
 
@@ -104,6 +120,128 @@ def test_rows_that_are_gone_are_a_warning_in_the_log(caplog: pytest.LogCaptureFi
     dispatcher.close()
     (told,) = caplog.records
     assert told.getMessage() == "Flow 'q': operator w left out in epoch 1: 3 rows late"
+
+
+def test_values_that_cannot_be_had_cost_one_entry_and_are_told() -> None:
+    """One that raised used to end the thread: no listener and no journal heard of anything."""
+    dispatcher = EventDispatcher("q")
+    kept: list[str] = []
+
+    class Keeps:
+        def add(self, kind: str, values: object) -> None:
+            kept.append(f"{kind} {values}")
+
+        def flush(self) -> None:
+            pass
+
+    def broken() -> Any:
+        raise KeyError("x")
+
+    dispatcher.keep("journal", Keeps())
+    heard: list[int] = []
+    dispatcher.add_listener(lambda e: heard.append(e.epoch))
+    dispatcher.note("outcome", broken)
+    dispatcher.note("outcome", lambda: {"epoch": 1})
+    dispatcher.emit(event(7))
+    assert dispatcher.flush(PATIENCE_S)
+    assert "outcome {'epoch': 1}" in kept
+    assert 7 in heard
+    assert background(dispatcher) == [("recording", "KeyError: 'x'")]
+    dispatcher.close()
+
+
+def test_one_recorder_that_raises_costs_the_others_nothing() -> None:
+    dispatcher = EventDispatcher("q")
+    kept: list[str] = []
+
+    class Broken:
+        def add(self, kind: str, values: object) -> None:
+            raise ValueError(kind)
+
+        def flush(self) -> None:
+            raise ValueError
+
+    class Keeps:
+        def add(self, kind: str, values: object) -> None:
+            kept.append(kind)
+
+        def flush(self) -> None:
+            pass
+
+    dispatcher.keep("journal", Broken())
+    dispatcher.keep("metrics", Keeps())
+    for _ in range(3):
+        dispatcher.note("outcome", dict)
+    assert dispatcher.flush(PATIENCE_S)
+    assert kept.count("outcome") == 3
+    dispatcher.close()
+
+
+def test_a_listener_that_waits_for_ever_holds_up_neither_the_others_nor_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "_MAX_BEHIND", 50)
+    storage = CheckpointStorage.open(tmp_path)
+    dispatcher = EventDispatcher("q")
+    dispatcher.keep("journal", JournalWriter(storage, "r"))
+    go_on, others, late = threading.Event(), threading.Semaphore(0), []
+
+    def waits(told: events.Event) -> None:
+        assert go_on.wait(PATIENCE_S)
+        late.append(told.epoch)
+
+    dispatcher.add_listener(waits)
+    dispatcher.add_listener(lambda _: others.release())
+    for n in range(200):
+        dispatcher.emit(event(n))
+        assert others.acquire(timeout=PATIENCE_S)
+    dispatcher.stop_recording(PATIENCE_S)
+    assert len(read_tail(storage, 1000)) > 200
+    (failed,) = failures(dispatcher)
+    assert (failed.listener, failed.error) == ("waits", "50 events behind; the oldest are dropped")
+    go_on.set()
+    assert dispatcher.flush(PATIENCE_S)
+    assert late[-49:] == list(range(151, 200))
+    assert len(late) < 60
+    dispatcher.close()
+
+
+def test_nothing_is_recorded_once_the_claim_on_the_checkpoint_is_gone(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    dispatcher = EventDispatcher("q")
+    dispatcher.keep("journal", JournalWriter(storage, "r"))
+    dispatcher.emit(event(1))
+    dispatcher.stop_recording(PATIENCE_S)
+    dispatcher.emit(event(2))
+    assert dispatcher.flush(PATIENCE_S)
+    dispatcher.close()
+    assert dispatcher.flush(PATIENCE_S)
+    assert [entry["event"]["epoch"] for entry in read_tail(storage, 10)] == [1]
+
+
+def test_a_recorder_that_hangs_is_waited_for_no_longer_than_that() -> None:
+    dispatcher = EventDispatcher("q")
+    go_on, asked, kept = threading.Event(), threading.Event(), []
+
+    class Hangs:
+        def add(self, kind: str, values: object) -> None:
+            kept.append(values)
+            asked.set()
+            assert go_on.wait(PATIENCE_S)
+
+        def flush(self) -> None:
+            pass
+
+    dispatcher.keep("journal", Hangs())
+    dispatcher.note("outcome", lambda: {"epoch": 1})
+    dispatcher.note("outcome", lambda: {"epoch": 2})
+    assert asked.wait(PATIENCE_S)
+    with pytest.raises(TimeoutError, match="could not be written within"):
+        dispatcher.stop_recording(0.01)
+    go_on.set()
+    dispatcher.close()
+    assert dispatcher.flush(PATIENCE_S)
+    assert kept == [{"epoch": 1}]
 
 
 def failures(dispatcher: EventDispatcher) -> list[events.ListenerFailed]:
@@ -211,7 +349,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     finally:
         log.removeHandler(broken)
     assert dispatcher.flush(PATIENCE_S)  # the failure itself is told in a second round
-    assert heard == [0, 0]
+    assert heard.count(0) >= 2
     assert [f.error for f in failures(dispatcher)] == ["ValueError"]
     dispatcher.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +15,7 @@ from godwit.spark import executor_watch
 from godwit.spark.executor_watch import ExecutorWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 PATIENCE_S = 30.0
 
@@ -29,17 +30,25 @@ class Cluster:
         self.rehearsals: list[tuple[str, Any]] = []
         self.may_end = threading.Event()
         self.fails = False
+        self.failures: list[tuple[str, str]] = []
+        self.error: Exception | None = None
         monkeypatch.setattr(executor_watch, "live_executors", lambda _: self._live())
         monkeypatch.setattr(executor_watch, "rehearse", self._rehearse)
         monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
         monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand
         self.watch = ExecutorWatch(
             self._live(),
-            conducting=cast("Any", SimpleNamespace(turn=self._turn)),
-            lost=cast("Any", SimpleNamespace(lost=self.lost.append)),
+            conducting=cast(
+                "Any",
+                SimpleNamespace(
+                    turn=self._turn,
+                    background_failed=lambda what, error: self.failures.append((what, error)),
+                ),
+            ),
+            lost=cast("Any", SimpleNamespace(lost=self.lost.append, cancel=lambda: None)),
             pool=cast("Any", SimpleNamespace(returned=frozenset())),
             source=cast("Any", SimpleNamespace(latest="rows")),
-            spark=cast("Any", SimpleNamespace(sparkContext=None)),
+            spark=cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(_jsc="there"))),
         )
 
     def see(self, executors: Mapping[str, int], _returned: Iterable[str]) -> list[str]:
@@ -55,6 +64,8 @@ class Cluster:
                 thread.join(PATIENCE_S)
 
     def _live(self) -> list[Executor]:
+        if self.error is not None:
+            raise self.error
         return [Executor(name=name, lanes=2, location=None) for name in self.there]
 
     def _rehearse(self, executor: Executor, source: Any, _spark: Any) -> None:
@@ -119,3 +130,44 @@ def test_an_executor_that_goes_before_it_has_rehearsed_was_never_there(cluster: 
     cluster.watch.look()
     assert cluster.seen == []
     assert cluster.lost == []
+
+
+def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(monkeypatch)
+    monkeypatch.setattr(executor_watch, "_LOOK_S", 0.001)
+    cluster.watch.close()
+    cluster.watch = watch = ExecutorWatch(
+        cluster.watch.executors.values(),  # type: ignore[arg-type]
+        conducting=cluster.watch._conducting,
+        lost=cluster.watch._lost,
+        pool=cluster.watch._pool,
+        source=cluster.watch._source,
+        spark=cluster.watch._spark,
+    )
+    cluster.error = KeyError("x")
+    eventually(lambda: bool(cluster.failures))
+    cluster.error = None
+    cluster.there[:] = ["2"]
+    eventually(lambda: watch.executors.keys() == {"2"})
+    assert cluster.failures == [("watching executors", "KeyError: 'x'")]
+    watch.close()
+
+
+def test_a_name_that_is_gone_is_not_remembered(cluster: Cluster) -> None:
+    cluster.may_end.set()
+    for n in range(2, 20):
+        cluster.there[:] = ["1", str(n)]
+        cluster.watch.look()
+        cluster.rehearsed()
+        cluster.watch.look()
+        assert cluster.watch.executors.keys() == {"1", str(n)}
+    assert len(cluster.watch._rehearsed | cluster.watch._rehearsing) <= 4
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.005)

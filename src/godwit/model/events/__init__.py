@@ -57,6 +57,7 @@ from godwit.model.events.regrouping import (
     RegroupingStarted,
 )
 from godwit.model.events.running import (
+    BackgroundFailed,
     EpochAborted,
     EpochCommitted,
     EpochsHeld,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AssignmentSwitched",
+    "BackgroundFailed",
     "ComponentsRegrouped",
     "DecisionSkipped",
     "EpochAborted",
@@ -131,6 +133,7 @@ _KINDS: Mapping[Any, type[Event]] = {
     kind.__name__: kind
     for kind in (
         AssignmentSwitched,
+        BackgroundFailed,
         ComponentsRegrouped,
         DecisionSkipped,
         EpochAborted,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "BackgroundFailed",
     "EpochAborted",
     "EpochCommitted",
     "EpochsHeld",
@@ -263,3 +264,22 @@ class ListenerFailed(Event):
 
     def _line(self) -> str:
         return f"listener {self.listener} failed on {self.heard}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundFailed(Event):
+    """Something beside the epochs failed and goes on, or a part could not be closed at the end.
+
+    Attributes
+    ----------
+    what
+        What it does, as in "watching executors".
+    error
+        The error's kind and text, in one line.
+    """
+
+    what: str
+    error: str
+
+    def _line(self) -> str:
+        return f"{self.what} failed: {self.error}"

@@ -1,0 +1,160 @@
+"""The thread of epochs without input ends the query with a word, whatever is raised on it."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from godwit.model.errors import CheckpointInUseError
+from godwit.spark import quiet_epochs
+from godwit.spark.epoch_driver import EpochDriver
+from godwit.spark.gate import EpochGate
+from godwit.spark.quiet_epochs import QuietEpochs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PATIENCE_S = 30.0
+
+
+class Run:
+    """A run in which epochs are due, or are not."""
+
+    def __init__(self) -> None:
+        self.view = SimpleNamespace(waiting=False, awaits=False)
+        self.due = False
+        self.input_ended = False
+        self.epochs = 0
+        self.on_look: Callable[[], None] = lambda: None
+        self.on_epoch: Callable[[], None] = lambda: None
+
+    def use_this_thread(self) -> None:
+        pass
+
+    def insist_on_lease(self) -> None:
+        self.on_look()
+
+    def without_input(self) -> None:
+        self.epochs += 1
+        self.due = False
+        self.on_epoch()
+
+    def end_input(self) -> None:
+        self.input_ended = True
+
+    def let_time_pass(self) -> None:
+        pass
+
+
+class SparkQuery:
+    def __init__(self) -> None:
+        self.active = True
+        self.found_nothing = False
+        self.error: Exception | None = None
+        execution = SimpleNamespace(noNewData=lambda: self.found_nothing)
+        self._jsq = SimpleNamespace(streamingQuery=lambda: execution)
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802  Spark's own spelling
+        if self.error is not None:
+            raise self.error
+        return self.active
+
+    def exception(self) -> None:
+        return None
+
+    @property
+    def status(self) -> dict[str, bool]:
+        return {"isTriggerActive": False, "isDataAvailable": False}
+
+
+class Story:
+    """The thread, with everything that it looks at."""
+
+    def __init__(self, trigger: Mapping[str, object] | None = None) -> None:
+        self.run, self.spark = Run(), SparkQuery()
+        self.driver = EpochDriver(cast("Any", self.run), EpochGate())
+        self.finished = threading.Event()
+        self.trigger = trigger
+
+    def start(self) -> QuietEpochs:
+        return QuietEpochs(
+            run=cast("Any", self.run),
+            driver=self.driver,
+            spark_query=cast("Any", self.spark),
+            ending=cast("Any", SimpleNamespace(finish=self.finished.set)),
+            trigger=self.trigger,
+        )
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet_epochs, "_LOOK_S", 0.001)
+    monkeypatch.setattr(quiet_epochs, "_LOOK_AT_SPARK_S", 0.0)
+
+
+def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:
+    story = Story()
+    story.spark.error = ConnectionRefusedError("the JVM is gone")
+    quiet = story.start()
+    assert quiet.join(PATIENCE_S)
+    assert story.finished.is_set()
+    assert story.driver.failure is story.spark.error
+
+
+def test_an_epoch_that_fails_ends_the_query() -> None:
+    story = Story()
+    story.run.due = True
+    error = RuntimeError("a sink")
+
+    def fail() -> None:
+        raise error
+
+    story.run.on_epoch = fail
+    assert story.start().join(PATIENCE_S)
+    assert story.finished.is_set()
+    assert story.driver.failure is error
+
+
+def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arrives() -> None:
+    story = Story()
+    error = CheckpointInUseError("taken", remedy="Do.")
+
+    def insist() -> None:
+        raise error
+
+    story.run.on_look = insist
+    assert story.start().join(PATIENCE_S)
+    assert story.driver.failure is error
+
+
+@pytest.mark.parametrize(
+    ("trigger", "found_nothing", "ended"),
+    [
+        (None, True, False),
+        ({"processingTime": "1 second"}, True, False),
+        ({"availableNow": True}, False, False),
+        ({"availableNow": True}, True, True),
+        ({"once": True}, False, False),
+    ],
+)
+def test_only_the_end_of_the_input_counts_as_such(
+    trigger: Mapping[str, object] | None, found_nothing: bool, ended: bool
+) -> None:
+    story = Story(trigger)
+    story.spark.active, story.spark.found_nothing = False, found_nothing
+    assert story.start().join(PATIENCE_S)
+    assert story.run.input_ended is ended
+    assert story.finished.is_set()
+    assert story.driver.failure is None
+
+
+def test_the_one_micro_batch_of_a_query_that_runs_once_is_all_its_input() -> None:
+    story = Story({"once": True})
+    story.driver.micro_batches = 1
+    story.spark.active = False
+    assert story.start().join(PATIENCE_S)
+    assert story.run.input_ended
