@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import GodwitError
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _EPOCHS_OF_LOAD = 16
+_MAX_EXECUTORS = 10_000  # more than any cluster has; a journal may say anything
 _RATE_S = 10.0
 _DECISIONS = frozenset(deciding.__all__) - {"LoadMeasured"}
 _ELSEWHERE = _DECISIONS | {"EpochCommitted", "LoadMeasured"}
@@ -132,8 +134,8 @@ class RunFigures:
         The last ones, oldest first.
     rows_per_s
         Source rows over the last seconds in which there were epochs.
-    executors
-        By name.
+    executors, executors_left_out
+        By name; how many more there are, which are not looked at.
     load_distance
         Largest distance of an executor's load per lane from the mean of those that are not
         draining, as a share of that mean (paper 2 §4.3.1 gives the distance itself).
@@ -152,6 +154,7 @@ class RunFigures:
     epochs: tuple[EpochFigures, ...]
     rows_per_s: float
     executors: tuple[ExecutorFigures, ...]
+    executors_left_out: int
     load_distance: float
     in_flight: int
     planned: int
@@ -189,6 +192,7 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
         epochs=epochs,
         rows_per_s=_rows_per_s(epochs),
         executors=executors,
+        executors_left_out=len(_mapping(latest.get("executors"))) - len(executors),
         load_distance=_load_distance(executors),
         in_flight=_count(latest.get("inFlightKeyGroups")),
         planned=_count(latest.get("plannedMoves")),
@@ -264,19 +268,22 @@ def _executors(
     latest = progress[-1]
     spent: dict[str, float] = {}
     busy: dict[str, float] = {}
+    there = dict(islice(_mapping(latest.get("executors")).items(), _MAX_EXECUTORS))
     loaded = [p for p in progress if _count(p.get("numInputRows"))][-_EPOCHS_OF_LOAD:]
     for one in loaded:
-        for name, values in _mapping(one.get("executors")).items():
+        told = _mapping(one.get("executors"))
+        for name in there.keys() & told.keys():
+            values = told[name]
             cpu_ms = _mapping(values).get("cpuMs")
             spent[name] = spent.get(name, 0.0) + _number(cpu_ms)
             busy_ms = _mapping(values).get("busyMs", cpu_ms)
             busy[name] = busy.get(name, 0.0) + _number(busy_ms)
     owned: dict[str, int] = {}
     for component in _mapping(latest.get("keyGroups")).values():
-        for name, count in _mapping(component).items():
-            owned[name] = owned.get(name, 0) + _count(count)
+        counts = _mapping(component)
+        for name in there.keys() & counts.keys():
+            owned[name] = owned.get(name, 0) + _count(counts[name])
     lost = _lost(events)
-    there = _mapping(latest.get("executors"))
     total = sum(busy.get(name, 0.0) for name in there) or 1.0
     return tuple(
         ExecutorFigures(

@@ -139,7 +139,9 @@ def _executors(figures: RunFigures, width: int, room: int, symbols: Symbols) -> 
     for executor in shown:
         yield _executor(executor, most, name_width, width, symbols)
     if len(shown) < len(executors):
-        yield Text(f"and {counted(len(executors) - len(shown), 'executor')} with less load")
+        less = f"and {counted(len(executors) - len(shown), 'executor')} with less load"
+        unseen = figures.executors_left_out
+        yield Text(f"{less}; {unseen} more are not looked at" if unseen else less)
 
 
 def _executor(

@@ -225,6 +225,15 @@ def test_with_more_executors_than_lines_the_busiest_are_shown() -> None:
     assert len(shown) <= 12
 
 
+def test_of_more_executors_than_any_cluster_has_the_rest_is_counted_only() -> None:
+    journal = [
+        {"progress": progress(n, dict.fromkeys(map(str, range(12_000)), 1.0))} for n in (0, 1)
+    ]
+    seen = sight(journal)
+    assert (len(seen.figures.executors), seen.figures.executors_left_out) == (10_000, 2_000)
+    assert any("; 2000 more are not looked at" in line for line in lines(seen, height=40))
+
+
 def test_a_query_that_stopped_failed_runs_or_died_is_said_to_have(
     checkpoint: CheckpointStorage,
 ) -> None:

@@ -196,7 +196,7 @@ class StageReader:
         self._cores: dict[str, int] = {}
         self._task_cpus = 1
         self._open: dict[tuple[int, int], StageRun] = {}
-        self._seen: dict[str, tuple[int, dict[tuple[str, ...], list[int]]]] = {}
+        self._seen: dict[str, tuple[int, dict[tuple[str, ...], dict[int, int]]]] = {}
         self._handlers: dict[str, Callable[[bytes], StageRun | None]] = {
             "SparkListenerLogStart": self._log_start,
             "SparkListenerApplicationStart": self._application_start,
@@ -286,10 +286,8 @@ class StageReader:
             if len(self._seen) >= _MOST_QUERIES:
                 self._seen.clear()
             self._seen[query] = (batch, {})
-        stages = self._seen[query][1].setdefault(operators, [])
-        if stage not in stages:
-            stages.append(stage)
-        return stages.index(stage)
+        places = self._seen[query][1].setdefault(operators, {})
+        return places.setdefault(stage, len(places))
 
     def _task_end(self, line: bytes) -> None:
         if not self._open:
