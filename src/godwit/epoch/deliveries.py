@@ -44,12 +44,18 @@ class SinkState:
         that epoch is for it.
     former_complete
         Whether the rows of that epoch are the whole result.
+    before
+        The last epoch before it that had something for it; -1 if none had.
+    stays
+        Whether it writes where it wrote then, as far as that is known.
     """
 
     writer: str
     complete: bool
     former: str | None
     former_complete: bool
+    before: int
+    stays: bool
 
 
 class Deliveries:
@@ -100,6 +106,8 @@ class Deliveries:
                 complete=now,
                 former=old,
                 former_complete=now if old is None else recorded[old].complete,
+                before=-1 if old is None else recorded[old].before,
+                stays=old is not None and recorded[old].target in {"", _target(output)},
             )
             self._emitted[output.name] = -1 if old is None else self._last(old, recorded[old])
 

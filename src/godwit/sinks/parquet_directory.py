@@ -8,6 +8,8 @@ import json
 import os
 import re
 import shutil
+import uuid
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ import pyarrow.parquet as pq
 from godwit.sinks.durability import force_file, force_names, local_path
 from godwit.sinks.file_systems import exists, open_file_system
 from godwit.sinks.parquet_files import escaped_in_paths
+from godwit.state.history import HistoryPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,13 +30,18 @@ __all__ = [
     "belongs_to",
     "check_columns",
     "delivered_epochs",
+    "epoch_point",
     "epochs_begun",
+    "last_point",
     "latest_epoch",
     "link_or_copy",
+    "note_last",
     "remove_staged",
     "take_directory",
+    "write_point",
 ]
 
+_LAST: Final = "_delivered.json"
 _EPOCH: Final = re.compile(r"epoch=(\d+)")
 _ZONE: Final = re.compile(r"(?<=, )tz=[^\]]+(?=\])")  # within the text of a timestamp's type
 _CANNOT_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
@@ -259,6 +267,56 @@ def delivered_epochs(filesystem: pafs.FileSystem, root: str) -> list[int]:
         for epoch, info in zip(epochs, infos, strict=True)
         if info.type != pafs.FileType.NotFound
     ]
+
+
+def write_point(filesystem: pafs.FileSystem, path: str, point: HistoryPoint) -> None:
+    """Write which epoch of which history something is."""
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(json.dumps(asdict(point)).encode())
+
+
+def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
+    """Read what `write_point` wrote; ``None`` if it is not there or says nothing."""
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            found = json.loads(stream.read())
+        point = HistoryPoint(**found)
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+    return point if type(point.epoch) is int else None
+
+
+def epoch_point(filesystem: pafs.FileSystem, root: str, epoch: int) -> HistoryPoint:
+    """Read which epoch of which history a delivered epoch is, by its ``_SUCCESS``."""
+    found = read_point(filesystem, f"{root}/epoch={epoch}/_SUCCESS")
+    if found is None or found.epoch != epoch:  # an earlier version wrote it
+        return HistoryPoint(query_id="", history="", epoch=epoch, digest="")
+    return found
+
+
+def last_point(filesystem: pafs.FileSystem, root: str) -> HistoryPoint | None:
+    """Find the last epoch that was delivered, be its directory there or taken away by somebody."""
+    noted = read_point(filesystem, f"{root}/{_LAST}")
+    newest = max(delivered_epochs(filesystem, root), default=-1)
+    if noted is not None and noted.epoch >= max(newest, 0):
+        return noted
+    return None if newest < 0 else epoch_point(filesystem, root, newest)
+
+
+def note_last(filesystem: pafs.FileSystem, root: str, point: HistoryPoint) -> None:
+    """Note the last epoch that was delivered.
+
+    A note that a crash tore says nothing, and is not forced to the disk: the epochs' own
+    directories say the same, as long as nobody takes them away.
+    """
+    path = f"{root}/{_LAST}"
+    here = local_path(filesystem, path)
+    if here is None:
+        write_point(filesystem, path, point)
+        return
+    written = f"{path}.{uuid.uuid4().hex[:12]}"
+    write_point(filesystem, written, point)
+    here.with_name(written.rpartition("/")[2]).replace(here)
 
 
 def remove_staged(filesystem: pafs.FileSystem, root: str, which: Callable[[str], bool]) -> None:

@@ -6,6 +6,7 @@
                          _SUCCESS                epoch 0 is complete
                  epoch=1/...
                  _godwit.json                    whose directory this is
+                 _delivered.json                 the last epoch, though somebody took it away
                  _staging/                       what lanes wrote, half-written epochs
 
 Readers of Parquet (Spark, pandas, DuckDB) pass over names that begin with ``_`` and read the rest
@@ -35,6 +36,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
+from godwit.sinks.continuity import is_shared
 from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import (
     destination_of,
@@ -46,10 +48,14 @@ from godwit.sinks.lane_files import LANE_BYTES, files_there
 from godwit.sinks.parquet_directory import (
     check_columns,
     delivered_epochs,
+    epoch_point,
     epochs_begun,
+    last_point,
     link_or_copy,
+    note_last,
     remove_staged,
     take_directory,
+    write_point,
 )
 from godwit.sinks.parquet_files import EpochFiles
 from godwit.sinks.parquet_lanes import ParquetLaneWriter
@@ -65,11 +71,13 @@ from godwit.sinks.rows import (
 )
 from godwit.sinks.secrets import Secrets, shown_uri
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.state.history import HistoryPoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from godwit.dataflow.staging import LaneWriter, RowCheck
+    from godwit.sinks.continuity import CommittedEpochs
 
 __all__ = ["ParquetSink"]
 
@@ -210,11 +218,75 @@ class ParquetSink(Sink):
             self._force_names_in_root()
             # Not what lanes wrote: an epoch of the last run may be delivered only now.
             remove_staged(self._fs, self._root, lambda name: name.startswith("_"))
+            last = last_point(self._fs, self._root)
+            self._last = self._noted = -1 if last is None else last.epoch
         except OSError as error:
             raise self._error(
                 f"cannot write to {self._shown_path}: {error}",
                 "Check the path, its permissions and the credentials.",
             ) from self._secrets.cause(error)
+
+    @property
+    def keeps_epochs(self) -> bool:
+        """True: every ``_SUCCESS`` says which epoch of which history it is of."""
+        return True
+
+    def last_delivered(self) -> HistoryPoint | None:
+        """Return the last epoch that was delivered to the directory."""
+        return last_point(self._fs, self._root)
+
+    def cannot_roll_back(self) -> None:
+        """Epochs are directories of their own."""
+
+    def roll_back(self, epochs: CommittedEpochs) -> None:
+        """Remove the directories of epochs that are not of a history, the newest first.
+
+        Raises
+        ------
+        SinkError
+            If one cannot be removed.
+        """
+        last: HistoryPoint | None = None
+        try:
+            for epoch in reversed(delivered_epochs(self._fs, self._root)):
+                last = epoch_point(self._fs, self._root, epoch)
+                if is_shared(last, epochs):
+                    break
+                last = None
+                self._fs.delete_file(f"{self._root}/epoch={epoch}/_SUCCESS")
+                self._fs.delete_dir(f"{self._root}/epoch={epoch}")
+            if last is None or (self._keep is not None and last.epoch < epochs.latest_epoch):
+                # Results that were not kept are gone: the next one is whole again.
+                last = epochs.point(epochs.latest_epoch) if self._keep is not None else last
+            self._note_last(last)
+        except OSError as error:
+            raise self._error(
+                f"cannot be rolled back: {error}",
+                "Check the permissions, and start the query again.",
+            ) from self._secrets.cause(error)
+
+    def continue_after(self, point: HistoryPoint) -> None:
+        """Take epochs for delivered.
+
+        Raises
+        ------
+        SinkError
+            If directories of later epochs are there, which those to come could not be told from.
+        """
+        newest = max(delivered_epochs(self._fs, self._root), default=-1)
+        if newest > point.epoch:
+            raise self._error(
+                f"a new writer begins with epoch {point.epoch + 1}, and the directory has epochs "
+                f"up to {newest}",
+                'Give the sink another path, or start with on_divergence="roll_back".',
+            )
+        self._note_last(point)
+
+    def _note_last(self, point: HistoryPoint | None) -> None:
+        if point is None:
+            point = HistoryPoint(query_id="", history="", epoch=-1, digest="")
+        note_last(self._fs, self._root, point)
+        self._last = self._noted = point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's directory unless it is there.
@@ -232,6 +304,9 @@ class ParquetSink(Sink):
                     self._write_and_rename(output, final)
                 else:
                     self._write_in_place(output, final)
+                if output.epoch > self._noted:
+                    note_last(self._fs, self._root, output.point)
+                    self._noted = output.epoch
             if self._keep is not None:
                 self._forget_old_epochs(self._keep)
             if output.files():
@@ -294,8 +369,7 @@ class ParquetSink(Sink):
                 files.write(rows)
             if output.num_rows == 0:
                 files.write_empty()
-        with self._fs.open_output_stream(f"{directory}/_SUCCESS"):
-            pass
+        write_point(self._fs, f"{directory}/_SUCCESS", output.point)
 
     def _place(self, output: EpochOutput, directory: str) -> None:
         """Give the files that lanes wrote their names in the epoch's directory.
@@ -320,7 +394,7 @@ class ParquetSink(Sink):
         return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
 
     def _is_settled(self, epoch: int) -> bool:
-        if self._is_delivered(epoch):
+        if epoch <= self._last or self._is_delivered(epoch):
             return True
         # An epoch that `keep` has removed is not to come back.
         return self._keep is not None and any(

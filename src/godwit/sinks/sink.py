@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.dataflow.staging import LaneWriter, Rejections, RowCheck
+    from godwit.sinks.continuity import CommittedEpochs
+    from godwit.state.history import HistoryPoint
     from godwit.state.written_files import WrittenFile
 
 __all__ = ["EpochOutput", "Sink", "SinkContext", "Views"]
@@ -81,6 +83,10 @@ class EpochOutput(Protocol):
     @property
     def epoch(self) -> int:
         """The epoch."""
+
+    @property
+    def point(self) -> HistoryPoint:
+        """The epoch, and the history that it is of: what a target keeps with the rows."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -154,6 +160,43 @@ class Sink(ABC):
         SinkError
             If the target cannot take these rows; says what to do.
         """
+
+    @property
+    def keeps_epochs(self) -> bool:
+        """Whether the target keeps which epoch it got last (`last_delivered`)."""
+        return False
+
+    def last_delivered(self) -> HistoryPoint | None:
+        """Return the last epoch that the target has of this writer; ``None`` if it has none.
+
+        Called once the sink is open. Its digest is empty where the target does not say which
+        history the epoch is of.
+        """
+        return None
+
+    def cannot_roll_back(self) -> str | None:
+        """Say why the target cannot take epochs back; ``None`` if it can."""
+        return "the target keeps no epochs apart"
+
+    def roll_back(self, epochs: CommittedEpochs) -> None:
+        """Take from the target what is not of the committed epochs.
+
+        Raises
+        ------
+        SinkError
+            If that cannot be done.
+        """
+        raise NotImplementedError
+
+    def continue_after(self, point: HistoryPoint) -> None:
+        """Take the epochs up to a point for delivered, whatever the target has.
+
+        Raises
+        ------
+        SinkError
+            If that cannot be done.
+        """
+        raise NotImplementedError
 
     def row_check(self) -> RowCheck | None:
         """Return what finds rows that the target can never take; called once the sink is open."""

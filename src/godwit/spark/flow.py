@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from godwit.epoch.fusing import Fusion
     from godwit.epoch.splitting import Splitting
     from godwit.model.assignment import Assignment
+    from godwit.sinks.continuity import OnDivergence
     from godwit.spark.query import Query
 
 __all__ = ["Flow"]
@@ -125,6 +126,7 @@ class Flow(LogicalFlow):
         components: Mapping[str, Sequence[str]] | None = None,
         fusion: Fusion | None = None,
         splitting: Splitting | None = None,
+        on_divergence: OnDivergence = "refuse",
     ) -> Query:
         """Start the flow.
 
@@ -196,6 +198,12 @@ class Flow(LogicalFlow):
         splitting
             How it is decided where windows with ``consolidate="measured"`` are consolidated, as in
             ``gw.Splitting(max_latency="500 milliseconds")``; by default as that is by itself.
+        on_divergence
+            What to do with a sink whose target does not go on from the checkpoint, since one of the
+            two was restored from a backup, or another copy of the query wrote to the target:
+            ``"refuse"`` the start, ``"roll_back"`` the target to the checkpoint's last epoch, or
+            go on as a ``"new_writer"``, whatever the target has. A mapping from a sink's name says
+            it for one sink. The guide to sinks says what each target can do.
 
         Returns
         -------
@@ -233,6 +241,7 @@ class Flow(LogicalFlow):
             components=checked_components({} if components is None else components),
             fusion=fusion,
             splitting=splitting,
+            on_divergence=on_divergence,
             name=name,
             metrics_port=metrics_port,
             metrics_host=metrics_host,

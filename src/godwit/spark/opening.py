@@ -100,11 +100,10 @@ def open_run(
         remove_leftovers(storage)
         sinks = OpenSinks(
             flow,
-            query_id,
-            storage,
+            log,
             spark,
-            latest=log.latest,
             renamed=taken_up.changes.renamed,
+            on_divergence=options.on_divergence,
         )
         undo.callback(sinks.close)
         feeds, schema = feeds_of(flow), arrow_schema(rows)

@@ -14,8 +14,10 @@ from godwit.migration.strategy import Policy
 from godwit.model.assignment import Assignment
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
+from godwit.sinks.continuity import WAYS
 
 if TYPE_CHECKING:
+    from godwit.sinks.continuity import OnDivergence
     from godwit.state.disk import Access
 
 __all__ = ["Options"]
@@ -39,6 +41,8 @@ class Options:
         Whether windows that are open come out once a bounded input has ended.
     components, fusion, splitting
         Which operators share one, how more of them come to, and where windows are consolidated.
+    on_divergence
+        What becomes of a sink whose target does not go on from the checkpoint.
     metrics_port, metrics_host
         Where metrics are served, if anywhere.
     control
@@ -63,6 +67,7 @@ class Options:
     components: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fusion: Fusion | None = None
     splitting: Splitting | None = None
+    on_divergence: OnDivergence = "refuse"
 
     def __post_init__(self) -> None:
         for name, least in (("executors", 1), ("executors_timeout_s", 0), ("retain_epochs", 1)):
@@ -106,6 +111,14 @@ class Options:
                 remedy="Give the query a name, or leave it out: then it has the flow's.",
             )
         self._check_kinds()
+        ways = self.on_divergence
+        for way in ways.values() if isinstance(ways, Mapping) else (ways,):
+            if way not in WAYS:
+                raise InvalidFlowError(
+                    f"The option on_divergence of start is {ways!r}.",
+                    remedy='Give "refuse", "roll_back" or "new_writer", or sink → one of them, as '
+                    'in on_divergence={"by_plane": "roll_back"}.',
+                )
         if self.access not in ("owner", "umask"):
             raise InvalidFlowError(
                 f"The option access of start is {self.access!r}.",

@@ -21,6 +21,7 @@ from godwit.dataflow.staging import Rejections, StagedSink
 from godwit.epoch.deliveries import Deliveries
 from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
+from godwit.sinks.continuity import Position, continue_delivery, way_of
 from godwit.sinks.former_target import read_former_target
 from godwit.sinks.rows import with_columns_of
 from godwit.sinks.sink import SinkContext
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow, Output
     from godwit.dataflow.staging import RowCheck
+    from godwit.sinks.continuity import OnDivergence, Way
     from godwit.sinks.sink import EpochOutput, Sink
+    from godwit.state.commit_log import CommitLog
+    from godwit.state.history import HistoryPoint
     from godwit.state.records import CommitRecord, OutputRef, SinkRecord
     from godwit.state.storage import CheckpointStorage
     from godwit.state.written_files import WrittenFile, WrittenFiles
@@ -69,6 +73,8 @@ class StagedOutput:
         The epoch.
     complete
         Whether it is the whole result; ``None``: as the sink was opened for.
+    point
+        The epoch in its history.
     refs
         Where the rows are, in order.
     storage
@@ -86,6 +92,7 @@ class StagedOutput:
     output: Output
     epoch: int
     complete: bool | None
+    point: HistoryPoint
     refs: Sequence[OutputRef]
     storage: CheckpointStorage
     spark: SparkSession
@@ -209,6 +216,10 @@ class _WithDiverted:
         return None
 
     @property
+    def point(self) -> HistoryPoint:
+        return self.staged.point
+
+    @property
     def num_rows(self) -> int:
         return self.staged.num_rows + sum(int(batch.num_rows) for batch in self.diverted)
 
@@ -237,12 +248,12 @@ class OpenSinks:
 
     Parameters
     ----------
-    flow, query_id, storage, spark
-        The flow, the query, its checkpoint, and the session.
-    latest
-        Record of the last epoch; ``None`` before the first.
+    flow, log, spark
+        The flow, its checkpoint, and the session.
     renamed
-        Old name → new name of operators since that epoch.
+        Old name → new name of operators since the last epoch.
+    on_divergence
+        What to do with a target that does not go on from the checkpoint.
 
     Raises
     ------
@@ -253,18 +264,18 @@ class OpenSinks:
     def __init__(
         self,
         flow: CompiledFlow,
-        query_id: str,
-        storage: CheckpointStorage,
+        log: CommitLog,
         spark: SparkSession,
         *,
-        latest: CommitRecord | None,
         renamed: Mapping[str, str],
+        on_divergence: OnDivergence = "refuse",
     ) -> None:
-        self._flow, self._storage, self._spark = flow, storage, spark
+        self._flow, self._log, self._spark = flow, log, spark
         self._outputs = flow.outputs
         self._rejecting = {o.rejects_of: o for o in flow.outputs if o.rejects_of}
-        self._diverted = DivertedRows(storage)
-        self._deliveries = Deliveries(flow, latest, renamed)
+        self._diverted = DivertedRows(log.storage)
+        self._deliveries = Deliveries(flow, log.latest, renamed)
+        self._continued: list[str] = []
         for name, rows in self._deliveries.left_out().items():
             if rows:
                 _logger.warning(
@@ -275,12 +286,13 @@ class OpenSinks:
                 )
         try:
             for output in self._outputs:
-                self._open(output, query_id)
+                self._open(output)
+                self._continue(output, way_of(on_divergence, output.name))
         except BaseException:
             self.close()
             raise
 
-    def _open(self, output: Output, query_id: str) -> None:
+    def _open(self, output: Output) -> None:
         _, owner = _serving.setdefault(id(output.sink), (output.sink, self))
         if owner is not self:
             raise SinkError(
@@ -294,7 +306,7 @@ class OpenSinks:
                 name=output.name,
                 writer=output.name if state is None else state.writer,
                 flow=self._flow.name,
-                query_id=query_id,
+                query_id=self._log.identity.query_id,
                 schema=output.schema,
                 keys=output.keys,
                 unique_keys=output.unique_keys,
@@ -303,13 +315,28 @@ class OpenSinks:
             )
         )
 
+    def _continue(self, output: Output, way: Way) -> None:
+        state, latest = self._deliveries.of.get(output.name), self._log.latest
+        if state is None or latest is None:
+            return
+        query_id = self._log.identity.query_id
+        position = Position(
+            before=state.before,
+            stays=state.stays,
+            copied=self._log.identity.origin_of(latest.epoch).query_id != query_id,
+        )
+        told = continue_delivery(output.sink, output.name, self._log, position, way)
+        if told is not None:
+            _logger.warning("%s.", told[0].upper() + told[1:])
+            self._continued.append(told)
+
     def records(self) -> dict[str, SinkRecord]:
         """Describe the sinks as the record of the next epoch keeps them."""
         return self._deliveries.records()
 
     def changes(self) -> tuple[str, ...]:
         """Say in words what became of the sinks of the last epoch."""
-        return tuple(self._deliveries.changes())
+        return (*self._deliveries.changes(), *self._continued)
 
     def close(self) -> None:
         """Close every sink, whatever goes wrong with another."""
@@ -372,7 +399,8 @@ class OpenSinks:
             if again and state.former_complete != state.complete
             else None,
             refs=[ref for ref in record.outputs if ref.sink == name],
-            storage=self._storage,
+            point=self._log.point(record.epoch),
+            storage=self._log.storage,
             spark=self._spark,
             on_divert=keep if output.name in self._rejecting else None,
             check=output.sink.row_check() if again and output.rejects_of is None else None,

@@ -221,6 +221,30 @@ class CommitHistory:
             return "unknown"
         return "shared" if self.digest(point.epoch) == point.digest else "diverged"
 
+    def shared_with(self, point: HistoryPoint) -> int:
+        """Last epoch that this checkpoint has in common with the history of a point.
+
+        Returns
+        -------
+        int
+            -1 if none is known: the histories have nothing to do with each other, or it is not
+            known where they parted.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If the record to compare it with is missing or damaged.
+        """
+        relation = self.relation(point)
+        if relation != "diverged":
+            return min(point.epoch, self.latest_epoch)
+        origins = [
+            origin.epoch
+            for origin in self.identity.origins
+            if (origin.query_id, origin.history) == (point.query_id, point.history)
+        ]
+        return min(max(origins, default=-1), point.epoch, self.latest_epoch)
+
     def digest(self, epoch: int) -> str:
         """Digest of any commit record that is still there; it stands for all before it too.
 

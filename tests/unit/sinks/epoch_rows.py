@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from godwit.model.errors import SinkError
 from godwit.sinks.sink import SinkContext
+from godwit.state.history import HistoryPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.dataflow.staging import Rejections
+    from godwit.state.history import Relation
     from godwit.state.written_files import WrittenFile
 
 SCHEMA = pa.schema([("plane", pa.string()), ("total", pa.int64())])
@@ -53,6 +55,11 @@ class EpochRows:
     written: Sequence[WrittenFile] = ()
     on_divert: Callable[[pa.RecordBatch, Rejections], None] = refuse
     complete: bool | None = None
+    history: str = "h"
+
+    @property
+    def point(self) -> HistoryPoint:
+        return point(self.epoch, self.history)
 
     @property
     def num_rows(self) -> int:
@@ -76,6 +83,39 @@ class EpochRows:
     def dataframe(self) -> DataFrame:
         assert self.spark is not None
         return self.spark.createDataFrame(self.table)
+
+
+def point(epoch: int, history: str = "h") -> HistoryPoint:
+    """An epoch of a history of the query of `context`."""
+    digest = f"{history}{epoch}"
+    return HistoryPoint(query_id="query-1", history=history, epoch=epoch, digest=digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The epochs of a checkpoint, whose history parted from others after some epochs."""
+
+    latest_epoch: int
+    history: str = "h"
+    parted: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def retained_epochs(self) -> range:
+        return range(self.latest_epoch + 1)
+
+    def point(self, epoch: int) -> HistoryPoint:
+        history = next((h for h, last in self.parted.items() if epoch <= last), self.history)
+        return point(epoch, history)
+
+    def relation(self, point: HistoryPoint) -> Relation:
+        if point.epoch > self.latest_epoch and point.history == self.history:
+            return "ahead"
+        return "shared" if point == self.point(point.epoch) else "diverged"
+
+    def shared_with(self, point: HistoryPoint) -> int:
+        if self.relation(point) == "diverged":
+            return min(self.parted.get(point.history, -1), point.epoch, self.latest_epoch)
+        return min(point.epoch, self.latest_epoch)
 
 
 def rows(epoch: int, *pairs: tuple[str | None, int | None]) -> EpochRows:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import os
+import shutil
 import stat
 import threading
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.unit.sinks.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
 from tests.unit.sinks.file_systems import CrashError, FaultyHandler
 
 from godwit.model.errors import SinkError
@@ -412,6 +414,7 @@ def test_an_epoch_that_was_delivered_survives_a_loss_of_power(
     for number, epoch in enumerate(EPOCHS):
         sink.deliver(epoch)
         files = {p for p in (tmp_path / "new" / "out").rglob("*") if p.is_file()}
+        files -= {tmp_path / "new" / "out" / "_delivered.json"}  # the epochs say the same
         there = {p.relative_to(tmp_path / "new").as_posix(): p.read_bytes() for p in files}
         assert cuts.survivors().items() >= there.items()
         assert sum(name.endswith("_SUCCESS") for name in there) == number + 1
@@ -457,6 +460,72 @@ def test_a_file_that_cannot_be_forced_is_an_error_and_its_epoch_does_not_appear(
     assert read(tmp_path / "out") == []
     sink.deliver(EPOCHS[0])
     assert read(tmp_path / "out") == ROWS[:3]
+
+
+# --- whose epochs they are ------------------------------------------------------------------
+
+
+def up_to(sink: ParquetSink, last: int, history: str = "h", first: int = 0) -> None:
+    for number in range(first, last + 1):
+        sink.deliver(replace(rows(number, (f"{history}{number}", number)), history=history))
+
+
+def planes(path: Path) -> list[str]:
+    return [row[1] for row in read(path)]
+
+
+def test_a_directory_says_which_epoch_of_which_history_it_got_last(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    assert sink.last_delivered() is None
+    up_to(sink, 1)
+    sink.deliver(rows(2))
+    assert opened(tmp_path).last_delivered() == point(1)
+    (tmp_path / "_delivered.json").write_text("{torn")
+    assert opened(tmp_path).last_delivered() == point(1)
+    (tmp_path / "epoch=1" / "_SUCCESS").write_bytes(b"")  # of an earlier version
+    unknown = opened(tmp_path).last_delivered()
+    assert unknown is not None
+    assert (unknown.epoch, unknown.digest) == (1, "")
+
+
+def test_an_epoch_that_somebody_took_away_does_not_come_back(tmp_path: Path) -> None:
+    up_to(opened(tmp_path), 1)
+    shutil.rmtree(tmp_path / "epoch=1")
+    again = opened(tmp_path)
+    assert again.last_delivered() == point(1)
+    up_to(again, 2)
+    assert planes(tmp_path) == ["h0", "h2"]
+
+
+def test_a_directory_is_rolled_back_to_where_two_histories_parted(tmp_path: Path) -> None:
+    up_to(opened(tmp_path), 7)
+    backup = Committed(latest_epoch=4, history="b", parted={"h": 2})
+    sink = opened(tmp_path)
+    sink.roll_back(backup)
+    assert sink.last_delivered() == point(2)
+    up_to(sink, 4, "b", first=3)
+    assert planes(tmp_path) == ["h0", "h1", "h2", "b3", "b4"]
+
+
+def test_results_that_were_not_kept_are_not_missed_after_a_roll_back(tmp_path: Path) -> None:
+    up_to(opened(tmp_path, context(complete=True), keep=2), 7)
+    sink = opened(tmp_path, context(complete=True), keep=2)
+    sink.roll_back(Committed(latest_epoch=3))
+    assert sink.last_delivered() == point(3)
+    up_to(sink, 4)
+    assert planes(tmp_path) == ["h4"]
+
+
+def test_a_new_writer_needs_a_directory_without_later_epochs(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    up_to(sink, 3)
+    with pytest.raises(
+        SinkError, match=r"begins with epoch 3, and the directory has epochs up to 3"
+    ):
+        sink.continue_after(point(2, "b"))
+    sink.continue_after(point(5, "b"))
+    up_to(opened(tmp_path), 6, "b")
+    assert planes(tmp_path) == ["h0", "h1", "h2", "h3", "b6"]
 
 
 # --- what open refuses ----------------------------------------------------------------------

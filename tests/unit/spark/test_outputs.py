@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA
+from tests.unit.sinks.epoch_rows import SCHEMA, Committed
 
 from godwit.dataflow.compiled import Output
 from godwit.dataflow.staging import REJECTED, Rejections
@@ -19,7 +19,7 @@ from godwit.sinks.sink import Sink
 from godwit.spark.outputs import OpenSinks, staged_sinks
 from godwit.state.blocks import BlockWriter, encode_batch
 from godwit.state.diverted import DivertedRows
-from godwit.state.records import BlockRef, CommitRecord, OutputRef, SinkRecord
+from godwit.state.records import BlockRef, CommitRecord, FlowIdentity, OutputRef, SinkRecord
 from godwit.state.storage import CheckpointStorage
 from godwit.state.written_files import WrittenFile, WrittenFiles, encode_files
 
@@ -104,8 +104,21 @@ def opened(
     *,
     query_id: str = "query-1",
     latest: CommitRecord | None = None,
+    **options: Any,
 ) -> OpenSinks:
-    return OpenSinks(flow, query_id, storage, cast("Any", None), latest=latest, renamed={})
+    epochs = Committed(latest_epoch=-1 if latest is None else latest.epoch)
+    identity = FlowIdentity(name="flow", num_key_groups=8, query_id=query_id)
+    log = SimpleNamespace(
+        storage=storage,
+        latest=latest,
+        identity=identity,
+        latest_epoch=epochs.latest_epoch,
+        retained_epochs=epochs.retained_epochs,
+        point=epochs.point,
+        relation=epochs.relation,
+        shared_with=epochs.shared_with,
+    )
+    return OpenSinks(flow, cast("Any", log), cast("Any", None), renamed={}, **options)
 
 
 def given(
