@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from godwit.model.errors import InvalidFlowError
+from godwit.spark import metrics_server
 from godwit.spark.metrics import METRICS, Metrics
 from godwit.spark.metrics_server import MetricsServer
 from godwit.spark.options import Options
@@ -206,6 +209,37 @@ def test_a_reader_that_talks_nonsense_or_nothing_keeps_no_other_from_reading(
         socket.create_connection(("127.0.0.1", port)) as rude,
     ):
         rude.sendall(b"\x00\xff\r\n\r\n")
+        assert "godwit_query_info" in fetched(server.url)[1]
+
+
+def test_however_many_readers_say_nothing_one_that_reads_is_served(server: MetricsServer) -> None:
+    """Each of them used to take a thread and a descriptor, for ever."""
+    port = int(server.url.split(":")[2].split("/")[0])
+    before = threading.active_count()
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+    try:
+        assert "godwit_query_info" in fetched(server.url)[1]
+        until_s = time.monotonic() + 30
+        while threading.active_count() > before + 8 and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert threading.active_count() <= before + 8
+        assert len(server._server._since_s) <= 8
+        assert silent[0].recv(1) == b""  # it has made room
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_a_reader_that_says_a_byte_now_and_then_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_server, "_MAX_SECONDS", 0.1)
+    with MetricsServer("a", host="127.0.0.1", port=0) as server:
+        port = int(server.url.split(":")[2].split("/")[0])
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(b"G")
+            slow.settimeout(30)
+            assert slow.recv(1) == b""
         assert "godwit_query_info" in fetched(server.url)[1]
 
 
