@@ -1,13 +1,15 @@
 """Every error Godwit raises on purpose.
 
-An error says what is wrong, where, and what to do about it.  Context travels as fields, not only
-as text, and survives pickling: most errors are born in a Python worker on an executor and are read
-on the driver.
+An error says what is wrong, where, and what to do about it, and nothing confidential.  Context
+travels as fields, not only as text, and survives pickling: most errors are born in a Python worker
+on an executor and are read on the driver.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from godwit.model.secrets import hidden, hidden_values
 
 __all__ = [
     "CheckpointError",
@@ -50,10 +52,10 @@ class GodwitError(Exception):
     """
 
     def __init__(self, message: str, *, remedy: str = "", **context: Any) -> None:
-        super().__init__(f"{message} {remedy}".rstrip())
-        self.message = message
-        self.remedy = remedy
-        self.context = context
+        self.message = hidden(message)
+        self.remedy = hidden(remedy)
+        self.context = hidden_values(context)
+        super().__init__(f"{self.message} {self.remedy}".rstrip())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.remedy, self.context)

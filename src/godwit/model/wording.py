@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from godwit.model.secrets import hidden
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -55,7 +57,7 @@ def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
 def printable(text: str) -> str:
     r"""Write out what a terminal would obey or hide: control characters, changes of direction.
 
-    Line breaks stay.
+    What is confidential is left out. Line breaks stay.
 
     Examples
     --------
@@ -64,5 +66,5 @@ def printable(text: str) -> str:
     """
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
-        for char in text
+        for char in hidden(text)
     )

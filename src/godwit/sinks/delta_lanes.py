@@ -28,7 +28,7 @@ from godwit.state.written_files import WrittenFile
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.sinks.secrets import Secrets
+    from godwit.model.secrets import Secrets
 
 __all__ = ["DeltaLaneWriter", "add_action", "mark", "table_files"]
 

@@ -18,6 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import CommitFailedError
 
 from godwit.model.errors import SinkError
+from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.delta_lanes import DeltaLaneWriter, add_action, mark, table_files
 from godwit.sinks.delta_table import (
     as_delta_stores,
@@ -40,7 +41,6 @@ from godwit.sinks.rows import (
     upsert_keys,
     without_replaced_rows,
 )
-from godwit.sinks.secrets import Secrets, shown_uri
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:

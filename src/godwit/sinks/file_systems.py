@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
-from godwit.sinks.secrets import Secrets, shown_uri
+from godwit.model.secrets import Secrets, shown_uri
 
 __all__ = ["destination_of", "exists", "open_file_system", "renames_directories"]
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from godwit.model.errors import SinkError
+from godwit.model.secrets import HIDDEN
 from godwit.sinks.file_systems import exists, open_file_system
-from godwit.sinks.secrets import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from godwit.model.errors import SinkError
+from godwit.model.secrets import Secrets
 from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import open_file_system
 from godwit.sinks.lane_files import are_worth_files, partitioned, write_file
 from godwit.sinks.parquet_directory import belongs_to
-from godwit.sinks.secrets import Secrets
 from godwit.state.written_files import WrittenFile
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
+from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.continuity import is_shared
 from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import (
@@ -69,7 +70,6 @@ from godwit.sinks.rows import (
     require_columns,
     storable_schema,
 )
-from godwit.sinks.secrets import Secrets, shown_uri
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 from godwit.state.history import HistoryPoint
 

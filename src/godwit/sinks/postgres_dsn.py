@@ -15,7 +15,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from godwit.model.errors import SinkError
-from godwit.sinks.secrets import HIDDEN, Secrets
+from godwit.model.secrets import HIDDEN, Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -97,9 +97,14 @@ def claims_for(uri: str) -> Claims | None:
     if scheme == "s3" and parts.username:
         config["access_key_id"] = unquote(parts.username)
         config["secret_access_key"] = unquote(parts.password or "")
-    store = import_module("obstore.store").from_url(
-        f"{scheme}://{host}{parts.path}", config=config, client_options=client or None
-    )
+    from_url = import_module("obstore.store").from_url
+    try:
+        store = from_url(
+            f"{scheme}://{host}{parts.path}", config=config, client_options=client or None
+        )
+    except (ValueError, import_module("obstore.exceptions").BaseError) as error:
+        msg = f"its client cannot open this location: {error}"
+        raise OSError(msg) from None
     return ObjectStoreClaims(store)
 
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from godwit.model.errors import GodwitError
+from godwit.model.secrets import hidden_values
 from godwit.state.framing import decode_record, encode_record
 from godwit.state.paths import JOURNAL, journal_path, number_in
 from godwit.state.records import JournalSegment
@@ -87,7 +88,9 @@ class JournalWriter:
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append an entry: plain values under a kind, such as ``"event"`` or ``"outcome"``."""
         try:
-            entry = json.dumps({kind: values}, default=str, ensure_ascii=True).encode()
+            entry = json.dumps(
+                {kind: hidden_values(values)}, default=str, ensure_ascii=True
+            ).encode()
         except (TypeError, ValueError, RecursionError) as error:
             self._warn(f"an entry of kind {kind!r} is left out", error)
             self._lost += 1

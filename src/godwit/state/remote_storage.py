@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from godwit.model.errors import CheckpointError
+from godwit.model.secrets import Secrets, shown_uri
 from godwit.state.claims import claims_for
 from godwit.state.storage import CheckpointStorage, FileEntry, OutputFile
 from godwit.state.storage_errors import length_to_read, translated
@@ -56,7 +57,9 @@ class RemoteStorage(CheckpointStorage):
         single_driver: bool = False,
         claims: Claims | None = None,
     ) -> None:
-        self.uri = uri
+        self.uri = shown_uri(uri)
+        self._location = uri
+        Secrets.of_uri(uri)  # noted, so that nothing repeats what is confidential in it
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self._renames = renames
@@ -64,13 +67,13 @@ class RemoteStorage(CheckpointStorage):
         self._claims = claims
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(CheckpointStorage.open, single_driver=self._single_driver), (self.uri,)
+        return partial(CheckpointStorage.open, single_driver=self._single_driver), (self._location,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
         """See `CheckpointStorage.create_exclusive`."""
         with translated(self.uri, path, "writing"):
             if self._claims is None:
-                self._claims = claims_for(self.uri)
+                self._claims = claims_for(self._location)
             if self._claims is not None:
                 self._claims.create(path, data)
                 return

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from godwit.model.errors import CheckpointError
+from godwit.model.secrets import Secrets, shown_uri
 from godwit.state.disk import PosixDisk
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class CheckpointStorage(ABC):
     Attributes
     ----------
     uri
-        What it was opened with.
+        What it was opened with, without what is confidential in it: for people.
     """
 
     uri: str
@@ -121,6 +122,7 @@ class CheckpointStorage(ABC):
         from godwit.state.remote_storage import RemoteStorage  # noqa: PLC0415
 
         text = os.fspath(uri)
+        secrets = Secrets.of_uri(text)
         disk = PosixDisk(access)
         scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", text)
         if scheme is None:
@@ -130,11 +132,11 @@ class CheckpointStorage(ABC):
             filesystem, root = pyarrow.fs.FileSystem.from_uri(spelled)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CheckpointError(
-                f"The checkpoint's location {text!r} cannot be opened: {error}.",
+                f"The checkpoint's location {shown_uri(text)!r} cannot be opened: {error}.",
                 remedy="Use a path or a URI that pyarrow.fs understands, such as s3://, gs:// or "
                 "hdfs://, and check that its credentials and libraries are installed.",
-                uri=text,
-            ) from error
+                uri=shown_uri(text),
+            ) from secrets.cause(error)
         if filesystem.type_name == "local":
             return LocalStorage(root, disk=disk)
         return RemoteStorage(

@@ -14,6 +14,7 @@ from godwit.model.errors import (
     GodwitError,
     StorageFullError,
 )
+from godwit.model.secrets import unless_confidential
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ def translated(uri: str, path: str, doing: str) -> Iterator[None]:
     except (FileExistsError, BlockingIOError):
         raise
     except (OSError, pa.ArrowException) as error:
-        raise _translation(error, uri, path, doing) from error
+        raise _translation(error, uri, path, doing) from unless_confidential(error)
 
 
 def _translation(error: Exception, uri: str, path: str, doing: str) -> GodwitError:

@@ -11,10 +11,10 @@ import pytest
 from tests.unit.sinks.epoch_rows import context
 
 from godwit.model.errors import SinkError
+from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.file_systems import open_file_system
 from godwit.sinks.parquet_directory import latest_epoch
 from godwit.sinks.parquet_sink import ParquetSink
-from godwit.sinks.secrets import Secrets, shown_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable

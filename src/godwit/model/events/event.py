@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from godwit.model.secrets import hidden_values
+
 __all__ = ["Event"]
 
 
@@ -30,6 +32,13 @@ class Event(ABC):
     def is_warning(self) -> bool:
         """Whether it goes to the log as a warning too, for those who listen to nothing."""
         return False
+
+    def __post_init__(self) -> None:
+        # What libraries say when they fail may hold a password.
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if (shown := hidden_values(value)) != value:
+                object.__setattr__(self, f.name, shown)
 
     def describe(self) -> str:
         """Tell it in one line."""

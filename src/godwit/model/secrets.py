@@ -1,24 +1,33 @@
-"""What a sink is told in confidence, kept out of everything that people and logs read.
+"""What is given in confidence, kept out of everything that people and logs read.
 
 Passwords come inside connection strings and URIs, and the libraries that read those repeat them
-when they fail.  What is said about a target therefore goes through `Secrets.hide`, and an error of
-a library becomes the cause of ours only if nothing had to be hidden in it.
+when they fail.  What is said about a location therefore goes through `Secrets.hide`, and an error
+of a library becomes the cause of ours only if nothing had to be hidden in it.
+
+Beneath that lies a net: `Secrets.of_uri` and `Secrets.of_values` also note what they find for the
+whole process, and every error, event, line of the log, entry of the journal and line of the command
+line goes through `hidden`.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
+import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["HIDDEN", "Secrets", "shown_uri"]
+__all__ = ["HIDDEN", "Secrets", "hidden", "hidden_values", "shown_uri", "unless_confidential"]
 
 HIDDEN: Final = "***"
 
+_MIN_LENGTH: Final = 6
+"""Shorter texts are hidden where they were given, and not all over the process."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:?//")
 _CONFIDENTIAL: Final = re.compile(
     r"key|secret|token|passw|pwd|passphrase|sas|sig|credential", re.IGNORECASE
@@ -52,12 +61,17 @@ class Secrets:
             return cls()
         user, query = _confidential_parts(uri)
         parts = [part for text in user for part in (text, *re.split(r"[:@/?#]", text))]
-        return cls(((uri, shown),), _each_once([*parts, *query]))
+        found = cls(((uri, shown),), _each_once([*parts, *(value for _, value in query)]))
+        named = (value for name, value in query if _is_confidential(name))
+        _note(found.whole, (*parts, *named))
+        return found
 
     @classmethod
     def of_values(cls, values: Mapping[str, object]) -> Self:
         """Take the values whose names say that they are confidential."""
-        return cls((), _each_once(str(v) for name, v in values.items() if _is_confidential(name)))
+        found = _each_once(str(v) for name, v in values.items() if _is_confidential(name))
+        _note((), found)
+        return cls((), found)
 
     def __or__(self, other: Secrets) -> Secrets:
         return Secrets(self.whole + other.whole, self.parts + other.parts)
@@ -79,6 +93,59 @@ class Secrets:
                 return None
             told = told.__cause__ or told.__context__
         return error
+
+
+_known = Secrets()
+_lock = threading.Lock()
+
+
+def _note(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> None:
+    global _known
+    long = (part for part in parts if len(part) >= _MIN_LENGTH)
+    with _lock:
+        _known = Secrets(
+            tuple(dict.fromkeys(_known.whole + whole)), _each_once((*_known.parts, *long))
+        )
+
+
+def hidden(text: str) -> str:
+    """Put `HIDDEN` in place of everything confidential that this process was given."""
+    return _known.hide(text) if _known.parts or _known.whole else text
+
+
+def hidden_values(value: Any) -> Any:
+    """Return plain values with `hidden` texts; what holds none is returned as it is."""
+    if not (_known.parts or _known.whole):
+        return value
+    if isinstance(value, str):
+        return hidden(value)
+    if type(value) in {list, tuple}:
+        return type(value)(map(hidden_values, value))
+    if type(value) is dict:
+        return {name: hidden_values(item) for name, item in value.items()}
+    return value
+
+
+def unless_confidential(error: BaseException) -> BaseException | None:
+    """Return an error if it may be shown as the cause of another one, else ``None``."""
+    return _known.cause(error)
+
+
+class _Hiding(logging.Filter):
+    """Takes what is confidential out of log records, tracebacks included."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        told = record.getMessage()
+        if (shown := hidden(told)) != told:
+            record.msg, record.args = shown, None
+        if record.exc_info and record.exc_text is None:
+            stack = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+            if (shown := hidden(stack)) != stack:
+                record.exc_text = shown
+        return True
+
+
+logging.getLogger("godwit").addFilter(_Hiding())
 
 
 def shown_uri(uri: str) -> str:
@@ -121,7 +188,8 @@ def _end_of_user(uri: str, start: int) -> int:
     return max(uri.rfind("@"), start)
 
 
-def _confidential_parts(uri: str) -> tuple[list[str], list[str]]:
+def _confidential_parts(uri: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Give forms of the password, and name and value of parameters."""
     match = _SCHEME.match(uri)
     assert match is not None
     start = match.end()
@@ -129,13 +197,14 @@ def _confidential_parts(uri: str) -> tuple[list[str], list[str]]:
     user = uri[start:at]
     password = user.partition(":")[2]
     query = uri[at:].partition("?")[2]
-    fields = (field.partition("=") for field in query.split("&"))
-    values = [
-        value if equals else name
-        for name, equals, value in fields
-        if not equals or name.lower() not in _HARMLESS
-    ]
-    return [password, unquote(password)], [*values, *map(unquote, values)]
+    values = []
+    for field in query.split("&"):
+        name, equals, value = field.partition("=")
+        if not equals:
+            values.append(("", name))
+        elif name.lower() not in _HARMLESS:
+            values += [(name, value), (name, unquote(value))]
+    return [password, unquote(password)], values
 
 
 def _is_confidential(name: str) -> bool:
