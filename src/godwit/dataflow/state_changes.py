@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from godwit.dataflow.state_types import node_text
-from godwit.dataflow.state_values import EXTENSION_MARKERS, TaggedValues
+from godwit.dataflow.state_values import EXTENSION_MARKERS, TaggedValues, without_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-__all__ = ["StateChanges", "changes_between", "read_plain"]
+__all__ = ["StateChanges", "changes_between", "let_go", "read_plain"]
 
 _WIDENED = frozenset([("int", "float"), ("int", "complex"), ("float", "complex")])
 _SELF_EVIDENT = frozenset(["none", "bool", "int", "float", "str", "bytes"])
@@ -56,12 +56,14 @@ def changes_between(old: dict[str, Any], new: dict[str, Any]) -> StateChanges:
     node = new["type"]
     root = node["name"] if isinstance(node, dict) and node["kind"] == "class" else "state"
     comparison.compare(old["type"], node, root)
+    comparison.compare_others()
     return comparison.changes
 
 
 class _Comparison:
     def __init__(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         self._old, self._new = old["classes"], new["classes"]
+        self._root = old["type"]
         self._was_tagged = old["form"] == "tagged"
         self._seen: set[tuple[str, str]] = set()
         self.changes = StateChanges()
@@ -70,6 +72,18 @@ class _Comparison:
         """Note every change from one node to another."""
         if not self._fits(old, new, path):
             self.changes.refused.append(f"{path}: {node_text(old)} → {node_text(new)}")
+
+    def compare_others(self) -> None:
+        """Compare classes that values may be of though the type does not mention them."""
+        mentioned = _mentioned(self._root, self._old)
+        for name in self._old:
+            if name in mentioned or any(old == name for old, _ in self._seen):
+                continue
+            if name not in self._new:
+                self.changes.refused.append(f"class {name} is gone, of which there may be values")
+            elif not self._classes_fit(name, name, name):
+                kinds = self._old[name]["kind"], self._new[name]["kind"]
+                self.changes.refused.append(f"{name}: {kinds[0]} → {kinds[1]}")
 
     def _fits(self, old: Any, new: Any, path: str) -> bool:
         """Whether the nodes themselves fit; what their parts do is noted."""
@@ -152,6 +166,23 @@ class _Comparison:
                 self.compare(old[name]["type"], new[name]["type"], f"{path}.{name}")
 
 
+def _mentioned(node: Any, classes: dict[str, Any], found: set[str] | None = None) -> set[str]:
+    """Names of the classes that a type leads to."""
+    found = set() if found is None else found
+    if isinstance(node, str) or node["kind"] == "literal":
+        return found
+    if node["kind"] == "class":
+        if node["name"] not in found:
+            found.add(node["name"])
+            for field_of in classes[node["name"]].get("fields", {}).values():
+                _mentioned(field_of["type"], classes, found)
+        return found
+    parts = node["of"] if node["kind"] in ("union", "fixed") else [node["of"]]
+    for part in (*parts, *([node["key"]] if "key" in node else [])):
+        _mentioned(part, classes, found)
+    return found
+
+
 def _members(node: Any) -> list[Any]:
     return list(node["of"]) if isinstance(node, dict) and node["kind"] == "union" else [node]
 
@@ -208,6 +239,62 @@ def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
         return value
     return _lifted(value, description["type"], description["classes"])
+
+
+def let_go(
+    blob: bytes | memoryview, description: dict[str, Any], gone: Mapping[str, frozenset[str]]
+) -> bytes:
+    """Give a state without fields that some version of its type did not have.
+
+    Parameters
+    ----------
+    blob
+        As a codec wrote it.
+    description
+        As that codec described its type, but without these fields.
+    gone
+        Name of a record → the fields.
+    """
+    if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
+        return without_fields(blob, gone)
+    value = msgspec.msgpack.decode(blob)
+    _let_go(value, description["type"], description["classes"], gone)
+    return msgspec.msgpack.encode(value)
+
+
+def _let_go(value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]) -> None:
+    """Take fields out of what msgpack holds, wherever the type says that there is such a record."""
+    if isinstance(node, str) or value is None or node["kind"] == "literal":
+        return
+    if node["kind"] == "union":
+        for member in _members_of(value, node["of"], classes):
+            _let_go(value, member, classes, gone)
+    elif node["kind"] == "class":
+        fields = classes[node["name"]].get("fields", {})
+        for name in gone.get(node["name"], ()):
+            value.pop(name, None)
+        for name in fields.keys() & (value if isinstance(value, dict) else {}):
+            _let_go(value[name], fields[name]["type"], classes, gone)
+    elif node["kind"] == "fixed":
+        for part, of in zip(value, node["of"], strict=True):
+            _let_go(part, of, classes, gone)
+    else:
+        for part in value.values() if "key" in node else value:
+            _let_go(part, node["of"], classes, gone)
+
+
+def _members_of(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[Any]:
+    """Which member of a union a value is of: msgspec tells them by their kind, or by a tag."""
+    kinds = [node for node in nodes if isinstance(node, dict) and node["kind"] != "literal"]
+    if isinstance(value, list):
+        return [node for node in kinds if node["kind"] != "class" and "key" not in node]
+    if not isinstance(value, dict):
+        return []
+    found = [node for node in kinds if node["kind"] == "class" or "key" in node]
+    if len(found) == 1:
+        return found
+    tags = [(classes[node["name"]].get("tag"), node) for node in found if "name" in node]
+    return [node for tag, node in tags if tag is not None and value.get(tag[0]) == tag[1]]
 
 
 def _lifted(value: Any, node: Any, classes: dict[str, Any]) -> Any:

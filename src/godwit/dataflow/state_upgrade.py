@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from godwit.dataflow.codec import MsgpackCodec, UnencodableError
 from godwit.dataflow.faults import user_traceback
-from godwit.dataflow.state_changes import changes_between, read_plain
+from godwit.dataflow.state_changes import changes_between, let_go, read_plain
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError, UserFunctionError
 from godwit.state.evolution import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from godwit.dataflow.codec import StateCodec
     from godwit.state.evolution import StateDescription, StateUpgrade, WrittenState
@@ -86,7 +86,7 @@ def upgrade_between(
             refused = changes.refused
             if stored.type["form"] == "native" and not codec.reads_native:
                 refused = [*refused, "it was written in a form that today's type does not have"]
-            rewritten = changes.widened or bool(changes.renamed)
+            rewritten = changes.widened or bool(changes.renamed) or bool(written.gone)
             reader = codec.with_names(changes.renamed)
         if refused:
             raise CheckpointMismatchError(
@@ -101,7 +101,12 @@ def upgrade_between(
         if not rewritten:
             return None
     return StatesBroughtForward(
-        operator=operator, stored=stored.type, reader=reader, codec=codec, function=function
+        operator=operator,
+        stored=stored.type,
+        gone=written.gone,
+        reader=reader,
+        codec=codec,
+        function=function,
     )
 
 
@@ -115,6 +120,8 @@ class StatesBroughtForward:
         Whose state, for messages.
     stored
         Description of the type as it was; of a pickle, its class.
+    gone
+        Name of a record → fields that some version of it in between did not have.
     reader
         Reads what was written as today's type; of no use where there is a `function`.
     codec
@@ -125,6 +132,7 @@ class StatesBroughtForward:
 
     operator: str
     stored: dict[str, Any]
+    gone: Mapping[str, frozenset[str]]
     reader: StateCodec
     codec: StateCodec
     function: Callable[[Any], Any] | None
@@ -138,6 +146,8 @@ class StatesBroughtForward:
         return pa.RecordBatch.from_arrays([column, *others], schema=values.schema)
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
+        if self.gone:
+            blob = let_go(blob, self.stored, self.gone)
         try:
             state = self._read(row, blob)
             (written,) = self.codec.encode([state])

@@ -253,6 +253,21 @@ def as_extension(blob: bytes) -> bytes:
     return msgspec.msgpack.encode(msgspec.msgpack.Ext(_WHOLE, blob))
 
 
+def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]]) -> bytes:
+    """Give a tagged value without some fields of some classes, as if it never had them."""
+
+    def read(code: int, data: memoryview) -> msgspec.msgpack.Ext:
+        held = decode(data)
+        if code == _RECORD:
+            name, fields = held
+            lost = gone.get(name, frozenset())
+            held = [name, {field: part for field, part in fields.items() if field not in lost}]
+        return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(held))
+
+    decode = msgspec.msgpack.Decoder(ext_hook=read).decode
+    return msgspec.msgpack.encode(decode(blob))
+
+
 def _why_not(value: Any) -> str:
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"

@@ -353,7 +353,7 @@ def _records(description: StateDescription | None) -> dict[str, frozenset[str]]:
     return {
         name: frozenset(described_as["fields"])
         for name, described_as in description.type["classes"].items()
-        if described_as["kind"] == "record"
+        if "fields" in described_as
     }
 
 

@@ -151,6 +151,7 @@ def forward(old: Any, new: Any, states: list[Any], function: Any = None) -> list
     upgrade = StatesBroughtForward(
         operator="o",
         stored=was.describe(),
+        gone={},
         reader=today.with_names(changes.renamed),
         codec=today,
         function=function,
