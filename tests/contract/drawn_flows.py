@@ -80,12 +80,18 @@ class _DrawnRun(WindowsApart):
         self.told: list[tuple[int | None, int, dict[str, OperatorTime]]] = []
 
     def compiled(self) -> CompiledFlow:
+        """Compile the flow; every run has its columns and results in another order and zone."""
+        self.drawn.reorder()
         flow = LogicalFlow("contract", num_key_groups=NUM_KEY_GROUPS)
         frame: Any = FakeDataFrame(pa.schema(self.drawn.types))
         given = self.drawn.options
         streams = {name: flow.source(name, frame, **given[name]) for name in self.drawn.sources}
         flow.sink("out", self.drawn.build(streams), FakeSink())
         return flow.compile(resolver(flow))
+
+    def row_of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return a row in the order of the reference's columns, whatever order it came in."""
+        return tuple(values[column] for column in self.drawn.node.columns)
 
     def send_rows(self, rows: Rows, misfortune: Any, loses: str | None) -> None:
         """Run an epoch of rows of several sources, of two partitions each."""

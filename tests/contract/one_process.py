@@ -462,11 +462,15 @@ class OneProcess:
             self._run_errands()
         raise AssertionError(f"Epochs are held for ever: {self.view.holds}")
 
+    def row_of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return a row that is given out, of its values by column."""
+        return tuple(values.values())
+
     def _deliver(self, record: CommitRecord) -> None:
         """Give out what the record names; again, it must be the same."""
         for name, epochs in self._rows.items():
             rows = [
-                tuple(row.values())
+                self.row_of(row)
                 for ref in record.outputs
                 if ref.sink == name
                 for row in read_batch(self.storage, ref.block).to_pylist()

@@ -25,6 +25,8 @@ UNITS = (1, 1_000, 1_000_000, 37_000_000, 3_600_000_000, 86_400_000_000)
 BASES = (0, -50, 1_600_000_000_000_000, -10_000_000_000_000_000, 1_711_846_800_000_000)
 """1970, just before it, 2020, 1653, and the hour that summer begins in Europe."""
 
+ZONES = ("UTC", "Etc/UTC", "Europe/Berlin", "+05:30")
+
 KEYS: Mapping[str, tuple[pa.DataType, list[Any]]] = {
     "text": (pa.string(), ["a", "b", "", None, "ä\0"]),
     "long": (pa.int64(), [0, -1, 2**63 - 1, None]),
@@ -59,6 +61,18 @@ class Drawn:
     text: list[str] = field(default_factory=list)
     makers: dict[str, Any] = field(default_factory=dict)
     ordered: bool = True
+    reorders: random.Random | None = None
+
+    def reorder(self) -> None:
+        """Write the flow down in another way that means the same: order of columns, time zone."""
+        if self.reorders is None:
+            self.reorders = random.Random(self.base)
+            return
+        types = list(self.types.items())
+        self.reorders.shuffle(types)
+        self.types = dict(types)
+        if self.time_type.tz is not None:
+            self.types["ts"] = pa.timestamp("us", tz=self.reorders.choice(ZONES))
 
     def build(self, streams: Mapping[str, Stream]) -> Stream:
         """Make the product's stream."""
@@ -211,9 +225,12 @@ def _aggregates(drawn: Drawn, node: ref.Node, *, ordered: bool) -> dict[str, Any
     return found
 
 
-def _given(aggregates: dict[str, Any]) -> dict[str, Any]:
+def _given(drawn: Drawn, aggregates: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
-    for name, (what, column) in aggregates.items():
+    written = list(aggregates.items())
+    if drawn.reorders is not None:
+        drawn.reorders.shuffle(written)
+    for name, (what, column) in written:
         more = {"top_k": {"k": 3}}.get(what, {})
         given[name] = getattr(gw, what)(*([] if column is None else [column]), **more)
     return given
@@ -247,7 +264,7 @@ def _window(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]
             maker(streams)
             .key_by(*keys)
             .window(*specs, name=name, output=output, consolidate=apart)
-            .compute(**_given(aggregates))
+            .compute(**_given(drawn, aggregates))
         ),
     )
 
@@ -260,7 +277,10 @@ def _session(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str
     return (
         ref.Session(name, keys, feed=node, gap=gap, aggregates=aggregates),
         lambda streams: (
-            maker(streams).key_by(*keys).window(spec, name=name).compute(**_given(aggregates))
+            maker(streams)
+            .key_by(*keys)
+            .window(spec, name=name)
+            .compute(**_given(drawn, aggregates))
         ),
     )
 
