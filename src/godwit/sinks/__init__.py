@@ -98,6 +98,7 @@ def postgres(
     mode: Literal["append", "upsert"] = "append",
     keys: str | Sequence[str] | None = None,
     create: bool = True,
+    epoch_column: str | None = None,
     rejects: Sink | None = None,
 ) -> PostgresSink:
     """Write each epoch to a PostgreSQL table in one transaction; exactly-once.
@@ -118,7 +119,15 @@ def postgres(
     if not isinstance(table, str):
         raise _wrong_kind("PostgreSQL", "table", table, '"table" or "schema.table"')
     _check_columns("PostgreSQL", keys=keys)
-    return PostgresSink(dsn, table, mode=mode, keys=keys, create=create, rejects=rejects)
+    return PostgresSink(
+        dsn,
+        table,
+        mode=mode,
+        keys=keys,
+        create=create,
+        epoch_column=epoch_column,
+        rejects=rejects,
+    )
 
 
 def delta(

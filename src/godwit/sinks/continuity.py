@@ -43,6 +43,7 @@ __all__ = [
     "Way",
     "continue_delivery",
     "is_shared",
+    "point_at",
     "way_of",
 ]
 
@@ -145,7 +146,7 @@ def continue_delivery(
     if way == "refuse":
         raise _refused(name, problem, sink)
     if way == "new_writer":
-        sink.continue_after(_at(epochs, problem.settled))
+        sink.continue_after(point_at(epochs, problem.settled))
         return (
             f"sink {name}: {problem.what}; it goes on as a new writer after epoch {problem.settled}"
         )
@@ -201,7 +202,8 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
     return None
 
 
-def _at(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
+def point_at(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
+    """Return the point of an epoch, without its digest where the record is gone."""
     if epoch in epochs.retained_epochs:
         return epochs.point(epoch)
     latest = epochs.point(epochs.latest_epoch)

@@ -8,6 +8,7 @@ A commit whose answer is lost is settled in the same way: deliver again, and loo
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -16,8 +17,10 @@ import pyarrow as pa
 from psycopg import sql
 
 from godwit.model.errors import SinkError
+from godwit.sinks.continuity import point_at
 from godwit.sinks.postgres_copy import csv_rows
 from godwit.sinks.postgres_dsn import check_dsn, secrets_of_dsn, server_of_dsn, shown_dsn
+from godwit.sinks.postgres_epochs import EPOCHS, DeliveredEpochs
 from godwit.sinks.postgres_refusals import error_text, find_refused, is_about_a_row
 from godwit.sinks.postgres_table import Connection, TargetTable, comma_separated
 from godwit.sinks.rows import (
@@ -35,11 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from godwit.dataflow.staging import RowCheck
+    from godwit.sinks.continuity import CommittedEpochs
+    from godwit.state.history import HistoryPoint
 
 __all__ = ["PostgresSink"]
 
 _COPIED_ROWS: Final = 65_536
-_EPOCHS: Final = "godwit_epochs"
 _STAGE: Final = "godwit_stage"
 _PREPARE_LOCK: Final = 0x60D317  # any number that others are unlikely to lock
 
@@ -67,6 +71,9 @@ class PostgresSink(Sink):
         may be null: a null is a key like any other (PostgreSQL 15 or newer).
     create
         Whether to create the table if it is absent.
+    epoch_column
+        Column that gets the number of the epoch, so that the table can be rolled back; only where
+        rows are appended.
     rejects
         Sink of the rows that the table cannot take (columns as in
         `godwit.dataflow.staging.REJECTED`); ``None``: such a row refuses its epoch, or stops its
@@ -86,6 +93,7 @@ class PostgresSink(Sink):
         mode: Literal["append", "upsert"] = "append",
         keys: str | Sequence[str] | None = None,
         create: bool = True,
+        epoch_column: str | None = None,
         rejects: Sink | None = None,
     ) -> None:
         check_mode(f"PostgreSQL sink on table {table}", mode, keys)
@@ -94,10 +102,16 @@ class PostgresSink(Sink):
                 f"PostgreSQL sink: {table!r} does not name a table.",
                 remedy='Give "table" or "schema.table".',
             )
-        if table.rsplit(".", maxsplit=1)[-1] in {_EPOCHS, _STAGE}:
+        if table.rsplit(".", maxsplit=1)[-1] in {EPOCHS, _STAGE}:
             raise SinkError(
                 f"PostgreSQL sink: table {table} has a name that the sink needs for itself.",
                 remedy="Choose another name.",
+            )
+        if epoch_column is not None and mode != "append":
+            raise SinkError(
+                f"PostgreSQL sink on table {table}: epoch_column={epoch_column!r} means nothing "
+                "where rows are replaced.",
+                remedy='Use mode="append", or leave epoch_column out.',
             )
         check_dsn(dsn)
         self._dsn, self._secrets = dsn, secrets_of_dsn(dsn)
@@ -106,6 +120,7 @@ class PostgresSink(Sink):
         self._mode = mode
         self._keys = keys
         self._create = create
+        self._epoch_column = epoch_column
         self._connection: Connection | None = None
 
     def __repr__(self) -> str:
@@ -134,15 +149,22 @@ class PostgresSink(Sink):
             If the server cannot be reached or the rows do not fit; says what to do.
         """
         self._context = context
-        self._schema = storable_schema(context.schema)
+        self._schema = self._rows_schema = storable_schema(context.schema)
+        if self._epoch_column is not None:
+            if self._epoch_column in self._schema.names:
+                raise self._error(
+                    f"cannot put epochs into column {self._epoch_column!r}, which the rows have",
+                    "Give epoch_column another name.",
+                )
+            self._schema = self._schema.append(pa.field(self._epoch_column, pa.int64()))
         self._target = TargetTable(
             sink=context.name,
             table=self._table,
             schema=self._schema,
             keys=upsert_keys(context, self._keys) if self._mode == "upsert" else (),
             complete=context.complete,
+            epoch_column=self._epoch_column or "",
         )
-        self._epochs = self._target.sibling(_EPOCHS)
         self._row_number = "godwit_row"
         while self._row_number in self._schema.names:
             self._row_number += "_"
@@ -152,8 +174,10 @@ class PostgresSink(Sink):
                 # Sinks that start together must not create one table twice.
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
                 self._target.prepare(connection, create=self._create)
-                self._target.prepare_epochs(connection, self._epochs)
+                self._epochs = DeliveredEpochs(connection, self._target, context)
                 self._check = self._target.row_check(connection)
+                last = self._epochs.last(connection)
+                self._last = -1 if last is None else last.epoch
         except psycopg.Error as error:
             self.close()
             raise self._error(
@@ -163,6 +187,80 @@ class PostgresSink(Sink):
         except SinkError:
             self.close()
             raise
+
+    @property
+    def keeps_epochs(self) -> bool:
+        """True: ``godwit_epochs`` says which epoch of which history the table got last."""
+        return True
+
+    def last_delivered(self) -> HistoryPoint | None:
+        """Return the last epoch that the table got from this sink."""
+        with self._asking():
+            return self._epochs.last(self._connect())
+
+    def cannot_roll_back(self) -> str | None:
+        """Say why rows cannot be taken from the table again."""
+        if self._context.complete:
+            return None
+        if self._target.keys:
+            return "rows that were replaced by later ones are gone (what comes replaces them again)"
+        if self._epoch_column is None:
+            return "rows of the table do not say which epoch they are of, as with epoch_column="
+        with self._asking():
+            others = self._epochs.other_writers(self._connect())
+        return "others write to the table too, and count epochs of their own" if others else None
+
+    def roll_back(self, epochs: CommittedEpochs) -> None:
+        """Delete rows of later epochs; a whole result is written anew.
+
+        Raises
+        ------
+        SinkError
+            If it is not known from which epoch on rows are of another history.
+        """
+        point = self.last_delivered()
+        assert point is not None
+        shared = min(point.epoch, epochs.latest_epoch)
+        if point.digest:
+            shared = epochs.shared_with(point)
+        if self._context.complete:
+            shared = epochs.latest_epoch - 1
+        elif shared < 0:
+            raise self._error(
+                "cannot be rolled back: nobody knows since which epoch its rows are of another "
+                "history",
+                f"Delete rows by their column {self._epoch_column!r}, then start with "
+                'on_divergence="new_writer".',
+            )
+        with self._asking():
+            connection = self._connect()
+            with connection.transaction():
+                if not self._context.complete:
+                    connection.execute(
+                        sql.SQL("DELETE FROM {} WHERE {} > {}").format(
+                            self._target.identifier,
+                            sql.Identifier(self._epoch_column or ""),
+                            sql.Literal(shared),
+                        )
+                    )
+                self._epochs.put(connection, point_at(epochs, shared))
+        self._last = shared
+
+    def continue_after(self, point: HistoryPoint) -> None:
+        """Record epochs as delivered."""
+        with self._asking():
+            self._epochs.put(self._connect(), point)
+        self._last = point.epoch
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._error(
+                f"cannot be asked for its epochs: {error_text(error)}",
+                "Check the server and the privileges of its user, and start the query again.",
+            ) from self._secrets.cause(error)
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's rows and its number in one transaction, unless it is recorded.
@@ -181,6 +279,7 @@ class PostgresSink(Sink):
                 self._write_or_divert(output)
             except psycopg.OperationalError:
                 self._write_or_divert(output)
+            self._last = max(self._last, output.epoch)
         except (psycopg.Error, pa.ArrowException) as error:
             raise self._error(
                 f"epoch {output.epoch} cannot be written: {error_text(error)}",
@@ -224,8 +323,18 @@ class PostgresSink(Sink):
     def _write(self, connection: Connection, output: EpochOutput, *, apart: bool = False) -> None:
         """Write an epoch; with `apart`, divert the rows that the server refuses."""
         with connection.transaction():
-            if not self._claim(connection, output.epoch):
+            claimed, before = self._epochs.claim(connection, output.point)
+            if not claimed:
                 return
+            if before < self._last:
+                raise self._error(
+                    f"has epochs up to {before}, and epochs up to {self._last} were delivered to "
+                    "it in this run: the server has gone back, as after a failover to a replica "
+                    "that did not have everything",
+                    "Restore the table; or start from a backup of the checkpoint that is as old; "
+                    'or go on without the epochs in between, start(on_divergence="new_writer").',
+                    epoch=output.epoch,
+                )
             if is_whole(output, self._context):
                 # Not TRUNCATE: readers go on seeing the old rows until the commit.
                 connection.execute(sql.SQL("DELETE FROM {}").format(self._target.identifier))
@@ -244,28 +353,6 @@ class PostgresSink(Sink):
             self._upsert(connection, parts)
         else:
             self._copy(connection, parts, self._target.identifier)
-
-    def _claim(self, connection: Connection, epoch: int) -> bool:
-        """Record the epoch; return false if it, or a later one, is recorded already.
-
-        Waits while another transaction holds the claim.
-        """
-        claimed = connection.execute(
-            sql.SQL(
-                "INSERT INTO {epochs} AS e (query_id, sink, epoch) "
-                "VALUES ({query}, {sink}, {epoch}) "
-                "ON CONFLICT (query_id, sink) DO UPDATE "
-                "SET epoch = excluded.epoch, delivered_at = now() WHERE e.epoch < excluded.epoch "
-                "RETURNING epoch"
-            ).format(
-                # Not as parameters: beside any, a % in a name would be taken for one.
-                epochs=self._epochs,
-                query=sql.Literal(self._context.query_id),
-                sink=sql.Literal(self._context.writer),
-                epoch=sql.Literal(epoch),
-            )
-        ).fetchone()
-        return claimed is not None
 
     def _upsert(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
         columns = comma_separated(self._schema.names)
@@ -323,8 +410,12 @@ class PostgresSink(Sink):
                 row += part.num_rows
 
     def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        rows = fit(output, self._schema, self._context.name, self._target.keys)
-        for batch in gather(rows, rows=_COPIED_ROWS):
+        rows = fit(output, self._rows_schema, self._context.name, self._target.keys)
+        for gathered in gather(rows, rows=_COPIED_ROWS):
+            batch = gathered
+            if self._epoch_column is not None:
+                epochs = pa.repeat(pa.scalar(output.epoch, pa.int64()), batch.num_rows)
+                batch = pa.RecordBatch.from_arrays([*batch.columns, epochs], schema=self._schema)
             for start in range(0, batch.num_rows, _COPIED_ROWS):
                 yield batch.slice(start, _COPIED_ROWS)
 

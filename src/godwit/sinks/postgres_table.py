@@ -68,6 +68,8 @@ class TargetTable:
         Columns that identify a row; empty where rows are only appended.
     complete
         Whether every epoch replaces all rows.
+    epoch_column
+        Column of `schema` that the sink fills with the number of the epoch; empty for none.
     """
 
     sink: str
@@ -75,15 +77,12 @@ class TargetTable:
     schema: pa.Schema
     keys: tuple[str, ...]
     complete: bool
+    epoch_column: str = ""
 
     @property
     def identifier(self) -> sql.Identifier:
         """The table's name, quoted."""
         return sql.Identifier(*self.table.split("."))
-
-    def sibling(self, name: str) -> sql.Identifier:
-        """Name of another table in the table's schema, quoted."""
-        return sql.Identifier(*self.table.split(".")[:-1], name)
 
     def prepare(self, connection: Connection, *, create: bool) -> None:
         """Create the table if it is absent, or check that the rows fit it.
@@ -110,31 +109,20 @@ class TargetTable:
             needed += ["SELECT", "UPDATE"]
         if self.complete:
             needed += ["DELETE"]
-        self._check_privileges(connection, self.identifier, needed)
+        self.check_privileges(connection, self.identifier, needed)
         if self.keys:
             self._check_unique(connection, columns)
             self._check_temporary(connection)
 
-    def prepare_epochs(self, connection: Connection, epochs: sql.Identifier) -> None:
-        """Create the table `epochs` of delivered epochs if it is absent, or check that it is ours.
-
-        Raises
-        ------
-        SinkError
-            If the user may not write it.
-        """
-        # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
-        # it is said all the same, for another query's sink may be first.
-        row = connection.execute("SELECT to_regclass(%s)", [epochs.as_string()]).fetchone()
-        if row is not None and row[0] is not None:
-            self._check_privileges(connection, epochs, ["SELECT", "INSERT", "UPDATE"])
-            return
-        connection.execute(
-            sql.SQL(
-                "CREATE TABLE IF NOT EXISTS {} (query_id text, sink text, epoch bigint NOT NULL, "
-                "delivered_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (query_id, sink))"
-            ).format(epochs)
-        )
+    def identity(self, connection: Connection) -> tuple[int, str, str]:
+        """Return the object id of the table, which is there, its schema, and its name in it."""
+        row = connection.execute(
+            "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
+            [self._name],
+        ).fetchone()
+        assert row is not None
+        return int(row[0]), str(row[1]), str(row[2])
 
     def _check_names(self, connection: Connection) -> None:
         """Refuse names that the server would cut off, and then not find again."""
@@ -176,6 +164,8 @@ class TargetTable:
         }
         checks = []
         for field in self.schema:
+            if field.name == self.epoch_column:
+                continue
             column = columns[field.name]
             rules: tuple[Rule, ...] = (NoZeroBytes(), KnownYears(), NoNanoseconds())
             if field.name in labels:
@@ -263,9 +253,16 @@ class TargetTable:
                     f"{alter} ALTER COLUMN {_quoted(column.name)} DROP NOT NULL;",
                 )
 
-    def _check_privileges(
+    def check_privileges(
         self, connection: Connection, table: sql.Identifier, needed: Sequence[str]
     ) -> None:
+        """Refuse a table, this one or one that goes with it, that the user may not write.
+
+        Raises
+        ------
+        SinkError
+            Says which rights to grant.
+        """
         name, user = table.as_string(), connection.info.user
         for privilege in needed:
             row = connection.execute(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.unit.sinks.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_sink import PostgresSink
@@ -164,6 +164,150 @@ def test_two_queries_append_to_one_table(postgres: str) -> None:
     assert table(postgres) == [("N1", 1), ("N1", 1)]
     recorded = query(postgres, "SELECT query_id, sink, epoch FROM godwit_epochs ORDER BY 1")
     assert recorded == [("one", "by_plane", 0), ("two", "by_plane", 0)]
+
+
+# --- whose epochs they are ------------------------------------------------------------------
+
+
+def test_a_table_says_which_epoch_of_which_history_it_got_last(postgres: str) -> None:
+    with opened(postgres) as sink:
+        assert sink.last_delivered() is None
+        sink.deliver(EPOCHS[0])
+        sink.deliver(rows(1))
+    with opened(postgres) as again:
+        assert again.last_delivered() == point(1)
+
+
+def test_another_table_of_the_schema_gets_its_epochs_and_the_first_one_keeps_them(
+    postgres: str,
+) -> None:
+    for name in ("target", "other", "target"):
+        with opened(postgres, None, name) as sink:
+            sink.deliver(EPOCHS[0])
+    assert len(table(postgres)) == len(table(postgres, "other")) == 3
+
+
+def test_a_table_that_was_moved_or_renamed_does_not_get_its_epochs_again(postgres: str) -> None:
+    ((schema,),) = query(postgres, "SELECT current_schema()")
+    moved = f"{schema}_moved"
+    with opened(postgres) as sink:
+        sink.deliver(EPOCHS[0])
+    query(postgres, f"CREATE SCHEMA {moved}")
+    query(postgres, f"ALTER TABLE target SET SCHEMA {moved}")
+    with opened(postgres, None, f"{moved}.target") as sink:
+        sink.deliver(EPOCHS[0])
+    query(postgres, f"ALTER TABLE {moved}.target RENAME TO planes")
+    with opened(postgres, None, f"{moved}.planes") as sink:
+        sink.deliver(EPOCHS[0])
+        sink.deliver(EPOCHS[1])
+    assert table(postgres, f"{moved}.planes") == APPENDED
+    assert query(postgres, f"SELECT target, epoch FROM {moved}.godwit_epochs") == [("planes", 1)]
+    assert query(postgres, "SELECT * FROM godwit_epochs") == []
+    query(postgres, f"DROP SCHEMA {moved} CASCADE")
+
+
+def test_a_table_in_the_place_of_one_that_was_renamed_is_another_one(postgres: str) -> None:
+    with opened(postgres) as sink:
+        sink.deliver(EPOCHS[0])
+    query(postgres, "ALTER TABLE target RENAME TO planes")
+    for name in ("target", "planes"):
+        with opened(postgres, None, name) as sink:
+            sink.deliver(EPOCHS[0])
+    assert len(table(postgres)) == len(table(postgres, "planes")) == 3
+
+
+def test_a_table_that_was_restored_from_a_dump_is_known_by_its_name(postgres: str) -> None:
+    with opened(postgres) as sink:
+        sink.deliver(EPOCHS[0])
+    query(postgres, "CREATE TABLE dumped AS TABLE target")
+    query(postgres, "DROP TABLE target")
+    query(postgres, "ALTER TABLE dumped RENAME TO target")
+    with opened(postgres) as sink:
+        sink.deliver(EPOCHS[0])
+    assert len(table(postgres)) == 3
+
+
+def test_a_table_is_known_whatever_the_search_path(postgres: str) -> None:
+    ((schema,),) = query(postgres, "SELECT current_schema()")
+    with opened(postgres) as sink:
+        sink.deliver(EPOCHS[0])
+    query(postgres, f"CREATE SCHEMA {schema}_before")
+    longer = f"{postgres.replace(schema, f'{schema}_before,{schema}')}"
+    with opened(longer) as sink:
+        sink.deliver(EPOCHS[0])
+    assert len(table(postgres)) == 3
+    query(postgres, f"DROP SCHEMA {schema}_before CASCADE")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_epochs_that_an_earlier_version_recorded_are_taken_over(
+    postgres: str, *, elsewhere: bool
+) -> None:
+    ((schema,),) = query(postgres, "SELECT current_schema()")
+    query(postgres, f"CREATE SCHEMA {schema}_first")
+    place = f"{schema}_first" if elsewhere else schema
+    query(postgres, "CREATE TABLE target (plane text, total bigint)")
+    query(
+        postgres,
+        f"CREATE TABLE {place}.godwit_epochs (query_id text, sink text, epoch bigint NOT NULL, "
+        "delivered_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (query_id, sink))",
+    )
+    query(
+        postgres,
+        f"INSERT INTO {place}.godwit_epochs VALUES ('query-1', 'by_plane', 0), ('q', 'other', 9)",
+    )
+    with opened(postgres.replace(schema, f"{schema}_first,{schema}")) as sink:
+        last = sink.last_delivered()
+        assert last is not None
+        assert (last.epoch, last.digest) == (0, "")
+        sink.deliver(EPOCHS[0])
+        sink.deliver(EPOCHS[1])
+    assert len(table(postgres)) == 4
+    query(postgres, f"DROP SCHEMA {schema}_first CASCADE")
+
+
+def test_a_server_that_went_back_during_a_run_is_noticed(postgres: str) -> None:
+    with opened(postgres) as sink:
+        for number in range(3):
+            sink.deliver(rows(number, ("N1", number)))
+        query(postgres, "DELETE FROM target WHERE total > 0")
+        query(postgres, "UPDATE godwit_epochs SET epoch = 0")
+        with pytest.raises(SinkError, match="has epochs up to 0, and epochs up to 2 were"):
+            sink.deliver(rows(3, ("N1", 3)))
+    assert table(postgres) == [("N1", 0)]
+
+
+def test_a_whole_result_is_rolled_back_by_writing_it_anew(postgres: str) -> None:
+    with opened(postgres, context(complete=True)) as sink:
+        for number in range(5):
+            sink.deliver(rows(number, ("N1", number)))
+        assert sink.cannot_roll_back() is None
+        sink.roll_back(Committed(latest_epoch=2))
+        sink.deliver(rows(2, ("N1", 2)))
+    assert table(postgres) == [("N1", 2)]
+
+
+def test_tables_that_cannot_be_rolled_back_say_why(postgres: str) -> None:
+    with opened(postgres, name="upserted", mode="upsert") as sink:
+        assert "were replaced" in str(sink.cannot_roll_back())
+    with opened(postgres, name="appended") as sink:
+        assert "epoch_column=" in str(sink.cannot_roll_back())
+    with opened(postgres, name="shared", epoch_column="n") as sink:
+        sink.deliver(EPOCHS[0])
+        assert sink.cannot_roll_back() is None
+        with opened(postgres, context(query_id="q"), "shared", epoch_column="n") as other:
+            other.deliver(EPOCHS[0])
+        assert "others write to the table" in str(sink.cannot_roll_back())
+
+
+def test_an_epoch_column_is_for_rows_that_stay_and_is_no_column_of_theirs(postgres: str) -> None:
+    with pytest.raises(SinkError, match="means nothing where rows are replaced"):
+        PostgresSink(postgres, "target", mode="upsert", epoch_column="n")
+    with (
+        pytest.raises(SinkError, match="which the rows have"),
+        opened(postgres, epoch_column="total"),
+    ):
+        pass
 
 
 # --- crashes --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -101,12 +102,45 @@ class Parquet:
         shutil.copytree(self.path.with_name(name), self.path)
 
 
-KINDS = [pytest.param(Parquet, id="parquet")]
+class Postgres:
+    """A table whose rows say which epoch they are of."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    def sink(self) -> Sink:
+        return gw.sinks.postgres(self.dsn, "target", epoch_column="epoch")
+
+    def query(self, *statements: str) -> list[Any]:
+        with psycopg.Connection.connect(self.dsn, autocommit=True) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def rows(self) -> list[int]:
+        found = self.query("SELECT total FROM target WHERE epoch = total ORDER BY total")
+        return [row[0] for row in found]
+
+    def copy(self, name: str) -> None:
+        for table in ("target", "godwit_epochs"):
+            self.query(f"CREATE TABLE {name}_{table} AS TABLE {table}")
+
+    def restore(self, name: str) -> None:
+        for table in ("target", "godwit_epochs"):
+            self.query(f"TRUNCATE {table}", f"INSERT INTO {table} SELECT * FROM {name}_{table}")
+
+
+KINDS = [
+    pytest.param("parquet", id="parquet"),
+    pytest.param("postgres", id="postgres", marks=pytest.mark.postgres),
+]
 
 
 @pytest.fixture(params=KINDS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return request.param(tmp_path)
+    if request.param == "postgres":
+        return Postgres(request.getfixturevalue("postgres"))
+    return Parquet(tmp_path)
 
 
 def backup(tmp_path: Path, how: str) -> Path:
