@@ -169,7 +169,7 @@ def run_epoch(log: CommitLog, epoch: Epoch, *, inline_limit_bytes: int) -> None:
         CommitRecord(
             epoch=number,
             run_id="",
-            batch=BatchRef(number=number, digest="of no rows"),
+            batch=BatchRef(number=number, digest="of no rows", offsets=b"v1\n{}\n-", lines=(0,)),
             segments=tuple(segments),
             snapshots=tuple(snapshots),
             outputs=tuple(outputs),

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
-from godwit.model.errors import CheckpointMismatchError
+from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
 from godwit.state.commit_log import CommitLog
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -127,3 +129,57 @@ def test_an_entry_whose_writer_died_does_not_keep_the_first_micro_batch_back(
     sink = gw.sinks.memory()
     drain(totals(inbox, sink), checkpoint)
     assert sorted(rows_of(sink.table())) == [("a", 1), ("b", 2)]
+
+
+def mapped(sources: dict[str, Inbox], reads: Mapping[str, str], kept: Any) -> gw.Flow:
+    """Sums per key; operator → the source that it reads, each behind a map of its own."""
+    flow = gw.Flow("query", num_key_groups=4)
+    streams = {name: flow.source(name, inbox.stream()) for name, inbox in sources.items()}
+    for operator, source in reads.items():
+        stream = streams[source].map(lambda d: d.filter("v > 0")).key_by("k")
+        flow.sink(operator, stream.compute(name=operator, total=gw.sum("v")), kept[operator])
+    return flow
+
+
+def test_sources_go_on_where_they_were_however_operators_read_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sources = {
+        name: Inbox(spark=spark, directory=tmp_path / name, columns="k string, v long")
+        for name in ("one", "two")
+    }
+    checkpoint, added = tmp_path / "ck", dict.fromkeys(("p", "q", "r", "s"), 0)
+    kept = {name: gw.sinks.memory() for name in added}
+    sources["two"].put(*([("k", 10**n)] for n in range(4)))
+    flows: list[dict[str, str]] = [
+        {"p": "one", "q": "two", "r": "two"},
+        {"p": "one", "s": "one", "q": "two"},
+        {"s": "one", "p": "one", "q": "two", "r": "two"},
+        {"p": "one", "q": "two"},
+    ]
+    for number, reads in enumerate(flows):
+        sources["one"].put([("k", 3)], [("k", 4)])
+        sources["two"].put([("k", 1)])
+        drain(mapped(sources, reads, kept), checkpoint)
+        for operator, source in reads.items():
+            added[operator] += 7 if source == "one" else (1112 if number == 0 else 1)
+            assert rows_of(kept[operator].table()) == [("k", added[operator])], (number, operator)
+    latest = CommitLog.open_read_only(CheckpointStorage.open(checkpoint)).latest
+    assert latest is not None
+    batch = latest.last_batch
+    assert batch is not None
+    assert batch.lines == (0, 1)
+    assert {p: (checkpoint / "spark" / p).read_bytes() for p in batch.sources} == batch.sources
+    exchanged = {"one": sources["two"], "two": sources["one"]}
+    with pytest.raises(
+        CheckpointMismatchError, match=r"source 'one' read parquet .*/one' and reads"
+    ):
+        drain(mapped(exchanged, flows[-1], kept), checkpoint)
+
+
+def test_a_stream_that_a_map_brings_in_is_refused(inbox: Inbox, tmp_path: Path) -> None:
+    flow = gw.Flow("query", num_key_groups=4)
+    stream = flow.source("rows", inbox.stream()).map(lambda d: d.union(inbox.stream()))
+    flow.sink("out", stream.key_by("k").compute(total=gw.sum("v")), gw.sinks.noop())
+    with pytest.raises(InvalidFlowError, match="A map on source 'rows' brings in another stream"):
+        flow.start(checkpoint=tmp_path / "ck")

@@ -1,4 +1,4 @@
-"""`godwit checkpoint rename` and `drop`: what becomes of an operator's state in the next run."""
+"""`godwit checkpoint rename`, `drop`, `keep-offsets`: what the next run is to take for what."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from godwit.state.commit_log import CommitLog
 from godwit.state.edits import drop_operator, rename_operator
 from godwit.state.key_removal import remove_key
 from godwit.state.lease import acquire_lease
+from godwit.state.offset_layout import keep_offsets
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _WHEN = (
 
 
 def add_edit_actions(actions: Any) -> None:
-    """Add ``rename`` and ``drop`` to the actions of ``checkpoint``."""
+    """Add ``rename``, ``drop`` and ``keep-offsets`` to the actions of ``checkpoint``."""
     renamed = actions.add_parser(
         "rename",
         help="let an operator of another name find the state of one",
@@ -63,6 +64,17 @@ def add_edit_actions(actions: Any) -> None:
         "\"('ABC', 1)\"; the way out where one key's state cannot be read",
     )
     dropped.set_defaults(run=_drop)
+    kept = actions.add_parser(
+        "keep-offsets",
+        help="let a source go on from where it was read, though it reads something else now",
+        description="Let the next start take what SOURCE reads then for what it read before, up to "
+        "the same offsets: topics or tables of another name that hold the same data. Files are "
+        "known by their paths: at another path, all of them are read. No query may be running on "
+        "the checkpoint.",
+    )
+    kept.add_argument("path", metavar="PATH", help="the checkpoint")
+    kept.add_argument("source", metavar="SOURCE", help="the source's name in the flow")
+    kept.set_defaults(run=_keep_offsets)
 
 
 def _rename(args: argparse.Namespace) -> int:
@@ -83,6 +95,16 @@ def _drop(args: argparse.Namespace) -> int:
     print(
         f"{printable(args.path)}: from the next epoch on, the state of {printable(args.operator)} "
         "is gone"
+    )
+    return 0
+
+
+def _keep_offsets(args: argparse.Namespace) -> int:
+    with _alone(args.path) as log:
+        keep_offsets(log.storage, args.source)
+    print(
+        f"{printable(args.path)}: the next start goes on from where {printable(args.source)} was "
+        "read, whatever it reads then"
     )
     return 0
 

@@ -19,7 +19,6 @@ from godwit.migration import LoadSummary, inputs
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
 from godwit.state.commit_log import CommitLog
-from godwit.state.copying import forget_sparks_progress
 from godwit.state.flow_changes import FlowChanges, changes_to
 from godwit.state.paths import IDENTITY
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
@@ -178,11 +177,6 @@ def take_up(
     previous = -1 if stored is None else stored.flow
     changes = changes_to(given, before, previous=previous, uri=storage.uri, edits=edits)
     layouts = layouts_of(flow, stored, changes)
-    if stored is not None and stored.latest is None:
-        tried = stored.tried_version()
-        if tried is not None and tried.sources != given.sources:
-            # Offsets of a start that committed nothing, for sources that this flow does not have.
-            forget_sparks_progress(storage)
     insist_on_slots(flow, recorded_slots(None if stored is None else stored.latest, changes))
     held = None if stored is None else stored.physical_plan
     flow = _carrying_on(flow, held, changes.renamed)

@@ -12,10 +12,12 @@ A feed stays on the driver, since its maps may refer to DataFrames; executors ge
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
@@ -23,13 +25,11 @@ from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.maps import map_dataframe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterator, Mapping, Sequence
 
     from godwit.dataflow.compiled import CompiledFlow
 
-__all__ = ["Feed", "FeedInput", "feeds_of", "read_feeds", "streaming_dataframe"]
+__all__ = ["Feed", "FeedInput", "feed_frames", "feeds_of", "read_feeds", "streaming_dataframe"]
 
 _FEED = "__godwit_feed"
 
@@ -130,8 +130,10 @@ def _free_slot(dtype: pa.DataType, taken: Mapping[str, pa.DataType]) -> str:
     return slot
 
 
-def streaming_dataframe(feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame]) -> DataFrame:
-    """Make of all feeds one streaming DataFrame of slots (and a tag, where there are several)."""
+def feed_frames(
+    feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame]
+) -> list[tuple[str, DataFrame]]:
+    """Give the source of every feed, and its rows as slots (and a tag, where there are several)."""
     types: dict[str, pa.DataType] = {}
     for feed in feeds:
         types.update(feed.types)
@@ -146,11 +148,13 @@ def streaming_dataframe(feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame
         ]
         if len(feeds) > 1:
             columns.append(sf.lit(number).alias(_FEED))
-        selected.append(frame.select(*columns))
-    result = selected[0]
-    for other in selected[1:]:
-        result = result.unionAll(other)
-    return result
+        selected.append((feed.source, frame.select(*columns)))
+    return selected
+
+
+def streaming_dataframe(frames: Sequence[tuple[str, DataFrame]]) -> DataFrame:
+    """Make of all feeds one streaming DataFrame."""
+    return reduce(DataFrame.unionAll, (frame for _, frame in frames))
 
 
 def _quoted(name: str) -> str:

@@ -5,9 +5,13 @@ gone or torn while the epoch is committed, and Spark would plan the same micro-b
 rows.  Such a query is refused; this is the way back.
 
 Invariant: the commit record of an epoch carries Spark's entries of its micro-batch, and these are
-what is put back.  Entries above the last committed micro-batch are kept if everything up to them is
-in order: Spark goes on with its plan.  Otherwise they are set aside, since nothing of them was
-committed: Spark plans their rows anew, from the sources.
+what is put back, in the lines that the log has now.  Entries above the last committed micro-batch
+are kept if everything up to them is in order: Spark goes on with its plan.  Otherwise they are set
+aside, since nothing of them was committed: Spark plans their rows anew, from the sources.
+
+What a source noted earlier is read at every start as well, by which Spark knows the files that it
+has read.  It is made again of what is left of the log and of the records; where that is not all of
+it, nothing can be done here, since Spark would read those files again.
 """
 
 from __future__ import annotations
@@ -17,19 +21,29 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from godwit.model.errors import CorruptCheckpointError
+from godwit.model.errors import CorruptCheckpointError, GodwitError
+from godwit.state.offset_layout import OFFSETS, lines_of, load_layout
 from godwit.state.repair import RepairStep
+from godwit.state.spark_log import (
+    SPARK,
+    entries_in,
+    files_read,
+    is_merged,
+    lacking_files,
+    log_offset,
+    offsets_in,
+    relined,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from godwit.state.offset_layout import OffsetLayout
     from godwit.state.records import BatchRef, CommitRecord
     from godwit.state.storage import CheckpointStorage
 
 __all__ = ["plan_log_repair"]
 
-_SPARK = "spark"
-_DEFAULT_INTERVAL = 10
 _CRC_HEAD = b"crc\0"
 
 
@@ -45,7 +59,7 @@ def plan_log_repair(
     records
         Its committed records that are still there, in order of epochs.
     """
-    batches = [record.batch for record in records if record.batch is not None]
+    batches = [batch for record in records if (batch := record.last_batch) is not None]
     if not batches:
         return ()
     return _LogPlan(storage, {batch.number: batch for batch in batches}).made()
@@ -57,11 +71,20 @@ class _LogPlan:
         self.batches = batches
         self.last = max(batches)
         self.steps: list[RepairStep] = []
+        self.layout: OffsetLayout | None = None
 
     def made(self) -> tuple[RepairStep, ...]:
+        try:
+            self.layout = load_layout(self.storage)
+        except GodwitError:
+            problem = "It is damaged: nothing says which offset is of which source."
+            self._cannot(OFFSETS, problem)
+            return tuple(self.steps)
         # Spark reads the entry before the one that it resumes from as well.
         for number in sorted({self.last - 1, self.last} & self.batches.keys()):
             self._check_batch(self.batches[number])
+        for directory, last in self._counted().items():
+            self._check_history(directory, last)
         spoilt = bool(self.steps)
         planned = [
             path
@@ -70,7 +93,7 @@ class _LogPlan:
             if number > self.last
         ]
         listed = self._sources_above()
-        torn = [path for path in (*planned, *listed) if self._read(path) is None]
+        torn = [path for path in (*planned, *listed) if self._lacks(path)]
         if spoilt or torn:
             self._take_back(planned, listed)
         done = self._numbered("commits").get(self.last)
@@ -78,6 +101,14 @@ class _LogPlan:
             problem = "It is torn; Spark offers its micro-batch again then, and it is known."
             self._set_aside(done, problem)
         return tuple(self.steps)
+
+    def _lacks(self, path: str) -> bool:
+        """Whether a file is torn, or one of the sources' that it counts on is missing."""
+        found = self._read(path)
+        if found is None or not path.startswith(f"{SPARK}/offsets/"):
+            return found is None
+        lines = (0,) if self.layout is None else self.layout.lines
+        return bool(lacking_files(self.storage, found, lines))
 
     def _take_back(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
         """Forget what was planned above the last committed micro-batch."""
@@ -110,16 +141,65 @@ class _LogPlan:
         found = self._read(path)
         if found is not None:
             return found.splitlines()[1:]
-        directory, _, name = path.removeprefix(f"{_SPARK}/").rpartition("/")
+        directory, _, name = path.removeprefix(f"{SPARK}/").rpartition("/")
         return self._before(directory, int(name.removesuffix(".compact")))
 
     def _check_batch(self, batch: BatchRef) -> None:
-        path = f"{_SPARK}/offsets/{batch.number}"
-        found = self._read(path)
-        if found is None or _offsets(found) != _offsets(batch.offsets):
-            self._put_back(path, found, batch.offsets)
-        for name, content in sorted(batch.sources.items()):
+        path = f"{SPARK}/offsets/{batch.number}"
+        found = None if self.layout is None else self.layout.pending.get(batch.number)
+        found = self._read(path) if found is None else found
+        offsets = self._relined(batch)
+        if found is None or offsets_in(found) != offsets_in(offsets):
+            self._put_back(path, found, offsets)
+        for name, content in sorted(_sources(batch).items()):
             self._check_source(name, content.splitlines()[1:])
+
+    def _relined(self, batch: BatchRef) -> bytes:
+        """Give the offsets of a record in the lines that the log has now."""
+        if self.layout is None:
+            return batch.offsets
+        lines = batch.lines or lines_of(batch.offsets, self.layout)
+        return (lines and relined(batch.offsets, lines, self.layout.lines)) or batch.offsets
+
+    def _counted(self) -> dict[str, int]:
+        """Give directory of a source's log → the last entry that is committed."""
+        counted: dict[str, int] = {}
+        for _, batch in sorted(self.batches.items()):
+            lines = offsets_in(batch.offsets)
+            for source, line in zip(batch.lines or range(1), lines, strict=False):
+                entry = log_offset(line)
+                if entry is not None:
+                    counted[f"sources/{source}"] = entry
+        return counted
+
+    def _check_history(self, directory: str, last: int) -> None:
+        """Check what Spark reads at a start of entries that earlier epochs count on."""
+        names = {path.rpartition("/")[2]: path for path in self._numbered(directory).values()}
+        known = {step.path for step in self.steps}
+        for name in files_read(names, last):
+            path = f"{SPARK}/{directory}/{name}"
+            entry = int(name.removesuffix(".compact"))
+            if entry > last or path in known or self._read(path) is not None:
+                continue
+            lines = self._lines_of(directory, entry)
+            if lines is not None and name.endswith(".compact"):
+                before = self._before(directory, entry)
+                lines = None if before is None else [*before, *lines]
+            if lines is None:
+                self._cannot(
+                    path,
+                    "It is gone or torn, and what it says of files that were read is nowhere else: "
+                    "without it they would be read again.",
+                )
+                return
+            self._put_back(path, None, b"\n".join([b"v1", *lines]))
+
+    def _lines_of(self, directory: str, entry: int) -> list[bytes] | None:
+        """Lines of one entry of a source's log, as far as a record carries them."""
+        name = f"{directory}/{entry}"
+        found = (_sources(batch).get(name) for batch in self.batches.values())
+        content = next((content for content in found if content is not None), None)
+        return None if content is None else content.splitlines()[1:]
 
     def _check_source(self, name: str, lines: list[bytes]) -> None:
         """Check one entry of a source's log; its file may sum up earlier entries."""
@@ -128,9 +208,9 @@ class _LogPlan:
         log = self._numbered(directory)
         merged = {n: path for n, path in log.items() if path.endswith(".compact")}
         later = [n for n in merged if n >= entry]
-        path = merged[min(later)] if later else f"{_SPARK}/{name}"
-        if not later and _is_merged(entry, merged):
-            path = f"{_SPARK}/{name}.compact"
+        path = merged[min(later)] if later else f"{SPARK}/{name}"
+        if not later and is_merged(entry, merged):
+            path = f"{SPARK}/{name}.compact"
         found = self._read(path)
         if found is not None and _of_entry(found, entry) == sorted(lines):
             return
@@ -154,34 +234,25 @@ class _LogPlan:
         merged = [n for n, path in log.items() if path.endswith(".compact") and n < entry]
         lines: list[bytes] = []
         for number in range(max(merged, default=0), entry):
-            found = self._read(log.get(number, f"{_SPARK}/{directory}/{number}"))
-            if found is None:
+            found = self._read(log.get(number, f"{SPARK}/{directory}/{number}"))
+            own = self._lines_of(directory, number) if found is None else found.splitlines()[1:]
+            if own is None or (found is None and number in merged):
                 return None
-            lines += found.splitlines()[1:]
+            lines += own
         return lines
 
     def _sources_above(self) -> dict[str, int]:
         """Path of entries that no committed micro-batch counts on → the last one that one does."""
-        counted: dict[str, int] = {}
-        for batch in self.batches.values():
-            for name in batch.sources:
-                directory, _, number = name.rpartition("/")
-                counted[directory] = max(counted.get(directory, -1), int(number))
         return {
             path: last
-            for directory, last in counted.items()
+            for directory, last in self._counted().items()
             for number, path in self._numbered(directory).items()
             if number > last
         }
 
     def _numbered(self, directory: str) -> dict[int, str]:
         """Give number → path of the entries of one of Spark's logs."""
-        found: dict[int, str] = {}
-        for entry in self.storage.list(f"{_SPARK}/{directory}"):
-            match = re.fullmatch(r"(\d{1,18})(\.compact)?", entry.path.rpartition("/")[2])
-            if match is not None:
-                found[int(match[1])] = entry.path
-        return found
+        return entries_in(self.storage, directory)
 
     def _read(self, path: str) -> bytes | None:
         """Read an entry; ``None`` if it is missing or torn."""
@@ -243,9 +314,12 @@ def _json(line: bytes) -> Any:
         return None
 
 
-def _offsets(entry: bytes) -> list[bytes]:
-    """Lines of an entry of the offset log that are offsets: after its version and its settings."""
-    return entry.splitlines()[2:]
+def _sources(batch: BatchRef) -> dict[str, bytes]:
+    """Entries of sources' logs, as far as they are known to be of the source that they name."""
+    if batch.lines or len(offsets_in(batch.offsets)) == 1:
+        return batch.sources
+    # Formerly the number of a line was taken for that of a source, which holds of the first.
+    return {name: of for name, of in batch.sources.items() if name.startswith("sources/0/")}
 
 
 def _of_entry(data: bytes, entry: int) -> list[bytes]:
@@ -261,19 +335,3 @@ def _is_above(line: bytes, last: int) -> bool:
 def _number_of(line: bytes) -> Any:
     value = _json(line)
     return value.get("batchId") if isinstance(value, dict) else None
-
-
-def _is_merged(entry: int, merged: Iterable[int]) -> bool:
-    """Whether Spark sums all entries up at this one: it does at every so many."""
-    latest = max(merged, default=None)
-    interval = _DEFAULT_INTERVAL if latest is None else _interval(latest)
-    return (entry + 1) % interval == 0
-
-
-def _interval(latest: int) -> int:
-    """Derive the interval from the last summary, as Spark does."""
-    if latest + 1 <= _DEFAULT_INTERVAL:
-        return latest + 1
-    if (latest + 1) // 2 > _DEFAULT_INTERVAL:
-        return next(n for n in range(_DEFAULT_INTERVAL, latest + 2) if (latest + 1) % n == 0)
-    return latest + 1

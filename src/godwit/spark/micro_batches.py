@@ -6,8 +6,8 @@ then plans the same number anew, with whatever has arrived meanwhile.  Taken for
 rows would be lost.
 
 The invariants: a commit record carries a digest of the offsets of the micro-batch that it covers,
-and of the files behind them where an offset is only a number; a replay has the same digest or is
-refused; and on local disks Spark's entries are durable before our commit is.
+source by source, and of the files behind them where an offset is only a number; a replay has the
+same digest or is refused; and on local disks Spark's entries are durable before our commit is.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from godwit.model.errors import CheckpointError, CheckpointMismatchError, CorruptCheckpointError
+from godwit.model.errors import CheckpointError, CheckpointMismatchError
 from godwit.state.local_storage import LocalStorage
 from godwit.state.records import BatchRef
+from godwit.state.spark_log import SPARK, log_offset, offsets_in, read_entry, relined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MicroBatches"]
 
-_SPARK = "spark"
+_NAMES = ("", ".compact")
+"""How the file of an entry of a source's log may end: it may have been merged with others."""
 
 
 class MicroBatches:
@@ -40,10 +42,13 @@ class MicroBatches:
     ----------
     storage
         The checkpoint; Spark's log is a directory of it.
+    lines
+        The number of Spark's source that each line of an entry is of
+        (`godwit.state.offset_layout`).
     """
 
-    def __init__(self, storage: CheckpointStorage) -> None:
-        self._storage = storage
+    def __init__(self, storage: CheckpointStorage, lines: tuple[int, ...]) -> None:
+        self._storage, self._lines = storage, lines
 
     def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
         """Identify the micro-batch that Spark offers; ``None`` if it is committed already.
@@ -74,7 +79,7 @@ class MicroBatches:
         found = self._read(number)
         if last is None or number > done:
             return found
-        if found.digest != last.digest:
+        if found.digest != last.digest and not (self._is_former(last) and self._is_same(last)):
             raise self._mismatch(
                 f"Spark has planned micro-batch {number} anew and with other rows than those that "
                 f"the checkpoint {self._storage.uri!r} has committed for it: the new ones would be "
@@ -89,10 +94,10 @@ class MicroBatches:
         """
         if not isinstance(self._storage, LocalStorage):
             return
-        root = Path(self._storage.uri) / _SPARK
+        root = Path(self._storage.uri) / SPARK
         files = [root / "metadata", root / "offsets" / str(batch.number)]
         files.append(root / "commits" / str(batch.number - 1))
-        files.extend(root / path for path in batch.sources)
+        files.extend(root / f"{path}{merged}" for path in batch.sources for merged in _NAMES)
         for file in files:
             # Hadoop's checksum lies beside it, and a file that does not match it is not read.
             for path in (file, file.with_name(f".{file.name}.crc")):
@@ -103,7 +108,7 @@ class MicroBatches:
                 _fsync(directory)
 
     def _read(self, number: int) -> BatchRef:
-        offsets = self._entry(f"offsets/{number}")
+        offsets = read_entry(self._storage, f"offsets/{number}")
         if offsets is None:
             raise CheckpointError(
                 f"Spark's log in {self._storage.uri!r} has no offsets of micro-batch {number}, "
@@ -111,38 +116,67 @@ class MicroBatches:
                 remedy="The query needs Spark's ordinary progress log; asynchronous progress "
                 "tracking is not supported.",
             )
-        lines = _offsets_in(offsets)
-        digest = hashlib.sha256(b"\n".join(lines))
+        ends, begins = self._of_sources(number, offsets), self._begins(number - 1)
+        digest = hashlib.sha256(b"\n".join(ends[source] for source in sorted(ends)))
         sources: dict[str, bytes] = {}
-        before = _offsets_in(self._entry(f"offsets/{number - 1}") or b"")
-        for source, line in enumerate(lines):
-            end = _log_offset(line)
+        for source, line in sorted(ends.items()):
+            end = log_offset(line)
             if end is None:
                 continue
-            begin = _log_offset(before[source]) if source < len(before) else None
+            begin = log_offset(begins.get(source, b"-"))
+            if begin is not None and end < begin:
+                raise self._mismatch(
+                    f"Spark's log in {self._storage.uri!r} has lost what source {source} had read: "
+                    f"micro-batch {number} ends at its entry {end}, and the one before at {begin}."
+                )
             for entry in range(-1 if begin is None else begin, end):
                 path = f"sources/{source}/{entry + 1}"
                 files = sorted(self._files(source, entry + 1))
                 sources[path] = b"\n".join([b"v1", *files])
                 digest.update(b"\0" + path.encode() + b"\0" + sources[path])
-        return BatchRef(number=number, digest=digest.hexdigest(), offsets=offsets, sources=sources)
+        return BatchRef(
+            number=number,
+            digest=digest.hexdigest(),
+            offsets=offsets,
+            lines=self._lines,
+            sources=sources,
+        )
+
+    def _begins(self, number: int) -> dict[int, bytes]:
+        """Give where the sources stood after a micro-batch; nowhere before the first one."""
+        entry = read_entry(self._storage, f"offsets/{number}")
+        return {} if entry is None else self._of_sources(number, entry)
+
+    def _of_sources(self, number: int, entry: bytes) -> dict[int, bytes]:
+        """Give number of a source → its offset."""
+        if relined(entry, self._lines, self._lines) is None:
+            raise CheckpointError(
+                f"Spark's log in {self._storage.uri!r} has {len(offsets_in(entry))} offsets of "
+                f"micro-batch {number}, where its plan reads {len(set(self._lines))} sources in "
+                f"{len(self._lines)} places.",
+                remedy="The query needs Spark's progress log in its ordinary format; report this "
+                "if no setting of spark.sql.streaming was changed.",
+            )
+        return dict(zip(self._lines, offsets_in(entry), strict=True))
+
+    def _is_former(self, last: BatchRef) -> bool:
+        """Whether a record is of the time when digests were of lines, some of which are alike."""
+        return not last.lines and len(self._lines) > len(set(self._lines))
+
+    def _is_same(self, last: BatchRef) -> bool:
+        """Whether Spark's log holds the offsets of such a record."""
+        entry = read_entry(self._storage, f"offsets/{last.number}")
+        return entry is not None and set(offsets_in(entry)) == set(offsets_in(last.offsets))
 
     def _files(self, source: int, entry: int) -> Iterator[bytes]:
         """Lines of one entry of a file source's log, which may have been merged with others."""
-        for name in (f"{entry}", f"{entry}.compact"):
-            data = self._entry(f"sources/{source}/{name}")
+        for name in (f"{entry}{merged}" for merged in _NAMES):
+            data = read_entry(self._storage, f"sources/{source}/{name}")
             for line in (data or b"").splitlines()[1:]:
                 if json.loads(line).get("batchId") == entry:
                     yield line
             if data is not None:
                 return
-
-    def _entry(self, path: str) -> bytes | None:
-        try:
-            found: bytes = self._storage.read(f"{_SPARK}/{path}").to_pybytes()
-        except CorruptCheckpointError:  # it is missing
-            return None
-        return found
 
     @staticmethod
     def _mismatch(message: str) -> CheckpointMismatchError:
@@ -152,21 +186,6 @@ class MicroBatches:
             "both from the same moment, or let `godwit checkpoint repair` put Spark's log back to "
             "what the checkpoint has committed. Nothing was touched.",
         )
-
-
-def _offsets_in(entry: bytes) -> list[bytes]:
-    """Lines of an entry of the offset log that are offsets: after its version and its settings."""
-    return entry.splitlines()[2:]
-
-
-def _log_offset(line: bytes) -> int | None:
-    """Read the number of an entry in the source's own log, if that is what an offset is (files)."""
-    try:
-        offset: Any = json.loads(line)
-    except ValueError:
-        return None
-    found = offset.get("logOffset") if isinstance(offset, dict) else None
-    return found if isinstance(found, int) else None
 
 
 def _fsync(path: Path) -> None:

@@ -34,6 +34,7 @@ from godwit.spark.shipping import Program, ShippedProgram
 from godwit.spark.source_rows import SourceRows
 from godwit.state.journal import JournalWriter, recollect
 from godwit.state.lease import acquire_lease
+from godwit.state.offset_layout import take_up_layout
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from godwit.spark.dispatcher import EventDispatcher
     from godwit.spark.gate import EpochGate
     from godwit.spark.options import Options
+    from godwit.state.offset_layout import OffsetLayout
 
 __all__ = ["open_run"]
 
@@ -56,6 +58,7 @@ _REMEMBERED = 500
 def open_run(
     flow: CompiledFlow,
     rows: DataFrame,
+    offsets: OffsetLayout,
     options: Options,
     spark: SparkSession,
     *,
@@ -70,6 +73,8 @@ def open_run(
         The compiled flow.
     rows
         The one streaming DataFrame (see `godwit.spark.feeds`).
+    offsets
+        Whose the offsets are that Spark keeps of it.
     options
         As the user gave them.
     spark
@@ -96,6 +101,7 @@ def open_run(
         flow = taken_up.flow
         run_id = f"{log.identity.query_id[:12]}-{run}"
         query_id = log.identity.query_id
+        take_up_layout(storage, offsets, committed=log.latest is not None)
         give_id(storage, query_id)
         remove_leftovers(storage)
         sinks = OpenSinks(
@@ -193,7 +199,7 @@ def open_run(
             watch=watch,
             lost=lost,
             pool=pool,
-            batches=MicroBatches(storage),
+            batches=MicroBatches(storage, offsets.lines),
             note=dispatcher.note,
             controlling=controlling,
             deciding=Deciding(_deciders(flow, options), conducting=conducting, log=log),

@@ -19,7 +19,7 @@ from godwit.spark.dispatcher import EventDispatcher
 from godwit.spark.epoch_driver import EpochDriver
 from godwit.spark.executors_python import insist_on_python
 from godwit.spark.failures import for_spark
-from godwit.spark.feeds import arrow_schema, feeds_of, streaming_dataframe
+from godwit.spark.feeds import arrow_schema, feed_frames, feeds_of, streaming_dataframe
 from godwit.spark.gate import EpochGate
 from godwit.spark.input_end import is_stopped
 from godwit.spark.opening import open_run
@@ -28,6 +28,7 @@ from godwit.spark.progress_log import quick_local_logs, wait_for_sources
 from godwit.spark.progress_spark import SparkProgress
 from godwit.spark.query import Query, end_terminated
 from godwit.spark.source_plans import check_plan, leaves_column
+from godwit.spark.source_streams import check_offset_log, offset_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,7 +96,9 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     end_terminated()
     _check_name(spark, options.name or flow.name)
     insist_on_python(spark.sparkContext)
-    rows = streaming_dataframe(feeds_of(compiled), flow.sources)
+    check_offset_log(spark)
+    frames = feed_frames(feeds_of(compiled), flow.sources)
+    rows, offsets = streaming_dataframe(frames), offset_layout(frames, flow.sources)
     _check_interval(rows, options)
     dispatcher, gate = EventDispatcher(flow.name), EpochGate()
     with ExitStack() as undo:
@@ -104,7 +107,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         if metrics is not None:
             undo.callback(metrics.close)
             dispatcher.keep("metrics", metrics.metrics)
-        run = open_run(compiled, rows, options, spark, dispatcher=dispatcher, gate=gate)
+        run = open_run(compiled, rows, offsets, options, spark, dispatcher=dispatcher, gate=gate)
         undo.callback(run.release)
         undo.callback(run.close)
         undo.callback(_withdraw, spark, options.name or flow.name, gate)

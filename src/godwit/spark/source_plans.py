@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["check_plan", "leaves_column"]
+__all__ = ["check_plan", "leaves_column", "streams_in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +197,19 @@ def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
         sum(node.getClass().getSimpleName() == "Union" for node in _nodes(plan)) for plan in plans
     ]
     return len(old) == len(new) == 1 and old[0].equals(new[0]) and unions[0] == unions[1]
+
+
+def streams_in(dataframe: DataFrame) -> list[Any]:
+    """Give the nodes of a plan that read streams, in the order in which Spark comes upon them."""
+    found = []
+    pending = [_analysed(dataframe)]
+    while pending:
+        node = pending.pop()
+        children = _children(node)
+        if not children and node.isStreaming():
+            found.append(node)
+        pending.extend(reversed(children))
+    return found
 
 
 def _analysed(dataframe: Any) -> Any:

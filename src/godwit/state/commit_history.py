@@ -18,7 +18,6 @@ from godwit.state.ownership import load_record, load_with_digest, numbers_in
 from godwit.state.paths import (
     COMMITS,
     EDITS,
-    FLOWS,
     MANIFESTS,
     commit_path,
     edit_path,
@@ -103,11 +102,6 @@ class CommitHistory:
         if self.plan not in self._plans:
             self._plans[self.plan] = load_record(self.storage, plan_path(self.plan), PhysicalPlan)
         return self._plans[self.plan]
-
-    def tried_version(self) -> FlowVersion | None:
-        """Give the flow version of the last start, whether it committed an epoch or not."""
-        numbers = numbers_in(self.storage, FLOWS)
-        return self.version(numbers[-1]) if numbers else None
 
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
         """Flow versions from the one that counts back to `number`, as far as they go."""

@@ -3,6 +3,7 @@
 The checkpoint is a directory of files that are written once and never changed::
 
     identity.rec                            whose checkpoint this is
+    offsets.rec                             which lines of Spark's log are of which source
     flows/<number>.rec                      what the flow's operators were, from some epoch on
     plans/<number>.rec                      which operators made a component, from some epoch on
     edits/<number>.rec                      what the next flow version is to rename and drop

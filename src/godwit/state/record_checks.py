@@ -128,6 +128,8 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
         yield "it covers a micro-batch, and carries on an earlier one"
     if record.last_batch is not None:
         yield from _within("micro-batch", record.last_batch.number, 0, _MAX_SIZE)
+        for line in record.last_batch.lines:
+            yield from _within("source of Spark's", line, 0, _MAX_STATES)
         for name in record.last_batch.sources:
             if not _SOURCE_ENTRY.fullmatch(name):
                 yield f"{name!r:.200} is no entry of a source's log"

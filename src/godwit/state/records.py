@@ -96,6 +96,8 @@ class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
         hold the same rows.
     offsets
         Its entry of Spark's offset log, so that it can be put back.
+    lines
+        The number of Spark's source that each offset is of; empty if not known.
     sources
         Path below Spark's log → entry of a source's own log that the offsets count on.
     """
@@ -103,6 +105,7 @@ class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     digest: str
     offsets: bytes = b""
+    lines: tuple[int, ...] = ()
     sources: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 

@@ -39,23 +39,12 @@ def start(directory: Path, flow: CompiledFlow) -> None:
 
 
 def write_sparks_part(directory: Path) -> list[Path]:
-    names = ["metadata", "offsets/0", "offsets/.0.crc", "sources/0/0", "sources/1/0"]
+    names = ["metadata", "offsets/0", "sources/0/0"]
     files = [directory / "spark" / name for name in names]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
     return files
-
-
-def test_offsets_of_other_sources_are_forgotten_with_the_start_that_committed_nothing(
-    tmp_path: Path,
-) -> None:
-    start(tmp_path, of_sources("left", "right"))
-    files = write_sparks_part(tmp_path)
-    start(tmp_path, of_sources("left", "right"))
-    assert all(file.exists() for file in files)  # a crash in the first epoch: Spark replays it
-    start(tmp_path, of_sources("other"))
-    assert not any(file.exists() for file in files)
 
 
 def test_offsets_are_never_forgotten_once_an_epoch_is_committed(tmp_path: Path) -> None:

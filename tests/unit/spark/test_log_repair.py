@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from godwit.spark.log_repair import plan_log_repair
+from godwit.state.offset_layout import OffsetLayout, Reading, take_up_layout
 from godwit.state.records import BatchRef, CommitRecord
 from godwit.state.repair import carry_out
 from godwit.state.storage import CheckpointStorage
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAST = 12
 
@@ -187,3 +186,91 @@ def test_what_the_record_does_not_carry_is_said_to_be_lost(spark_log: Path) -> N
 def test_a_torn_note_of_completion_is_set_aside(spark_log: Path) -> None:
     put(spark_log / f"commits/{LAST}", b"", checksum=False)
     assert repair(spark_log.parent, records()) == [(f"commits/{LAST}", "set aside")]
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_summary_that_earlier_epochs_count_on_is_made_again(spark_log: Path, torn: bool) -> None:
+    whole = everything(spark_log.parent)
+    (spark_log / "sources/0/9.compact").unlink()
+    if torn:
+        put(spark_log / "sources/0/9.compact", b"v1\n{", checksum=False)
+    assert repair(spark_log.parent, records()) == [("sources/0/9.compact", "write")]
+    assert everything(spark_log.parent) == whole
+
+
+def test_a_summary_of_what_no_record_carries_is_said_to_be_lost(spark_log: Path) -> None:
+    (spark_log / "sources/0/9.compact").unlink()
+    for number in range(9):  # Spark has cleared them away
+        (spark_log / f"sources/0/{number}").unlink()
+    assert repair(spark_log.parent, records()) == [("sources/0/9.compact", "none")]
+
+
+def test_all_that_sources_noted_comes_back_as_far_as_the_records_reach(tmp_path: Path) -> None:
+    spark_log = write_log(tmp_path, 12)
+    whole = everything(tmp_path)
+    every = [record_of(number) for number in range(13)]
+    shutil.rmtree(spark_log / "sources")
+    assert repair(tmp_path, every[1:])[-1] == ("sources/0/9.compact", "none")
+    assert not (spark_log / "sources/0/9.compact").exists()
+    shutil.rmtree(spark_log / "sources")
+    repair(tmp_path, every)
+    found = everything(tmp_path)
+    needed = [path for path in whole if int(Path(path).stem) >= 9]
+    assert {path: found[path] for path in needed} == {path: whole[path] for path in needed}
+
+
+def test_epochs_without_input_carry_on_what_the_last_micro_batch_counts_on(
+    spark_log: Path,
+) -> None:
+    (spark_log / f"offsets/{LAST}").unlink()
+    quiet = CommitRecord(epoch=LAST + 1, run_id="r", before=record_of(LAST).batch)
+    assert repair(spark_log.parent, [quiet]) == [(f"offsets/{LAST}", "write")]
+
+
+def test_every_source_has_its_own_log_however_often_it_is_read(tmp_path: Path) -> None:
+    def entry(number: int, lines: tuple[int, ...]) -> bytes:
+        offsets = [f'{{"logOffset":{number + 10 * source}}}' for source in lines]
+        return "\n".join(["v1", "{}", *offsets]).encode()
+
+    def batch(number: int) -> BatchRef:
+        return BatchRef(
+            number=number,
+            digest="",
+            offsets=entry(number, (0, 0, 1)),
+            lines=(0, 0, 1),
+            sources={
+                f"sources/{source}/{n}": b"\n".join([b"v1", line_of(n, f"of-{source}")])
+                for source, n in ((0, number), (1, number + 10))
+            },
+        )
+
+    storage = CheckpointStorage.open(tmp_path)
+    spark_log = tmp_path / "spark"
+    layout = OffsetLayout(
+        readings=((Reading(source="a"),), (Reading(source="b"),)), lines=(0, 1, 1)
+    )
+    take_up_layout(storage, layout, committed=True)
+    for number in (3, 4):
+        put(spark_log / f"offsets/{number}", entry(number, layout.lines))
+    for source, last in ((0, 4), (1, 14)):
+        for number in range(last + 1):
+            name = f"{number}.compact" if number == 9 else f"{number}"
+            lines = range(10) if number == 9 else [number]
+            content = b"\n".join([b"v1", *(line_of(n, f"of-{source}") for n in lines)])
+            put(spark_log / f"sources/{source}/{name}", content)
+    committed = [CommitRecord(epoch=n, run_id="r", batch=batch(n)) for n in (3, 4)]
+    assert repair(tmp_path, committed) == []
+    whole = everything(tmp_path)
+    for lost in ("offsets/4", "sources/0/4", "sources/1/14"):
+        (spark_log / lost).unlink()
+    assert dict(repair(tmp_path, committed)) == dict.fromkeys(
+        ("offsets/4", "sources/0/4", "sources/1/14"), "write"
+    )
+    assert everything(tmp_path) == whole
+
+
+def test_a_plan_whose_files_were_lost_is_planned_anew(spark_log: Path) -> None:
+    whole = everything(spark_log.parent)
+    put(spark_log / "offsets/13", offsets_of(13))  # its entry of the source's log is not there
+    assert repair(spark_log.parent, records()) == [("offsets/13", "set aside")]
+    assert everything(spark_log.parent) == whole

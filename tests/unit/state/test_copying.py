@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -17,7 +19,9 @@ from godwit.model.errors import CheckpointError
 from godwit.state.collection import collect
 from godwit.state.commit_log import CommitLog
 from godwit.state.copying import copy_checkpoint
+from godwit.state.offset_layout import OffsetLayout, Reading, take_up_layout
 from godwit.state.records import BatchRef, CommitRecord
+from godwit.state.spark_log import files_read
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 
@@ -41,11 +45,11 @@ def write_spark_part(directory: Path, *, last: int, committed: int) -> None:
     for kind, upto in (("offsets", last), ("commits", committed)):
         (spark / kind).mkdir(parents=True)
         for batch in range(upto + 1):
-            (spark / kind / str(batch)).write_text(f"{kind} {batch}")
+            (spark / kind / str(batch)).write_text(f'v1\n{{}}\n{{"logOffset":{batch}}}')
             (spark / kind / f".{batch}.crc").write_text("sum")
     (spark / "sources" / "0").mkdir(parents=True)
     for batch in range(last + 1):
-        (spark / "sources" / "0" / str(batch)).write_text(f"files {batch}")
+        (spark / "sources" / "0" / str(batch)).write_text(f"v1\n{batch}")
     (spark / "metadata").write_text(json.dumps({"id": "11111111-2222-3333-4444-555555555555"}))
 
 
@@ -74,7 +78,7 @@ def test_sparks_part_fits_the_last_epoch_and_is_a_query_of_its_own(tmp_path: Pat
     copied = copy_checkpoint(log.storage, CheckpointStorage.open(tmp_path / "copy"))
     spark = tmp_path / "copy" / "spark"
     for kind in ("offsets", "commits"):
-        assert sorted(path.name for path in (spark / kind).iterdir()) == list("01234")
+        assert sorted(path.name for path in (spark / kind).iterdir()) == list("34")
     # What a source noted ahead of that, it is asked for again.
     assert sorted(path.name for path in (spark / "sources" / "0").iterdir()) == list("0123456")
     assert json.loads((spark / "metadata").read_text()) == {"id": str(UUID(copied.query_id))}
@@ -88,6 +92,76 @@ def test_a_backup_keeps_the_query(tmp_path: Path) -> None:
     assert copied.query_id == log.identity.query_id
     original, kept = ((tmp_path / d / "spark" / "metadata").read_text() for d in ("ck", "copy"))
     assert kept == original
+
+
+@dataclass
+class Offsets:
+    """Spark's log of a query of two sources, the second of files, beside which Spark goes on."""
+
+    root: Path
+    now: int
+
+    def of(self, number: int) -> bytes:
+        return f'v1\n{{}}\n{{"0":{number}}}\n{{"logOffset":{number}}}'.encode()
+
+    def write(self) -> None:
+        kept = range(max(self.now - 100, 0), self.now + 1)
+        spark = self.root / "spark"
+        shutil.rmtree(spark, ignore_errors=True)
+        for folder in ("offsets", "commits", "sources/1"):
+            (spark / folder).mkdir(parents=True)
+        for number in kept:
+            (spark / "offsets" / str(number)).write_bytes(self.of(number))
+            (spark / "commits" / str(number)).write_bytes(b'v1\n{"nextBatchWatermarkMs":0}')
+        last = (self.now + 1) // 10 * 10 - 1
+        for number in range(max(last, 0), self.now + 1):
+            name = f"{number}.compact" if number == last else f"{number}"
+            (spark / "sources/1" / name).write_bytes(b"v1\n{}")
+
+
+def spark_entry(log: CommitLog, number: int, offsets: Offsets) -> None:
+    layout = OffsetLayout(readings=((Reading(source="a"),), (Reading(source="b"),)), lines=(0, 1))
+    take_up_layout(log.storage, layout, committed=False)
+    batch = BatchRef(number=number, digest="x", offsets=offsets.of(number), lines=(0, 1))
+    log.commit(CommitRecord(epoch=log.latest_epoch + 1, run_id="", batch=batch))
+
+
+@pytest.mark.parametrize("ahead", [0, 55, 250])
+def test_a_copy_is_whole_however_far_spark_goes_on_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    log = written(tmp_path / "ck", 2)
+    for number in (230, 231):
+        spark_entry(log, number, Offsets(tmp_path / "ck", number))
+    Offsets(tmp_path / "ck", 231).write()
+    source = CheckpointStorage.open(tmp_path / "ck")
+    listed = type(source).list
+
+    def list_while_the_query_goes_on(self: CheckpointStorage, directory: str) -> Any:
+        found = listed(self, directory)
+        if self is source and directory == "spark/sources/1" and ahead:
+            monkeypatch.setattr(type(source), "list", listed)
+            Offsets(tmp_path / "ck", 231 + ahead).write()
+        return found
+
+    monkeypatch.setattr(type(source), "list", list_while_the_query_goes_on)
+    copied = copy_checkpoint(source, CheckpointStorage.open(tmp_path / "copy"))
+    assert copied.epoch == 3
+    spark = tmp_path / "copy" / "spark"
+    offsets = {int(p.name): p.read_bytes() for p in (spark / "offsets").iterdir()}
+    assert offsets == {n: Offsets(spark, n).of(n) for n in (230, 231)}
+    names = [path.name for path in (spark / "sources" / "1").iterdir()]
+    assert set(files_read(names, 231)) <= set(names)
+
+
+def test_a_copy_without_what_the_sources_noted_is_refused(tmp_path: Path) -> None:
+    log = written(tmp_path / "ck", 2)
+    spark_entry(log, 11, Offsets(tmp_path / "ck", 11))
+    Offsets(tmp_path / "ck", 11).write()
+    (tmp_path / "ck/spark/sources/1/9.compact").unlink()
+    with pytest.raises(CheckpointError, match=r"'spark/sources/1/9\.compact' is not there"):
+        copy_checkpoint(log.storage, CheckpointStorage.open(tmp_path / "copy"))
+    assert not (tmp_path / "copy" / "identity.rec").exists()
 
 
 def test_nothing_is_copied_over(tmp_path: Path) -> None:
