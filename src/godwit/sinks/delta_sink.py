@@ -8,6 +8,7 @@ the log, and the loser looks again.
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -27,7 +28,13 @@ from godwit.sinks.delta_table import (
     takes_plain_files,
 )
 from godwit.sinks.file_systems import destination_of
-from godwit.sinks.lane_files import LANE_BYTES, files_there
+from godwit.sinks.former_target import rows_of_file
+from godwit.sinks.lane_files import (
+    LANE_BYTES,
+    files_there,
+    tell_what_went,
+    went_with_target,
+)
 from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
 from godwit.sinks.rows import (
     check_mode,
@@ -249,9 +256,15 @@ class DeltaSink(Sink):
                 if self._recorded() >= output.epoch:
                     return
                 if output.files():
+                    # Files that are added are not looked at by the library.
+                    check_table(self._table, self._schema, self._error)
+                    if not self._has_files(output):
+                        return
+                if output.files() and takes_plain_files(self._table):
                     files = files or [*output.files(), *self._write_rest(rows, output.epoch)]
                     self._add(files, output.epoch, complete=is_whole(output, self._context))
                 else:
+                    rows = _Rows(itertools.chain(self._rows_of_files(output), rows))
                     reader = pa.RecordBatchReader.from_batches(self._schema, rows)
                     self._commit(reader, output.epoch, complete=is_whole(output, self._context))
             except SinkError:
@@ -289,19 +302,34 @@ class DeltaSink(Sink):
             table = pa.Table.from_batches([batch])
             yield from self._file_writer().write_files(table, f"{epoch}-rest")
 
-    def _add(self, files: Sequence[WrittenFile], epoch: int, *, complete: bool) -> None:
+    def _has_files(self, output: EpochOutput) -> bool:
+        """Whether the files that lanes wrote are there; false if they went with a whole table."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
-        needed = self._opening if self._is_new else None
-        there, gone = files_there(filesystem, root, files, needed=needed)
+        _, gone = files_there(filesystem, root, output.files())
+        if gone and self._is_new and went_with_target(gone, self._opening):
+            tell_what_went(self._context.name, self._shown_path, output)
+            self._commit(
+                pa.RecordBatchReader.from_batches(self._schema, []), output.epoch, complete=False
+            )
+            return False
         if gone:
             raise self._error(
-                f"epoch {epoch}: {len(gone)} of the files that lanes wrote are gone, among them "
-                f"{gone[0]}",
+                f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
+                f"them {gone[0]}",
                 "Restore them; or remove the table to begin it anew.",
-                epoch=epoch,
+                epoch=output.epoch,
             )
+        return True
+
+    def _rows_of_files(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+        """Read what lanes wrote before the table asked for more than files."""
+        filesystem, root = table_files(self._table.table_uri, self._storage_options)
+        for file in output.files():
+            yield from rows_of_file(filesystem, root, file, self._schema)
+
+    def _add(self, files: Sequence[WrittenFile], epoch: int, *, complete: bool) -> None:
         self._table.create_write_transaction(
-            [add_action(file) for file, _ in there],
+            [add_action(file) for file in files],
             mode="overwrite" if complete else "append",
             schema=Schema.from_arrow(self._schema),
             partition_by=list(self._table.metadata().partition_columns),

@@ -7,7 +7,6 @@ where delivery did.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
 
     from godwit.state.written_files import WrittenFile, WrittenFiles
 
-__all__ = ["read_former_target"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["read_former_target", "rows_of_file"]
 
 
 def read_former_target(
@@ -34,28 +31,28 @@ def read_former_target(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files that were written for a target that `sink` does not write to.
 
-    Nothing is left of a target that was removed as a whole, which is the wish of whoever removed
-    it: this is logged, and no error.
-
     Raises
     ------
     SinkError
-        If the target is there and a file is not, or the target cannot be reached.
+        If the target or a file is not there, or cannot be reached.
     """
     try:
         if HIDDEN in written.target:
             raise PermissionError("its password is not known here")
         filesystem, root = open_file_system(written.target)
         if not exists(filesystem, root):
-            _log.warning(
-                "Sink %r: %s, where the last epoch was written, has been removed, and its rows "
-                "with it.",
-                sink,
-                written.target,
+            rows = sum(file.rows for file in written.files)
+            raise SinkError(
+                f"Sink {sink!r}: {rows} rows of the last epoch were written to {written.target}, "
+                "another target, which is not there.",
+                remedy="Bring it back to that path until the epoch is delivered. If it was removed "
+                "on purpose, start the query once with gw.sinks.noop() in place of the sink, until "
+                "an epoch has passed: that gives these rows up.",
+                sink=sink,
+                path=written.target,
             )
-            return
         for file in written.files:
-            yield from _rows(filesystem, root, file, schema)
+            yield from rows_of_file(filesystem, root, file, schema)
     except OSError as error:
         raise SinkError(
             f"Sink {sink!r}: the last epoch was written to {written.target}, another target, and "
@@ -67,9 +64,10 @@ def read_former_target(
         ) from error
 
 
-def _rows(
+def rows_of_file(
     filesystem: pafs.FileSystem, root: str, file: WrittenFile, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file that a lane wrote, from where it is now."""
     path = file.delivered if exists(filesystem, f"{root}/{file.delivered}") else file.path
     with filesystem.open_input_file(f"{root}/{path}") as stream:
         for batch in pq.ParquetFile(stream).iter_batches():

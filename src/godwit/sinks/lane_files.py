@@ -7,6 +7,7 @@ staged in the checkpoint, and the driver writes those of all lanes together.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,21 +17,27 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from godwit.sinks.parquet_files import partition_directories
+from godwit.sinks.parquet_files import FILE_BYTES, partition_directories
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from godwit.sinks.sink import EpochOutput
     from godwit.state.written_files import WrittenFile
 
 __all__ = [
     "LANE_BYTES",
     "Partition",
     "are_worth_files",
+    "file_slices",
     "files_there",
     "partitioned",
+    "tell_what_went",
+    "went_with_target",
     "write_file",
 ]
+
+_log = logging.getLogger(__name__)
 
 LANE_BYTES: Final = 2**20
 """A lane with less for a sink leaves it to the driver, unless the sink says otherwise."""
@@ -86,6 +93,16 @@ def _text(value: pa.Scalar) -> str | None:
     return str(plain).lower() if isinstance(plain, bool) else str(plain)
 
 
+def file_slices(rows: pa.Table) -> Iterator[pa.Table]:
+    """Cut rows so that each part makes a file of a size that object stores copy."""
+    if rows.nbytes <= FILE_BYTES or rows.num_rows <= 1:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from file_slices(rows.slice(0, half))
+    yield from file_slices(rows.slice(half))
+
+
 def write_file(filesystem: pafs.FileSystem, path: str, rows: pa.Table, compression: str) -> int:
     """Write a file and return its size; the caller makes it durable."""
     with filesystem.open_output_stream(path) as stream:
@@ -94,31 +111,16 @@ def write_file(filesystem: pafs.FileSystem, path: str, rows: pa.Table, compressi
 
 
 def files_there(
-    filesystem: pafs.FileSystem,
-    root: str,
-    written: Sequence[WrittenFile],
-    *,
-    needed: str | None,
+    filesystem: pafs.FileSystem, root: str, written: Sequence[WrittenFile]
 ) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
     """Find the files that lanes wrote for an epoch.
-
-    Parameters
-    ----------
-    filesystem, root
-        Where their paths begin.
-    written
-        The files.
-    needed
-        The opening of a target that was there before no epoch was delivered to it: only files of
-        that opening are missed then, others went with the target that somebody removed. ``None``:
-        all are.
 
     Returns
     -------
     list of (WrittenFile, FileInfo)
         Those that are there.
     list of str
-        Paths of those that are missed; where there are any, the epoch must not be delivered.
+        Paths of those that are gone; where there are any, the epoch must not be delivered.
     """
     infos = filesystem.get_file_info([f"{root}/{file.path}" for file in written])
     there = [
@@ -126,7 +128,25 @@ def files_there(
         for file, info in zip(written, infos, strict=True)
         if info.type != pafs.FileType.NotFound
     ]
-    gone = [info.path for info in infos if info.type == pafs.FileType.NotFound]
-    if needed is not None and not any(f"-{needed}-" in path for path in gone):
-        gone = []
-    return there, gone
+    return there, [info.path for info in infos if info.type == pafs.FileType.NotFound]
+
+
+def went_with_target(gone: Sequence[str], opening: str) -> bool:
+    """Whether files are gone because somebody has removed the target as a whole.
+
+    That is so if the target is new since the opening, and none of them was written since.
+    """
+    return not any(f"-{opening}-" in path for path in gone)
+
+
+def tell_what_went(sink: str, target: str, output: EpochOutput) -> None:
+    """Warn of an epoch that is left out, since files of its rows went with the former target."""
+    _log.warning(
+        "Sink %r: epoch %d is not written to %s: %d of its rows were in files there, which went "
+        "when it was removed, and with them all earlier epochs. It begins anew with what comes "
+        "next.",
+        sink,
+        output.epoch,
+        target,
+        sum(file.rows for file in output.files()),
+    )

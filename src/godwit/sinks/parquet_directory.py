@@ -22,16 +22,19 @@ from godwit.sinks.parquet_files import escaped_in_paths
 from godwit.state.history import HistoryPoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from godwit.model.errors import SinkError
 
 __all__ = [
     "belongs_to",
     "check_columns",
+    "check_directory",
     "delivered_epochs",
     "epoch_point",
     "epochs_begun",
+    "files_under",
     "last_point",
     "latest_epoch",
     "link_or_copy",
@@ -42,6 +45,7 @@ __all__ = [
 ]
 
 _LAST: Final = "_delivered.json"
+_MARKER: Final = "_godwit.json"
 _EPOCH: Final = re.compile(r"epoch=(\d+)")
 _ZONE: Final = re.compile(r"(?<=, )tz=[^\]]+(?=\])")  # within the text of a timestamp's type
 _CANNOT_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
@@ -92,7 +96,40 @@ def take_directory(
     """Write whose directory this is, or check that it is ours; return whether it is a new one.
 
     Epoch numbers start anew with every checkpoint: without this check, the epochs of an older query
-    would pass for delivered epochs of this one, and rows would be lost.
+    would pass for delivered epochs of this one, and rows would be lost. Of two queries that begin a
+    directory at once, one is refused: here on a local disk, where the marker is claimed, and
+    elsewhere here or in `check_directory`, before it has written a row.
+
+    Raises
+    ------
+    SinkError
+        Made by `error`.
+    """
+    if _read_marker(filesystem, root, mine, error) is not None:
+        return False
+    strangers = _strangers(filesystem, root)
+    if strangers and _finish_marker(filesystem, root):
+        return take_directory(filesystem, root, mine, error)
+    if strangers:
+        raise error(
+            f"the directory already holds {', '.join(sorted(strangers)[:5])}, which this "
+            f"sink did not write",
+            "Give the sink a directory of its own.",
+        )
+    # Columns are written down with their first rows: a start that fails binds nobody.
+    rival = _claim(filesystem, root, {**mine, "columns": {}})
+    if _read_marker(filesystem, root, mine, error) is None:
+        raise error(
+            f"another query is about to begin the directory: {rival}",
+            "Give each query a directory of its own. If there is no other query, remove that file.",
+        )
+    return True
+
+
+def check_directory(
+    filesystem: pafs.FileSystem, root: str, mine: dict[str, Any], error: _MakeError
+) -> None:
+    """Check once more that the directory is ours, and write down columns that are new in it.
 
     Columns may come and go between runs, since every file says which it has; one that changed its
     type would keep readers from reading the directory as a whole.
@@ -102,42 +139,45 @@ def take_directory(
     SinkError
         Made by `error`.
     """
-    marker = f"{root}/_godwit.json"
-    if exists(filesystem, marker):
-        with filesystem.open_input_stream(marker) as stream:
-            text = stream.read()
-        try:
-            found = json.loads(text)
-        except ValueError as cause:
-            raise error(
-                f"{marker} cannot be read: {cause}",
-                "Use another path, or remove the directory to write it anew.",
-            ) from cause
-        if isinstance(found, dict) and isinstance(found.get("columns"), dict):
-            # Directories of earlier releases name the zone of the session that began them.
-            then = found["columns"].items()
-            found["columns"] = {name: _ZONE.sub("tz=UTC", str(dtype)) for name, dtype in then}
-        columns = _all_columns(found, mine)
-        if columns is None:
-            raise _refusal(found, mine, error)
-        if columns != found["columns"]:
-            _write_marker(filesystem, root, {**mine, "columns": columns})
-        return False
-    strangers = [
-        info.base_name
-        for info in filesystem.get_file_info(pafs.FileSelector(root))
-        if not info.base_name.startswith(("_", "."))
-    ]
-    if strangers and _finish_marker(filesystem, root):
-        return take_directory(filesystem, root, mine, error)
-    if strangers:
+    found = _read_marker(filesystem, root, mine, error)
+    if found is None:  # somebody has emptied the directory
+        take_directory(filesystem, root, mine, error)
+        found = {"columns": {}}
+    columns = {**found["columns"], **mine["columns"]}
+    if columns != found["columns"]:
+        _write_marker(filesystem, root, {**mine, "columns": columns})
+
+
+def _read_marker(
+    filesystem: pafs.FileSystem, root: str, mine: dict[str, Any], error: _MakeError
+) -> dict[str, Any] | None:
+    """Read whose directory it is, if it is ours; ``None`` if it is nobody's yet."""
+    marker = f"{root}/{_MARKER}"
+    if not exists(filesystem, marker):
+        return None
+    with filesystem.open_input_stream(marker) as stream:
+        text = stream.read()
+    try:
+        found = json.loads(text)
+    except ValueError as cause:
         raise error(
-            f"the directory already holds {', '.join(sorted(strangers)[:5])}, which this "
-            f"sink did not write",
-            "Give the sink a directory of its own.",
-        )
-    _write_marker(filesystem, root, mine)
-    return True
+            f"{marker} cannot be read: {cause}",
+            "Use another path, or remove the directory to write it anew.",
+        ) from cause
+    if not isinstance(found, dict) or not isinstance(found.get("columns"), dict):
+        raise _refusal({}, mine, error)
+    # Directories of earlier releases name the zone of the session that began them.
+    then = found["columns"].items()
+    then = found["columns"] = {name: _ZONE.sub("tz=UTC", str(dtype)) for name, dtype in then}
+    now = mine["columns"]
+    if {**found, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
+        raise _refusal(found, mine, error)
+    return found
+
+
+def _strangers(filesystem: pafs.FileSystem, root: str) -> list[str]:
+    infos = filesystem.get_file_info(pafs.FileSelector(root))
+    return [info.base_name for info in infos if not info.base_name.startswith(("_", "."))]
 
 
 def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
@@ -152,44 +192,90 @@ def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
     )
 
 
-def _all_columns(found: Any, mine: dict[str, Any]) -> dict[str, str] | None:
-    """Columns of then and now; ``None`` if the directory is another's, or a type changed."""
-    if not isinstance(found, dict) or not isinstance(found.get("columns"), dict):
-        return None
-    then, now = found["columns"], mine["columns"]
-    if {**found, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
-        return None
-    return {**then, **now}
+def _claim(filesystem: pafs.FileSystem, root: str, mine: dict[str, Any]) -> str | None:
+    """Write the marker unless somebody else does; return the file of whoever is about to.
+
+    A local disk links a file to a name that nobody has. Elsewhere every claimant writes a file of
+    its own before it looks for those of others: of two that come at once, one sees the other, and
+    gives way.
+    """
+    own = _write_beside(filesystem, root, mine)
+    here = local_path(filesystem, own)
+    if here is not None:
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(here, here.with_name(_MARKER))
+            _force_names_above(here.parent)
+        except OSError as error:
+            if error.errno not in _CANNOT_LINK:
+                raise
+        else:
+            here.unlink()
+            return None
+    rivals = [
+        path
+        for path, found in _written_beside(filesystem, root)
+        if not belongs_to(json.dumps(found).encode(), mine["query_id"], mine["sink"])
+    ]
+    if rivals or exists(filesystem, f"{root}/{_MARKER}"):
+        filesystem.delete_file(own)
+        return next(iter(rivals), None)
+    _put_in_place(filesystem, own)
+    return None
 
 
 def _write_marker(filesystem: pafs.FileSystem, root: str, mine: dict[str, Any]) -> None:
-    # Written under another name first: half a marker would belong to nobody.
-    marker = f"{root}/_godwit.json"
-    with filesystem.open_output_stream(f"{marker}.new") as stream:
+    _put_in_place(filesystem, _write_beside(filesystem, root, mine))
+
+
+def _write_beside(filesystem: pafs.FileSystem, root: str, mine: dict[str, Any]) -> str:
+    """Write a marker under a name of its own: half a marker would belong to nobody."""
+    path = f"{root}/{_MARKER}.{uuid.uuid4().hex}"
+    with filesystem.open_output_stream(path) as stream:
         stream.write(json.dumps(mine, indent=1).encode())
-    if path := local_path(filesystem, root):
-        force_file(path / "_godwit.json.new")
-        # The directories above may be new. They need not be readable, but those that are not
-        # were not made here.
-        force_names(above for above in path.parents if os.access(above, os.R_OK))
+    if here := local_path(filesystem, path):
+        force_file(here)
+    return path
+
+
+def _put_in_place(filesystem: pafs.FileSystem, path: str) -> None:
+    marker = f"{path.rsplit('/', 1)[0]}/{_MARKER}"
     try:
-        filesystem.move(f"{marker}.new", marker)
+        filesystem.move(path, marker)
     except OSError:
         if not exists(filesystem, marker):
             raise
         filesystem.delete_file(marker)  # HDFS renames onto nothing that is there
-        filesystem.move(f"{marker}.new", marker)
+        filesystem.move(path, marker)
+    if here := local_path(filesystem, marker):
+        _force_names_above(here.parent)
+
+
+def _force_names_above(path: Path) -> None:
+    # The directories above may be new. They need not be readable, but those that are not were not
+    # made here.
+    force_names(above for above in (path, *path.parents) if os.access(above, os.R_OK))
+
+
+def _written_beside(filesystem: pafs.FileSystem, root: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the markers that somebody is putting in their place, or died before."""
+    for info in filesystem.get_file_info(pafs.FileSelector(root)):
+        if not info.base_name.startswith(f"{_MARKER}."):
+            continue
+        try:
+            with filesystem.open_input_stream(info.path) as stream:
+                found = json.loads(stream.read())
+        except (FileNotFoundError, ValueError):
+            continue  # it is in its place by now, or its writer died
+        yield info.path, found
 
 
 def _finish_marker(filesystem: pafs.FileSystem, root: str) -> bool:
     """Put a marker in its place that was written when its writer died; whether there was one."""
-    try:
-        with filesystem.open_input_stream(f"{root}/_godwit.json.new") as stream:
-            json.loads(stream.read())
-        filesystem.move(f"{root}/_godwit.json.new", f"{root}/_godwit.json")
-    except (OSError, ValueError):
-        return False
-    return True
+    for path, _ in _written_beside(filesystem, root):
+        _put_in_place(filesystem, path)
+        return True
+    return False
 
 
 def _refusal(found: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
@@ -317,6 +403,16 @@ def note_last(filesystem: pafs.FileSystem, root: str, point: HistoryPoint) -> No
     written = f"{path}.{uuid.uuid4().hex[:12]}"
     write_point(filesystem, written, point)
     here.with_name(written.rpartition("/")[2]).replace(here)
+
+
+def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:
+    """Files in a directory and those below, by their paths in it, ascending."""
+    selector = pafs.FileSelector(directory, recursive=True, allow_not_found=True)
+    return sorted(
+        info.path.removeprefix(f"{directory}/")
+        for info in filesystem.get_file_info(selector)
+        if info.type == pafs.FileType.File
+    )
 
 
 def remove_staged(filesystem: pafs.FileSystem, root: str, which: Callable[[str], bool]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 __all__ = [
+    "FILE_BYTES",
     "NULL_PARTITION",
     "EpochFiles",
     "directory_name",
@@ -30,6 +31,9 @@ __all__ = [
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _SPECIAL: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _OPEN_FILES: Final = 256
+
+FILE_BYTES: Final = 2**30
+"""Rows in memory that go into one file at most: S3 copies objects of up to 5 GiB."""
 
 
 class EpochFiles:
@@ -69,6 +73,7 @@ class EpochFiles:
         self._compression = compression
         self._open: dict[str, pq.ParquetWriter] = {}
         self._parts: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         return self
@@ -85,11 +90,18 @@ class EpochFiles:
         """Append `rows` to the files that they belong to, in their order: a row group each."""
         columns = rows.select(self._columns)
         if not self._partition_by:
-            self._writer("").write_batch(columns)
+            self._append("", columns)
             return
         keys = rows.select(list(self._partition_by))
         for inner, positions in partition_directories(keys):
-            self._writer(inner).write_batch(columns.take(pa.array(positions)))
+            self._append(inner, columns.take(pa.array(positions)))
+
+    def _append(self, inner: str, rows: pa.RecordBatch) -> None:
+        if self._bytes[inner] >= FILE_BYTES and inner in self._open:
+            self._open.pop(inner).close()
+        writer = self._writer(inner)
+        self._bytes[inner] += rows.nbytes
+        writer.write_batch(rows)
 
     def write_empty(self) -> None:
         """Write a file without rows, as deep as files with rows are.
@@ -113,6 +125,7 @@ class EpochFiles:
             compression=self._compression,
         )
         self._parts[inner] += 1
+        self._bytes[inner] = 0
         self._open[inner] = writer
         return writer
 

@@ -12,7 +12,12 @@ from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets
 from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import open_file_system
-from godwit.sinks.lane_files import are_worth_files, partitioned, write_file
+from godwit.sinks.lane_files import (
+    are_worth_files,
+    file_slices,
+    partitioned,
+    write_file,
+)
 from godwit.sinks.parquet_directory import belongs_to
 from godwit.state.written_files import WrittenFile
 
@@ -84,19 +89,21 @@ class ParquetLaneWriter:
         try:
             written = []
             for part in parts:
-                inner = f"{part.directory}/part-{place:05d}.parquet".removeprefix("/")
-                path = f"{root}/{attempt}/{inner}"
-                filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
-                size = write_file(filesystem, path, part.rows, self.compression)
-                written.append(
-                    WrittenFile(
-                        path=f"{attempt}/{inner}",
-                        delivered=f"epoch={epoch}/{inner}",
-                        rows=part.rows.num_rows,
-                        size_bytes=size,
-                        partition=part.values,
+                for number, sliced in enumerate(file_slices(part.rows)):
+                    name = f"part-{place:05d}{f'-{number}' if number else ''}.parquet"
+                    inner = f"{part.directory}/{name}".removeprefix("/")
+                    path = f"{root}/{attempt}/{inner}"
+                    filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
+                    size = write_file(filesystem, path, sliced, self.compression)
+                    written.append(
+                        WrittenFile(
+                            path=f"{attempt}/{inner}",
+                            delivered=f"epoch={epoch}/{inner}",
+                            rows=sliced.num_rows,
+                            size_bytes=size,
+                            partition=part.values,
+                        )
                     )
-                )
             if local := local_path(filesystem, f"{root}/{attempt}"):
                 force_tree(local)
                 force_names([local.parent, local.parent.parent])

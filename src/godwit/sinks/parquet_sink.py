@@ -19,9 +19,9 @@ is written by the driver, into one file for all of them.
 The invariant: ``epoch=<n>/_SUCCESS`` exists exactly when epoch n has been delivered.  Where the
 file system renames directories in one step (local, HDFS), an epoch is written under ``_staging``
 and renamed, so no reader ever sees a part of it; on a local disk it is forced to the disk before,
-and its name after.  Object stores have no such rename: there the files go straight to their places,
-each appears whole, and ``_SUCCESS`` is written last; an epoch without it is thrown away and written
-again.
+and its name after.  Object stores have no such rename: there the store copies the files to their
+places, each appears whole, and ``_SUCCESS`` is written last; an epoch without it is written again
+over what is there.
 """
 
 from __future__ import annotations
@@ -45,12 +45,19 @@ from godwit.sinks.file_systems import (
     open_file_system,
     renames_directories,
 )
-from godwit.sinks.lane_files import LANE_BYTES, files_there
+from godwit.sinks.lane_files import (
+    LANE_BYTES,
+    files_there,
+    tell_what_went,
+    went_with_target,
+)
 from godwit.sinks.parquet_directory import (
     check_columns,
+    check_directory,
     delivered_epochs,
     epoch_point,
     epochs_begun,
+    files_under,
     last_point,
     link_or_copy,
     note_last,
@@ -74,7 +81,7 @@ from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 from godwit.state.history import HistoryPoint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from godwit.dataflow.staging import LaneWriter, RowCheck
     from godwit.sinks.continuity import CommittedEpochs
@@ -300,16 +307,14 @@ class ParquetSink(Sink):
         empty = output.num_rows == 0 and not is_whole(output, self._context)
         try:
             if not empty and not self._is_settled(output.epoch):
-                if self._renames:
-                    self._write_and_rename(output, final)
-                else:
-                    self._write_in_place(output, final)
+                self._deliver(output, final)
                 if output.epoch > self._noted:
                     note_last(self._fs, self._root, output.point)
                     self._noted = output.epoch
             if self._keep is not None:
                 self._forget_old_epochs(self._keep)
-            if output.files():
+            if not empty:
+                # Also what attempts left that were given up.
                 epoch = output.epoch
                 remove_staged(self._fs, self._root, lambda name: _written_in(name) <= epoch)
         except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -319,13 +324,44 @@ class ParquetSink(Sink):
                 epoch=output.epoch,
             ) from self._secrets.cause(error)
 
-    def _write_and_rename(self, output: EpochOutput, final: str) -> None:
+    def _deliver(self, output: EpochOutput, final: str) -> None:
+        check_directory(self._fs, self._root, self._marker(), self._error)
+        written, gone = files_there(self._fs, self._root, output.files())
+        if gone and self._is_new and went_with_target(gone, self._opening):
+            tell_what_went(self._context.name, self._shown_path, output)
+            return
+        if gone:
+            if self._is_delivered(output.epoch):
+                return  # by another driver, which removed them afterwards
+            raise self._error(
+                f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
+                f"them {gone[0]}",
+                "They belong under _staging until the epoch is delivered: restore them; or remove "
+                "the directory, epochs and all, to begin it anew.",
+                epoch=output.epoch,
+            )
+        # They stay where they are until the epoch is delivered, so that it can be delivered again.
+        lane_files = {
+            file.delivered.removeprefix(f"epoch={output.epoch}/"): info.path
+            for file, info in written
+        }
+        if self._renames:
+            self._write_and_rename(output, final, lane_files)
+        else:
+            self._write_and_copy(output, final, lane_files)
+
+    def _write_and_rename(
+        self, output: EpochOutput, final: str, lane_files: Mapping[str, str]
+    ) -> None:
         # Readers pass over a leading "_", also where HDFS puts it if another delivery of this epoch
         # came first: it renames onto a directory by moving into it. Other systems refuse.
         name = f"_{output.epoch}-{uuid.uuid4().hex}"
         staging = f"{self._root}/_staging/{name}"
         try:
             self._write(output, staging)
+            for inner, source in lane_files.items():
+                link_or_copy(self._fs, source, f"{staging}/{inner}")
+            write_point(self._fs, f"{staging}/_SUCCESS", output.point)
             if path := local_path(self._fs, staging):
                 force_tree(path)
             try:
@@ -340,22 +376,33 @@ class ParquetSink(Sink):
                 with contextlib.suppress(OSError):
                     self._fs.delete_dir(left)
 
-    def _write_in_place(self, output: EpochOutput, final: str) -> None:
-        if exists(self._fs, final):
-            self._fs.delete_dir(final)
+    def _write_and_copy(
+        self, output: EpochOutput, final: str, lane_files: Mapping[str, str]
+    ) -> None:
+        """Put whole files in their places, where directories cannot be renamed.
+
+        Another driver, which is late or is the new one, may do the same at the same time: it writes
+        the same rows under the same names, so neither takes away what the other has put there.
+        """
+        staging = f"{self._root}/_staging/_{output.epoch}-{uuid.uuid4().hex}"
         try:
-            self._write(output, final)
-        except BaseException:
-            # Files that were begun are completed when they are closed, and readers see them.
+            self._write(output, staging)
+            staged = files_under(self._fs, staging)
+            files = {**lane_files, **{inner: f"{staging}/{inner}" for inner in staged}}
+            for inner, source in files.items():
+                link_or_copy(self._fs, source, f"{final}/{inner}")
+            # An earlier attempt may have had other files, if the flow has changed since.
+            for inner in files_under(self._fs, final):
+                if inner not in files and not self._is_delivered(output.epoch):
+                    self._fs.delete_file(f"{final}/{inner}")
+            write_point(self._fs, f"{final}/_SUCCESS", output.point)
+        finally:
             with contextlib.suppress(OSError):
-                if not self._is_delivered(output.epoch):
-                    self._fs.delete_dir(final)
-            raise
+                self._fs.delete_dir(staging)
 
     def _write(self, output: EpochOutput, directory: str) -> None:
-        """Write the rows as Parquet files, then ``_SUCCESS``; rows are streamed."""
+        """Write the rows that lanes have not written as Parquet files; rows are streamed."""
         self._fs.create_dir(directory, recursive=True)
-        self._place(output, directory)
         files = EpochFiles(
             filesystem=self._fs,
             directory=directory,
@@ -369,26 +416,6 @@ class ParquetSink(Sink):
                 files.write(rows)
             if output.num_rows == 0:
                 files.write_empty()
-        write_point(self._fs, f"{directory}/_SUCCESS", output.point)
-
-    def _place(self, output: EpochOutput, directory: str) -> None:
-        """Give the files that lanes wrote their names in the epoch's directory.
-
-        They stay where they are until the epoch is delivered, so that it can be delivered again.
-        """
-        needed = self._opening if self._is_new else None
-        there, gone = files_there(self._fs, self._root, output.files(), needed=needed)
-        if gone:
-            raise self._error(
-                f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
-                f"them {gone[0]}",
-                "They belong under _staging until the epoch is delivered: restore them; or remove "
-                "the directory, epochs and all, to begin it anew.",
-                epoch=output.epoch,
-            )
-        for file, info in there:
-            inner = file.delivered.removeprefix(f"epoch={output.epoch}/")
-            link_or_copy(self._fs, info.path, f"{directory}/{inner}")
 
     def _is_delivered(self, epoch: int) -> bool:
         return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")

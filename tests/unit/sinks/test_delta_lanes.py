@@ -13,6 +13,7 @@ import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context
 
 from godwit.model.errors import SinkError
+from godwit.sinks import delta_sink
 from godwit.sinks.former_target import read_former_target
 from godwit.state.written_files import WrittenFile, WrittenFiles
 
@@ -163,7 +164,7 @@ def test_a_machine_that_does_not_see_the_table_leaves_rows_to_the_driver(tmp_pat
 
 
 def test_a_file_that_is_gone_is_an_error_unless_the_whole_table_was_removed(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = opened(tmp_path / "t")
     files = written(sink, 0)
@@ -171,8 +172,36 @@ def test_a_file_that_is_gone_is_an_error_unless_the_whole_table_was_removed(
     with pytest.raises(SinkError, match="1 of the files that lanes wrote are gone"):
         sink.deliver(output(0, files))
     shutil.rmtree(tmp_path / "t")
-    opened(tmp_path / "t").deliver(output(0, files))
-    assert read(tmp_path / "t") == REST.to_pylist()
+    for _ in range(2):  # also after a restart without a new epoch
+        sink = opened(tmp_path / "t")
+        sink.deliver(output(0, files))
+    assert read(tmp_path / "t") == []
+    assert "6 of its rows were in files" in caplog.text
+    sink.deliver(output(1, written(sink, 1)))
+    assert len(read(tmp_path / "t")) == 7
+
+
+def test_a_constraint_that_came_while_lanes_wrote_is_not_passed_by(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    files = written(sink, 0)
+    deltalake.DeltaTable(tmp_path).alter.add_constraint({"small": "total < 3"})
+    with pytest.raises(SinkError, match=r"has constraints \(small\)"):
+        sink.deliver(output(0, files))
+    assert read(tmp_path) == []
+    deltalake.DeltaTable(tmp_path).alter.drop_constraint("small")
+    sink.deliver(output(0, files))
+    assert len(read(tmp_path)) == 7
+
+
+def test_files_of_a_table_that_asks_for_more_since_are_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = opened(tmp_path, partition_by="plane")
+    files = written(sink, 0)
+    monkeypatch.setattr(delta_sink, "takes_plain_files", lambda _: False)
+    for _ in range(2):
+        sink.deliver(output(0, files))
+    assert [row["total"] for row in read(tmp_path)] == [1, 2, 3, 4, 5, 6, None]
 
 
 def test_rows_of_a_former_table_are_read_from_its_files(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.unit.sinks.epoch_rows import SCHEMA, Committed, EpochRows, context, p
 from tests.unit.sinks.file_systems import CrashError, FaultyHandler
 
 from godwit.model.errors import SinkError
+from godwit.sinks import parquet_directory, parquet_files
 from godwit.sinks import parquet_sink as parquet
 from godwit.sinks.file_systems import open_file_system
 from godwit.sinks.parquet_directory import latest_epoch
@@ -131,6 +132,123 @@ def test_what_an_unfinished_epoch_left_in_an_object_store_is_thrown_away(tmp_pat
     left.write_bytes(b"half a file")
     sink.deliver(EPOCHS[0])
     assert read(tmp_path / "out") == ROWS[:3]
+
+
+class Meeting(FaultyHandler):
+    """An object store on which somebody else acts just before an operation, once."""
+
+    before = "nothing"
+    act: Callable[[], object] = staticmethod(lambda: None)
+
+    def _reach(self, operation: str) -> None:
+        super()._reach(operation)
+        if operation.startswith(self.before):
+            self.before = "nothing"
+            self.act()
+
+
+def rivals(tmp_path: Path) -> tuple[Meeting, list[ParquetSink]]:
+    handler = Meeting(tmp_path, renames=False)
+    filesystem = pafs.PyFileSystem(handler)
+    return handler, [opened("out", filesystem=filesystem) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "before", ["open_output_stream", "copy_file", "open_output_stream out/epoch=1/_SUCCESS"]
+)
+def test_a_driver_that_is_late_takes_nothing_away_from_an_object_store(
+    tmp_path: Path, before: str
+) -> None:
+    handler, (late, other) = rivals(tmp_path)
+    late.deliver(EPOCHS[0])
+    handler.restart()
+    handler.act, handler.before = lambda: other.deliver(EPOCHS[1]), before
+    late.deliver(EPOCHS[1])
+    assert read(tmp_path / "out") == ROWS
+    deleted = [o for o in handler.operations if o.startswith("delete") and "_staging" not in o]
+    assert deleted == []
+
+
+def test_a_driver_that_is_late_and_fails_takes_nothing_away_from_an_object_store(
+    tmp_path: Path,
+) -> None:
+    handler, (late, other) = rivals(tmp_path)
+
+    def deliver_and_crash() -> None:
+        other.deliver(EPOCHS[0])
+        raise CrashError
+
+    handler.act, handler.before = deliver_and_crash, "open_output_stream out/epoch=0/_SUCCESS"
+    with pytest.raises(SinkError):
+        late.deliver(EPOCHS[0])
+    assert read(tmp_path / "out") == ROWS[:3]
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_of_two_queries_that_begin_a_directory_at_once_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    theirs = context(query_id="query-2")
+    handler = Meeting(tmp_path, renames=False)
+    options: dict[str, Any] = {} if local else {"filesystem": pafs.PyFileSystem(handler)}
+    path = str(tmp_path / "out") if local else "out"
+    first, second = ParquetSink(path, **options), ParquetSink(path, **options)
+
+    def begin() -> None:
+        second.open(theirs)
+        second.deliver(EPOCHS[1])
+
+    if local:
+        handler.act, handler.before = begin, "force"
+
+        def force(_: Path) -> None:
+            handler._reach("force")
+
+        monkeypatch.setattr(parquet_directory, "force_file", force)
+    else:
+        handler.act, handler.before = begin, "open_output_stream"
+    with pytest.raises(SinkError):
+        first.open(context())
+    with pytest.raises(SinkError):
+        first.open(context())
+    assert [row[0] for row in read(tmp_path / "out")] == [1] * 4
+
+
+def test_a_query_whose_directory_another_took_meanwhile_writes_nothing_more(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    sink.deliver(EPOCHS[0])
+    marker = tmp_path / "_godwit.json"
+    marker.write_text(marker.read_text().replace("query-1", "query-2"))
+    with pytest.raises(SinkError, match="belongs to sink 'by_plane' of query query-2"):
+        sink.deliver(EPOCHS[1])
+    assert read(tmp_path) == ROWS[:3]
+
+
+def test_columns_count_from_their_first_rows_on(tmp_path: Path) -> None:
+    wrong = context(schema=pa.schema([("plane", pa.string()), ("total", pa.float64())]))
+    opened(tmp_path, wrong)
+    opened(tmp_path).deliver(EPOCHS[0])
+    with pytest.raises(SinkError, match="column 'total' changed"):
+        opened(tmp_path, wrong)
+
+
+def test_what_attempts_left_is_removed_with_the_next_epoch(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    for name in ("0-3-opening-attempt", "1-3-opening-attempt", "2-3-opening-attempt"):
+        (tmp_path / "_staging" / name).mkdir(parents=True)
+    sink.deliver(EPOCHS[1])
+    assert [path.name for path in (tmp_path / "_staging").iterdir()] == ["2-3-opening-attempt"]
+
+
+def test_files_are_no_larger_than_stores_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_files, "FILE_BYTES", 1000)
+    monkeypatch.setattr(parquet, "gather", lambda batches: batches)
+    table = pa.table({"plane": [f"N{i}" for i in range(400)], "total": range(400)}, schema=SCHEMA)
+    opened(tmp_path).deliver(EpochRows(epoch=0, table=table, batch_rows=40))
+    assert len(visible_files(tmp_path)) > 3
+    assert sorted(row[2] for row in read(tmp_path)) == list(range(400))
 
 
 def test_small_batches_make_one_row_group_and_rows_keep_their_order(tmp_path: Path) -> None:
@@ -566,7 +684,7 @@ def test_the_directory_of_another_sink_of_the_query_is_refused(tmp_path: Path) -
 def test_a_layout_that_changed_since_is_refused(
     tmp_path: Path, ctx: SinkContext, options: dict[str, Any], message: str
 ) -> None:
-    opened(tmp_path)
+    opened(tmp_path).deliver(EPOCHS[0])
     with pytest.raises(SinkError, match=message):
         opened(tmp_path, ctx, **options)
 
@@ -575,7 +693,9 @@ def test_a_layout_that_changed_since_is_refused(
 def test_a_crash_while_columns_change_leaves_the_directory_its_owner(
     tmp_path: Path, moves_into: bool
 ) -> None:
-    ctx = context(schema=SCHEMA.append(pa.field("mean", pa.float64())))
+    schema = SCHEMA.append(pa.field("mean", pa.float64()))
+    ctx = context(schema=schema)
+    rows_of_today = EpochRows(epoch=1, table=pa.table([["N9"], [9], [0.5]], schema=schema))
     for step in count():
         root = tmp_path / str(step)
         root.mkdir()
@@ -586,9 +706,11 @@ def test_a_crash_while_columns_change_leaves_the_directory_its_owner(
         sink = ParquetSink("out", filesystem=given)
         try:
             sink.open(ctx)
+            sink.deliver(rows_of_today)
         except SinkError:
             handler.restart()
             sink.open(ctx)
+            sink.deliver(rows_of_today)
             opened("out", ctx, filesystem=given)
         else:
             break

@@ -16,7 +16,7 @@ from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context
 from tests.unit.sinks.file_systems import FaultyHandler
 
 from godwit.model.errors import SinkError
-from godwit.sinks import parquet_lanes, parquet_sink
+from godwit.sinks import lane_files, parquet_lanes, parquet_sink
 from godwit.sinks.former_target import read_former_target
 from godwit.sinks.parquet_sink import ParquetSink
 from godwit.state.written_files import WrittenFile, WrittenFiles
@@ -39,10 +39,10 @@ def opened(path: Path | str, **options: Any) -> ParquetSink:
     return sink
 
 
-def written(sink: ParquetSink, epoch: int) -> list[WrittenFile]:
+def written(sink: ParquetSink, epoch: int, lanes: Sequence[pa.Table] = LANES) -> list[WrittenFile]:
     writer = pickle.loads(pickle.dumps(sink.lane_writer()))
     found: list[WrittenFile] = []
-    for place, rows in enumerate(LANES):
+    for place, rows in enumerate(lanes):
         found += writer.write(rows, epoch=epoch, place=place)
     return found
 
@@ -181,7 +181,7 @@ def test_a_lane_that_cannot_write_refuses_its_epoch(
 
 
 def test_a_file_that_is_gone_is_an_error_unless_the_whole_directory_was_removed(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "out"
     sink = opened(out)
@@ -190,8 +190,40 @@ def test_a_file_that_is_gone_is_an_error_unless_the_whole_directory_was_removed(
     with pytest.raises(SinkError, match="2 of the files that lanes wrote are gone"):
         sink.deliver(output(0, files))
     shutil.rmtree(out)
-    opened(out).deliver(output(0, files))
-    assert totals(out / "epoch=0") == [6]
+    for _ in range(2):  # also after a restart without a new epoch
+        sink = opened(out)
+        sink.deliver(output(0, files))
+    assert not (out / "epoch=0").exists(), "a part of an epoch is none"
+    assert "6 of its rows were in files" in caplog.text
+    sink.deliver(output(1, written(sink, 1)))
+    assert len(totals(out / "epoch=1")) == 7
+
+
+def test_files_that_a_rival_removed_since_it_delivered_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, rival = opened(tmp_path), opened(tmp_path)
+    files = written(sink, 0)
+
+    def lose_the_race(*_: object) -> None:
+        monkeypatch.undo()
+        rival.deliver(output(0, files))
+
+    monkeypatch.setattr(parquet_sink, "check_directory", lose_the_race)
+    sink.deliver(output(0, files))
+    assert len(totals(tmp_path / "epoch=0")) == 7
+
+
+def test_a_lane_writes_files_no_larger_than_stores_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_files, "FILE_BYTES", 1000)
+    rows = pa.table({"plane": [f"N{i}" for i in range(400)], "total": range(400)}, schema=SCHEMA)
+    sink = opened(tmp_path)
+    files = written(sink, 0, [rows])
+    assert len(files) > 3
+    sink.deliver(output(0, files))
+    assert totals(tmp_path / "epoch=0") == sorted([*range(400), 6])
 
 
 def test_lanes_write_only_where_delivery_can_name_files(
@@ -226,17 +258,16 @@ def test_rows_of_a_former_target_are_read_from_its_files(
     assert found.schema == SCHEMA
 
 
-def test_a_former_target_that_was_removed_has_no_rows_and_one_that_is_damaged_is_an_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_former_target_that_is_damaged_or_not_there_is_an_error(tmp_path: Path) -> None:
     sink = opened(tmp_path / "out")
     former = WrittenFiles(target=str(tmp_path / "out"), files=tuple(written(sink, 0)))
     shutil.rmtree(tmp_path / "out/_staging")
     with pytest.raises(SinkError, match="cannot be read there"):
         list(read_former_target(former, SCHEMA, "new"))
     shutil.rmtree(tmp_path / "out")
-    assert list(read_former_target(former, SCHEMA, "new")) == []
-    assert "has been removed, and its rows with it" in caplog.text
+    with pytest.raises(SinkError, match=r"6 rows.*is not there") as caught:
+        list(read_former_target(former, SCHEMA, "new"))
+    assert "gw.sinks.noop()" in caught.value.remedy
 
 
 def test_a_former_target_whose_secrets_are_not_known_is_an_error() -> None:
