@@ -23,6 +23,7 @@ from godwit.state.flow_changes import FlowChanges, changes_to
 from godwit.state.paths import IDENTITY
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.state.records import FlowIdentity, StateId
+from godwit.state.spark_log import insist_on_no_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -165,6 +166,8 @@ def take_up(
         If operators of one component could not run together.
     """
     new = all(entry.path != IDENTITY for entry in storage.list(""))
+    if new:
+        insist_on_no_query(storage)
     identity = FlowIdentity(
         name=flow.name,
         num_key_groups=flow.num_key_groups,

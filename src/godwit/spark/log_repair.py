@@ -77,9 +77,8 @@ class _LogPlan:
         try:
             self.layout = load_layout(self.storage)
         except GodwitError:
-            problem = "It is damaged: nothing says which offset is of which source."
-            self._cannot(OFFSETS, problem)
-            return tuple(self.steps)
+            problem = "It is damaged; the next start tells from the offsets whose they are."
+            self._set_aside(OFFSETS, problem)
         # Spark reads the entry before the one that it resumes from as well.
         for number in sorted({self.last - 1, self.last} & self.batches.keys()):
             self._check_batch(self.batches[number])

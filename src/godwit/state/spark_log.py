@@ -12,7 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.model.errors import CorruptCheckpointError
+from godwit.model.errors import CheckpointError, CorruptCheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +24,7 @@ __all__ = [
     "SPARK",
     "entries_in",
     "files_read",
+    "insist_on_no_query",
     "is_merged",
     "lacking_files",
     "log_offset",
@@ -40,6 +41,29 @@ DEFAULT_INTERVAL: Final = 10
 _HEAD: Final = 2
 _MERGED: Final = ".compact"
 _ENTRY: Final = re.compile(r"(\d{1,18})(\.compact)?")
+
+
+def insist_on_no_query(storage: CheckpointStorage) -> None:
+    """Refuse a directory, without a checkpoint of ours, that holds the progress of a Spark query.
+
+    Raises
+    ------
+    CheckpointError
+        If there is some.
+    """
+    own = [entry.path for entry in storage.list("") if entry.path == "metadata"]
+    own += [entry.path for entry in storage.list("offsets")]
+    below = [e.path for of in ("", "/offsets") for e in storage.list(f"{SPARK}{of}")]
+    if own or below:
+        what = "is the checkpoint of a Spark query" if own else "holds one of a Spark query"
+        raise CheckpointError(
+            f"The directory {storage.uri!r} {what} (there is {(own or below)[0]!r}), and none of "
+            "a flow.",
+            remedy="Give the flow a directory of its own, as in checkpoint='checkpoints/flow'. "
+            "State of a Spark query cannot be taken over: let the flow read its sources from the "
+            "beginning, or from where their options say.",
+            uri=storage.uri,
+        )
 
 
 def read_entry(storage: CheckpointStorage, path: str) -> bytes | None:

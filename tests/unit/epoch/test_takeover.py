@@ -15,7 +15,7 @@ from godwit.dataflow.flow import LogicalFlow
 from godwit.epoch.executor import Executor
 from godwit.epoch.takeover import TakenUp, carried_on, remembered_load, run_started, take_up
 from godwit.migration import ComponentLoad, LoadSummary
-from godwit.model.errors import CheckpointMismatchError
+from godwit.model.errors import CheckpointError, CheckpointMismatchError
 from godwit.state.flow_changes import FlowChanges
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.state.records import CommitRecord
@@ -45,6 +45,18 @@ def write_sparks_part(directory: Path) -> list[Path]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
     return files
+
+
+@pytest.mark.parametrize("file", ["metadata", "offsets/0", "spark/metadata", "spark/offsets/7"])
+def test_the_checkpoint_of_a_spark_query_is_not_taken_for_a_new_one(
+    tmp_path: Path, file: str
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("Spark's")
+    with pytest.raises(CheckpointError, match="of a Spark query") as caught:
+        start(tmp_path, FLOW)
+    assert "directory of its own" in caught.value.remedy
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [tmp_path / file]
 
 
 def test_offsets_are_never_forgotten_once_an_epoch_is_committed(tmp_path: Path) -> None:

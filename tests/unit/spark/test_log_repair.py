@@ -274,3 +274,9 @@ def test_a_plan_whose_files_were_lost_is_planned_anew(spark_log: Path) -> None:
     put(spark_log / "offsets/13", offsets_of(13))  # its entry of the source's log is not there
     assert repair(spark_log.parent, records()) == [("offsets/13", "set aside")]
     assert everything(spark_log.parent) == whole
+
+
+def test_a_layout_that_is_damaged_is_set_aside(tmp_path: Path) -> None:
+    write_log(tmp_path, LAST)
+    (tmp_path / "offsets.rec").write_bytes(b"torn")
+    assert repair(tmp_path, records()) == [("offsets.rec", "set aside")]

