@@ -121,6 +121,69 @@ def test_state_does_not_expire_by_a_time_to_live_that_was_taken_away_in_between(
     assert run.epoch(rows=rows) == [("a", 2)]
 
 
+def add_rows(key: tuple[str], rows: Any, states: Any) -> Any:
+    for row in rows:
+        states.items.append(row.v)
+    yield key[0], list(states.items), bool(states.items)
+
+
+def listed(ttl: str | None) -> Build:
+    def build(rows: Stream) -> Stream:
+        return rows.key_by("k").process(
+            add_rows,
+            name="op",
+            states={"items": gw.ListState(int, ttl=ttl)},
+            output=pa.schema(
+                [("k", pa.string()), ("items", pa.list_(pa.int64())), ("any", pa.bool_())]
+            ),
+        )
+
+    return build
+
+
+def list_run(root: Path, ttl: str | None, at_s: int) -> Restarted:
+    run = Restarted(root, listed(ttl))
+    run.lanes.clock_us = at_s * S
+    return run
+
+
+def test_elements_keep_the_time_that_they_have_when_a_list_has_no_time_to_live_any_more(
+    tmp_path: Path,
+) -> None:
+    run = list_run(tmp_path, "10 seconds", 100)
+    run.epoch(rows=[("a", S, 1)])
+    run.lanes.clock_us = 108 * S
+    assert run.epoch(rows=[("a", S, 2)]) == [("a", [1, 2], True)]
+    run.lanes.clock_us = 112 * S
+    assert run.epoch(rows=[("a", S, 3)]) == [("a", [2, 3], True)]
+    run = list_run(tmp_path, None, 113)
+    assert run.epoch(rows=[("a", S, 4)]) == [("a", [2, 3, 4], True)]
+    run.lanes.clock_us = 1000 * S
+    assert run.epoch(rows=[("a", S, 5)]) == [("a", [4, 5], True)]
+    run = list_run(tmp_path, "10 seconds", 2000)
+    assert run.epoch(rows=[("a", S, 6)]) == [("a", [4, 5, 6], True)]
+    run.lanes.clock_us = 3000 * S
+    assert run.epoch(rows=[("a", S, 7)]) == [("a", [4, 5, 7], True)]
+
+
+@pytest.mark.parametrize("before", [1, 100])
+def test_a_list_that_gets_a_time_to_live_does_not_grow_for_good(
+    tmp_path: Path, before: int
+) -> None:
+    many = [("a", S, v) for v in range(70)]
+    run = list_run(tmp_path, None, 100)
+    run.epoch(rows=[("a", S, -1)] * before)
+    run = list_run(tmp_path, "10 seconds", 200)
+    sizes = []
+    for epoch in range(6):
+        run.lanes.clock_us = (200 + 20 * epoch) * S
+        ((_, items, there),) = run.epoch(rows=many)
+        assert there
+        assert items == [-1] * before + list(range(70))
+        sizes.append(len(run.lanes.held(state="items")))
+    assert sizes[-1] == sizes[1]
+
+
 def note(key: tuple[str], rows: Any, state: Any) -> None:
     for row in rows:
         if hasattr(rows, "timers"):

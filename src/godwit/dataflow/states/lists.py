@@ -1,7 +1,9 @@
 """A list for each key: pages of elements, numbered without gaps, and one entry that says which.
 
 Appending reads the last page and writes it; a page is full with 64 elements or 4 KiB.  Elements
-expire in the order in which they were added, so whole pages go from the front.
+expire in the order in which they were added, so whole pages go from the front.  An element keeps
+the time that it has, also if the time-to-live comes, goes or is another: a page may go that is
+behind one which has none, and leaves a number without a page.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["BOUNDS", "StoredList", "each"]
 
 BOUNDS: Final = "bounds"
+MOMENTS: Final = "moments"
+"""Column that says when each element of a page expires; empty if none does."""
 _HEAD: Final = -1
 _BOUNDS: Final = struct.Struct("<qqq")
 _FULL: Final = 64
@@ -39,10 +43,9 @@ class StoredList(StoredState):
     """How lists lie in entries; see `StoredState`."""
 
     def __init__(self, *, upgrade: Callable[[Any], Any] | None, **options: Any) -> None:
-        moments = [] if options["ttl_us"] is None else [pa.field("moments", pa.large_binary())]
         super().__init__(
             apart=[pa.field(PAGE, pa.int64())],
-            columns=[pa.field(BOUNDS, pa.large_binary()), *moments],
+            columns=[pa.field(BOUNDS, pa.large_binary()), pa.field(MOMENTS, pa.large_binary())],
             upgrade=None if upgrade is None else each(upgrade),
             **options,
         )
@@ -90,9 +93,11 @@ class _List:
     Attributes
     ----------
     latest
-        When the last of them expires.
+        When the last of those that expire does.
     was
-        First and after as they were read.
+        First, after and latest as they were read.
+    gone
+        Pages of which nothing is left.
     """
 
     first: int = 0
@@ -101,6 +106,7 @@ class _List:
     was: tuple[int, int, int] = (0, 0, BEGINNING)
     pages: dict[int, _Page] = field(default_factory=dict)
     swept: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, bounds: bytes) -> _List:
@@ -108,6 +114,7 @@ class _List:
         if not bounds:
             return cls()
         first, after, latest = _BOUNDS.unpack(bounds)
+        latest = BEGINNING if latest >= END else latest  # as written where nothing expired
         return cls(first=first, after=after, latest=latest, was=(first, after, latest))
 
 
@@ -174,7 +181,7 @@ class ListCells(Cells):
             pages += missing
         looked = self.look_up(np.array(groups), pa.array(pages, pa.int64()))
         expires = looked.moments(self.stored.expires_at)
-        blobs = [looked.blob(0, row) for row in range(len(groups))]
+        blobs = [looked.blob(0, row) if known else b"" for row, known in enumerate(looked.known)]
         there = [row for row, blob in enumerate(blobs) if blob]
         read = iter(
             self.stored.decoded(
@@ -183,11 +190,14 @@ class ListCells(Cells):
             )
         )
         for row, (key, page) in enumerate(zip(groups, pages, strict=True)):
+            of_key = self._lists.get(key) or self._found[key]
+            if not looked.known[row]:
+                of_key.pages[page] = _Page()
+                continue
             elements = next(read) if blobs[row] else []
             moments = [END] * len(elements)
-            if self.stored.ttl_us is not None and (packed := looked.blob(2, row)):
+            if packed := looked.blob(2, row):
                 moments = np.frombuffer(packed, "<i8").tolist()
-            of_key = self._lists.get(key) or self._found[key]
             of_key.pages[page] = _Page(elements, moments, blobs[row], expires[row])
         ahead.took(looked.nbytes)
 
@@ -197,10 +207,16 @@ class ListCells(Cells):
 
     def is_there(self, group: int) -> bool:
         """Whether a key has any element."""
-        if self.stored.ttl_us is None:
-            of_key = self._list(group)
-            return of_key.first < of_key.after
-        return bool(self.read(group))
+        of_key = self._list(group)
+        if of_key.first == of_key.after:
+            return False
+        return (
+            self._none_expires(of_key) or of_key.latest > self.lane.clock or bool(self.read(group))
+        )
+
+    def _none_expires(self, of_key: _List) -> bool:
+        """Whether no element of a list has a time, since it never had a time-to-live."""
+        return self.stored.ttl_us is None and of_key.latest <= BEGINNING
 
     def read(self, group: int) -> list[Any]:
         """Elements of a key."""
@@ -210,7 +226,7 @@ class ListCells(Cells):
         pages = [of_key.pages[number] for number in range(of_key.first, of_key.after)]
         for page in pages:
             page.seen = True
-        if self.stored.ttl_us is None:
+        if self._none_expires(of_key):
             return [element for page in pages for element in page.elements]
         return [
             element
@@ -229,7 +245,8 @@ class ListCells(Cells):
             self._load(group, everything=False)
             self._last.use()
             page = of_key.pages[of_key.after - 1]
-        of_key.latest = max(of_key.latest, self._again)
+        if self.stored.ttl_us is not None:
+            of_key.latest = max(of_key.latest, self._again)
         at = 0
         while at < len(elements):
             if page is None or len(page.elements) >= _FULL or len(page.before) >= _FULL_BYTES:
@@ -253,6 +270,7 @@ class ListCells(Cells):
         of_key.first = of_key.after = 0
         of_key.pages = {}
         of_key.swept.clear()
+        of_key.gone.clear()
 
     def written(self) -> Written:
         """Give the pages that differ from what was read, and those that are gone."""
@@ -261,7 +279,7 @@ class ListCells(Cells):
         for group, of_key in self._lists.items():
             self._drop_swept(of_key)
             for number in range(*of_key.was[:2]):
-                if not of_key.first <= number < of_key.after:
+                if not of_key.first <= number < of_key.after or number in of_key.gone:
                     written.remove(group, (number,))
             for number, page in of_key.pages.items():
                 if of_key.first <= number < of_key.after and (page.changed or _may_differ(page)):
@@ -282,17 +300,19 @@ class ListCells(Cells):
         return written
 
     def _more(self, moments: list[int], expires: int) -> tuple[Any, ...]:
-        if self.stored.ttl_us is None:
-            return ()
-        return np.array(moments, "<i8").tobytes(), expires
+        packed = b""
+        if any(moment < END for moment in moments):
+            packed = np.array(moments, "<i8").tobytes()
+        return (packed,) if self.stored.ttl_us is None else (packed, expires)
 
     def _drop_swept(self, of_key: _List) -> None:
-        """Let go of pages at the front of which nothing is left."""
-        while of_key.first in of_key.swept and of_key.first < of_key.after:
-            page = of_key.pages.get(of_key.first)
-            if page is not None and page.expires > self.lane.clock:
-                break  # something was added to it
-            of_key.pages.pop(of_key.first, None)
+        """Let go of pages of which nothing is left."""
+        for number in of_key.swept:
+            page = of_key.pages.get(number)
+            if page is None or page.expires <= self.lane.clock:  # nothing was added to it
+                of_key.pages.pop(number, None)
+                of_key.gone.add(number)
+        while of_key.first in of_key.gone and of_key.first < of_key.after:
             of_key.first += 1
 
 
