@@ -108,6 +108,7 @@ class World:
         seed: int = 0,
         pool: bool = True,
         run_planner: PlannerRunner | None = None,
+        threads: bool = False,
         past: Iterable[events.Event] = (),
         start_s: float = 0.0,
     ) -> None:
@@ -140,7 +141,7 @@ class World:
         self.pool = Pool(world=self)
         self.control: Controller | None = None
         if settings is not None:
-            if run_planner is None:
+            if run_planner is None and not threads:
                 settings = replace(settings, planning_limit=None)
             self.control = Controller(
                 settings,

@@ -13,6 +13,7 @@ from tests.spark.streams import Inbox, drain, rows_of
 import godwit as gw
 from godwit.model import events
 from godwit.model.errors import StopTimeoutError
+from godwit.spark import stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -265,3 +266,37 @@ def test_twice_and_from_many_threads_at_once(inbox: Inbox, tmp_path: Path) -> No
     assert ends(query.stop)
     assert sum(isinstance(e, events.QueryStopped) for e in query.events) == 1
     assert resumes(inbox, tmp_path / "ck", 3)
+
+
+def test_jobs_that_ctrl_c_cancels_are_done_again(
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark cancels all jobs of the application on it, whatever the main thread waits for."""
+    context = inbox.spark.sparkContext
+    interrupted: list[str] = []
+
+    def job_that_is_cancelled(where: str) -> None:
+        if where not in interrupted:
+            interrupted.append(where)
+            threading.Thread(target=cancel).start()
+            inbox.spark.range(10**14).selectExpr("sum(hash(id))").collect()
+
+    def cancel() -> None:
+        while not context.statusTracker().getActiveJobsIds():
+            time.sleep(0.01)
+        context.cancelAllJobs()
+
+    def run_stages(*args: Any) -> Any:
+        job_that_is_cancelled("stages")
+        return stages.run_stages(*args)
+
+    monkeypatch.setattr("godwit.spark.run.run_stages", run_stages)
+    inbox.put([("a", 1)])
+    sink = Door(lambda _epoch: job_that_is_cancelled("delivery"))
+    query = totals(inbox, sink).start(checkpoint=tmp_path / "ck")
+    query.processAllAvailable()
+    assert interrupted == ["stages", "delivery"]
+    assert sink.rows == {0: [("a", 1)]}
+    (aborted,) = (e for e in query.events if isinstance(e, events.EpochAborted))
+    assert "all jobs of the application were cancelled" in aborted.describe()
+    query.stop()

@@ -81,8 +81,8 @@ class Controller:
     clock
         Tells the time; on the same scale as the events of `past`.
     run_planner
-        Runs planners and scaling models; ``None``: on a thread of their own, or where they may take
-        as long as they like, here.
+        Runs planners and scaling models; ``None``: on a thread each, or where they may take as long
+        as they like, here.
     state_bytes
         Component → key group → bytes of state, as far as known when the run begins.
     past
@@ -107,12 +107,16 @@ class Controller:
         now_s = clock.now_s()
         self._statistics = Statistics(topology, now_s, state_bytes or {})
         self._speeds = Speeds()
-        if run_planner is None:
-            run_planner = run_untimed if settings.planning_limit is None else PlannerThread()
-        run = self._run_planner = run_planner
-        self._planning = Planning(settings, topology, run, now_s, self._tell)
+        run_model = run_planner
+        if run_planner is None or run_model is None:
+            # One each: what hangs in a scaling model is no fault of a planner, nor the other way.
+            timed = settings.planning_limit is not None
+            run_planner = PlannerThread() if timed else run_untimed
+            run_model = PlannerThread() if timed else run_untimed
+        self._run_planner = run_planner
+        self._planning = Planning(settings, topology, run_planner, now_s, self._tell)
         self._carrying = Carrying(settings, migrations, self._tell)
-        self._resizing = Resizing(settings, migrations, pool, run, self._tell)
+        self._resizing = Resizing(settings, migrations, pool, run_model, self._tell)
         self._hands = Hands(seconds(settings.respect, "The setting respect"))
         for event in past:
             self._resizing.recall(event, now_s)

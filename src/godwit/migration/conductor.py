@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.migration import inputs
 from godwit.migration.commands import Command, DropCopies, EndMigration, StartWarming
 from godwit.migration.copies import Copies
+from godwit.migration.ends import forget_oldest
 from godwit.migration.narration import narrate
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.recent_load import RecentLoad
@@ -389,5 +390,6 @@ class Conductor:
                 self._ports.drop(replace(order, states=self._copies.states(order.component)))
             case EndMigration():
                 self._ended[order.id] = order
+                forget_oldest(self._ended)
             case _:
                 pass  # concerns the next epoch, which is planned by asking the protocol

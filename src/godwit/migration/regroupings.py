@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from godwit.migration.ends import forget_oldest
 from godwit.migration.inputs import ComponentsRegrouped
 from godwit.migration.regrouping import OngoingRegrouping
 from godwit.migration.regrouping_stages import moves_to_come
@@ -63,7 +64,7 @@ class Regroupings:
             )
         ongoing = OngoingRegrouping(request=request, stages=list(request.stages))
         if not ongoing.stages:
-            self.ended[request.id] = ongoing.end()
+            self._note_end(request.id, ongoing.end())
             return
         moves = moves_to_come(request.stages, self._conductor.view.components)
         sizes = {name: of for stage in request.stages for name, of in stage.state_bytes.items()}
@@ -122,12 +123,16 @@ class Regroupings:
                 component=request.component,
             )
 
+    def _note_end(self, regrouping: str, end: EndRegrouping) -> None:
+        self.ended[regrouping] = end
+        forget_oldest(self.ended)
+
     def _begin_stage(self, ongoing: OngoingRegrouping) -> None:
         stage = ongoing.stages.pop(0)
         self.plan = stage.plan
         if not ongoing.stages:
             self._ongoing = None
-            self.ended[ongoing.request.id] = ongoing.end()
+            self._note_end(ongoing.request.id, ongoing.end())
             self._conductor.announce(
                 events.ComponentsRegrouped,
                 regrouping=ongoing.request.id,
@@ -143,7 +148,7 @@ class Regroupings:
 
     def _end(self, ongoing: OngoingRegrouping, reason: str) -> None:
         self._ongoing = None
-        self.ended[ongoing.request.id] = ongoing.end(reason)
+        self._note_end(ongoing.request.id, ongoing.end(reason))
         self._conductor.announce(
             events.RegroupingCancelled,
             regrouping=ongoing.request.id,

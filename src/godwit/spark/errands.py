@@ -95,6 +95,8 @@ class Errands:
             transfers = () if component is None else component.transfers  # regrouped since
             with self._link_is_free:
                 self._links.add(order, {t.key_group: t.state_bytes for t in transfers})
+        for gone in self._pools.keys() - self._watch.executors.keys() - {order.executor}:
+            self._pools.pop(gone).close(cancel=False)  # what waits fails, and is told
         pool = self._pools.get(order.executor)
         if pool is None:
             pool = DaemonPool(1, f"godwit-copies-{order.executor}")

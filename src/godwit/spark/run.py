@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.control import EpochObserved
 from godwit.epoch.outcomes import outcome_of, record_of, told_left_out
 from godwit.model import events
+from godwit.model.errors import GodwitError
 from godwit.spark.progress import Stopwatch, progress_of
 from godwit.spark.stages import run_stages
 from godwit.spark.threads import DaemonPool, close_all
@@ -62,6 +63,8 @@ __all__ = ["Run"]
 _COLLECT_EVERY = 20
 _HELD_PAUSE_S = 0.2
 _PROGRESS_KEPT = 1000
+_CANCELLED = "as part of cancellation of all jobs"
+"""What Spark says of jobs that Ctrl-C has cancelled: PySpark cancels those of the application."""
 
 
 class Run:
@@ -251,7 +254,7 @@ class Run:
     def _epoch(self, batch: BatchRef | None, rows: DataFrame | None) -> None:
         epoch, watch = self.log.latest_epoch + 1, Stopwatch()
         while (done := self._attempt(epoch, batch, rows, watch)) is None:
-            pass  # an executor was lost in it: again, at once and without it
+            pass  # an executor was lost in it, or its jobs were cancelled: again, at once
         reports, record, plans = done
         took_s = watch.took_ms()["epoch"] / 1e3
         self.at_step("committed", epoch)
@@ -283,7 +286,7 @@ class Run:
         if loads is not None:
             self._note("load", loads.to_dict)
         with watch.phase("deliver"):
-            self._sinks.deliver(record)
+            self._deliver(record)
         self.at_step("delivered", epoch)
         if epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
             self._beside.submit(self._collect)
@@ -348,7 +351,7 @@ class Run:
         except BaseException as error:
             with self.conducting.turn() as conductor:
                 conductor.abort(epoch, str(error) or repr(error))
-            if isinstance(error, _ExecutorLostError):
+            if isinstance(error, _BrokenOffError):
                 return None
             raise
         return reports, record, plans
@@ -386,9 +389,25 @@ class Run:
                         source = self._source.batches(rows, batch.number)
                 return run_stages(source, self._program, instruction, self._spark.sparkContext)
         except Exception as error:
-            if (gone := self._lost.take()) is not None and not self._gate.closed:
-                raise _ExecutorLostError(f"executor {gone} was lost") from error
+            gone = self._lost.take()
+            if self._gate.closed:
+                raise
+            if gone is not None:
+                raise _BrokenOffError(f"executor {gone} was lost") from error
+            if _CANCELLED in str(error):
+                raise _BrokenOffError("all jobs of the application were cancelled") from error
             raise
+
+    def _deliver(self, record: CommitRecord) -> None:
+        """Deliver an epoch; again where its jobs are cancelled, since sinks know epochs again."""
+        while True:
+            try:
+                self._sinks.deliver(record)
+            except GodwitError as error:
+                if _CANCELLED not in str(error) or self._gate.closed:
+                    raise
+            else:
+                return
 
     def _force(self, batch: BatchRef | None) -> None:
         if batch is not None:
@@ -401,8 +420,8 @@ class Run:
                 conductor.announce(events.FilesCollected, files=len(removed))
 
 
-class _ExecutorLostError(Exception):
-    """An executor was lost while lanes ran on it; the epoch is carried out again without it."""
+class _BrokenOffError(Exception):
+    """What broke off an epoch is over: an executor is lost, say. It is carried out again."""
 
 
 def _raise_first_error(reports: Sequence[LaneReport]) -> None:

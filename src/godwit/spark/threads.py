@@ -117,13 +117,20 @@ class DaemonPool:
             self._changed.notify()
         return future
 
-    def close(self) -> None:
-        """Begin nothing more; what runs goes on, and nobody waits for it."""
+    def close(self, *, cancel: bool = True) -> None:
+        """Take no more calls, and begin none that wait; what runs goes on, nobody waits for it.
+
+        Parameters
+        ----------
+        cancel
+            ``False``: those that wait are carried out all the same.
+        """
         with self._changed:
             self._closed = True
-            for future, _ in self._calls:
-                future.cancel()
-            self._calls.clear()
+            if cancel:
+                for future, _ in self._calls:
+                    future.cancel()
+                self._calls.clear()
             self._changed.notify_all()
 
     def _work(self) -> None:

@@ -289,8 +289,11 @@ class _HeartbeatLease:
         while not self._released.wait(RENEWAL_S):
             self._beat += 1
             self._write()
-            with suppress(GodwitError, OSError):  # as below
-                self._overtaken = max(_numbers(self._storage), default=-1) > self._number
+            self._look()
+
+    def _look(self) -> None:
+        with suppress(GodwitError, OSError):  # as of `_write`
+            self._overtaken = max(_numbers(self._storage), default=-1) > self._number
 
     def insist(self) -> None:
         if self._overtaken:

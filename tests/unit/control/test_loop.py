@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -554,6 +555,22 @@ def test_a_scaling_function_that_never_returns_is_given_up_and_the_stream_is_sti
     world.run(3 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
     assert (failed.planner, failed.reason) == ("thinks", "it has not returned after 2 s")
+    assert world.distance("sum") < 0.1
+
+
+def test_a_scaling_function_that_hangs_is_no_fault_of_the_planners() -> None:
+    """They used to share a thread, so every plan after it took too long as well."""
+    go_on = threading.Event()
+
+    def hangs(_situation: object) -> int:
+        go_on.wait(30)  # in a call that waits nothing can be raised
+        return 4
+
+    settings = control(scaling=hangs, planning_limit=0.2)
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, threads=True)
+    world.run(2 * PERIOD_S)
+    go_on.set()
+    assert {failed.planner for failed in world.told(events.PlannerFailed)} == {"hangs"}
     assert world.distance("sum") < 0.1
 
 

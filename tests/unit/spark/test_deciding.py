@@ -15,7 +15,7 @@ from godwit.epoch.executor import Executor
 from godwit.epoch.fusing import Fusing
 from godwit.epoch.takeover import run_started, take_up
 from godwit.migration import Conductor, EpochOutcome, Policy
-from godwit.model.events import RegroupingCancelled
+from godwit.model.events import BackgroundFailed, RegroupingCancelled
 from godwit.spark.conducting import Conducting
 from godwit.spark.deciding import Deciding
 from godwit.state.chains import Chains
@@ -120,6 +120,18 @@ def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -
     story.flow = before.under(story.conductor.plan)
     story.observe(10)
     assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+
+
+def test_a_decider_that_raises_is_told_of_and_the_epoch_goes_on(tmp_path: Path) -> None:
+    class Broken(Parting):
+        def observe(self, seen: EpochSeen) -> Verdict:
+            raise KeyError(seen.outcome.epoch)
+
+    story = Story(tmp_path)
+    story.deciding = Deciding([Broken()], conducting=Conducting(story.conductor), log=story.log)
+    story.observe(10)  # it is committed, and would not be delivered
+    (failed,) = (e for e in story.ports.events if isinstance(e, BackgroundFailed))
+    assert (failed.what, failed.error) == ("deciding on components", "KeyError: 0")
 
 
 class Parting:

@@ -13,7 +13,7 @@ from godwit.control.ports import PoolView
 from godwit.migration import MigrationRequested
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
-from godwit.spark.executor_pool import owns_nothing
+from godwit.spark.executor_pool import SparkExecutorPool, owns_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -205,3 +205,21 @@ def test_a_query_that_stops_is_not_held_up(stream: FakeStream) -> None:
     stream.pool.close()
     assert not [t for t in threading.enumerate() if t.name == "godwit-pool" and t.is_alive()]
     assert stream.scheduler.ended == []
+
+
+def test_a_look_that_fails_is_told_and_executors_are_asked_for_all_the_same(
+    stream: FakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One error that nobody expected used to end the thread of the pool for good."""
+    give_back, fails = SparkExecutorPool._give_back, [KeyError("x")]
+
+    def broken(self: SparkExecutorPool) -> None:
+        if fails:
+            raise fails.pop()
+        give_back(self)
+
+    monkeypatch.setattr(SparkExecutorPool, "_give_back", broken)
+    stream.pool.add(2)
+    eventually(lambda: stream.scheduler.requests == [4])
+    (failed,) = told(stream, events.BackgroundFailed)
+    assert failed.what == "adding and giving back executors"

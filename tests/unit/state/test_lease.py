@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyarrow.fs
 import pytest
@@ -105,6 +105,51 @@ def test_a_lease_that_is_broken_is_not_held_any_more(storage: CheckpointStorage)
     with pytest.raises(CheckpointInUseError):
         acquire_lease(storage, "third", pause=Passing())
     second.release()
+
+
+def test_whoever_has_lost_the_lease_to_another_is_told(storage: CheckpointStorage) -> None:
+    hung = acquire_lease(storage, "hung")
+    hung.insist()
+    break_lease(storage)
+    with pytest.raises(CheckpointInUseError, match="was taken from outside"):
+        hung.insist()
+    second = acquire_lease(storage, "second", pause=never)
+    with pytest.raises(CheckpointInUseError, match="was taken by run 'second'"):
+        hung.insist()
+    second.insist()
+    second.release()
+
+
+def test_whoever_has_lost_a_heartbeat_to_another_is_told() -> None:
+    storage = remote()
+    hung = cast("leases._HeartbeatLease", acquire_lease(storage, "hung"))
+    hung._look()
+    hung.insist()
+    break_lease(storage)
+    second = acquire_lease(storage, "second", pause=never)
+    hung._look()
+    with pytest.raises(CheckpointInUseError, match="was taken by run 'second'"):
+        hung.insist()
+    second.release()
+
+
+def test_a_heartbeat_that_cannot_be_written_is_told_and_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = remote()
+    lease = cast("leases._HeartbeatLease", acquire_lease(storage, "a"))
+    with monkeypatch.context() as patch:
+
+        def away(_path: str, _data: bytes) -> None:
+            msg = "away"
+            raise OSError(msg)  # which used to end the thread
+
+        patch.setattr(storage, "write_atomic", away)
+        beat(lease)
+    beat(lease)
+    (told,) = caplog.records
+    assert "could not be renewed: away" in told.getMessage()
+    lease.release()
 
 
 def test_whoever_only_looks_costs_nobody_the_lease(storage: CheckpointStorage) -> None:
