@@ -342,6 +342,7 @@ class OneProcess:
                 watermarks=dict(times.watermarks),
                 newest=dict(times.newest),
                 expired=dict(times.closed),
+                reached=dict(times.reached),
                 run_id="run",
                 segments=tuple(s for r in reports for s in r.segments),
                 snapshots=tuple(s for r in reports for s in r.snapshots),

@@ -57,6 +57,7 @@ from godwit.dataflow.windows.binding import (
 )
 from godwit.dataflow.windows.in_two import in_two
 from godwit.dataflow.windows.operator import WindowedOperator
+from godwit.dataflow.windows.output_time import delay_us, time_columns
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -203,13 +204,15 @@ class _Compilation:
         if isinstance(node, ProcessNode) and node.timers == "event":
             insist_on_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
-        return self.inputs(node.name, node.upstream, node.keys, exchanged)
+        column = time.column if isinstance(node, WindowedNode) else None
+        return self.inputs(node.name, node.upstream, node.keys, exchanged, time=column)
 
     def bind_duplicates(
         self, node: DropDuplicatesNode, schema: pa.Schema, origin: str
     ) -> list[Input]:
         """Bind an operator that drops duplicates."""
         options: dict[str, Any] = {"name": node.name, "keys": node.keys, "columns": schema}
+        column = None
         if node.within_us is None:
             self.operators[node.name] = DropDuplicates(**options)
         else:
@@ -219,7 +222,9 @@ class _Compilation:
                 time=time, within_us=node.within_us, **options
             )
             self.timed.update(source.name for source in sources_of(node))
-        return self.inputs(node.name, node.upstream, node.keys, _keys_first(schema, node.keys))
+            column = time.column
+        columns = _keys_first(schema, node.keys)
+        return self.inputs(node.name, node.upstream, node.keys, columns, time=column)
 
     def bind_join(self, node: JoinNode, left: tuple[pa.Schema, str]) -> list[Input]:
         """Bind a join."""
@@ -232,7 +237,10 @@ class _Compilation:
             (node.right, node.right_keys, right),
         ):
             columns = _keys_first(schema, keys)
-            found = self.inputs(node.name, stream, keys, columns, first=len(inputs))
+            times = time_columns(stream)  # of several, `join_operator` tells
+            found = self.inputs(
+                node.name, stream, keys, columns, time=next(iter(times), None), first=len(inputs)
+            )
             numbers.append(len(found))
             inputs += found
         operator = join_operator(node, left, right, (numbers[0], numbers[1]))
@@ -247,9 +255,18 @@ class _Compilation:
         keys: tuple[str, ...],
         exchanged: pa.Schema,
         *,
+        time: str | None = None,
         first: int = 0,
     ) -> list[Input]:
-        """Say what feeds an operator: one input for each way that rows of a stream take to it."""
+        """Say what feeds an operator: one input for each way that rows of a stream take to it.
+
+        `time` is the column that it reads as event time, if any.
+        """
+
+        def columns_of(stream: StreamNode) -> list[str]:
+            names: list[str] = self.columns.of(stream)[0].names
+            return names
+
         return [
             SourceInput(
                 operator=operator,
@@ -267,6 +284,7 @@ class _Compilation:
                 keys=keys,
                 schema=exchanged,
                 number=number,
+                delay_us=0 if time is None else delay_us(branch.feed, time, operator, columns_of),
             )
             for number, branch in enumerate(branches_of(stream), first)
         ]

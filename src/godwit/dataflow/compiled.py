@@ -102,6 +102,8 @@ class UpstreamInput:
         way to several operators and sinks is one object, so it has to run only once.
     keys, schema, number, others
         As in `SourceInput`.
+    delay_us
+        How far behind the watermark of `upstream` the event time of its rows may be.
     """
 
     operator: str
@@ -111,6 +113,7 @@ class UpstreamInput:
     schema: pa.Schema
     number: int = 0
     others: tuple[str, ...] = ()
+    delay_us: int = 0
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from godwit.dataflow.states.declared import check_states
 from godwit.dataflow.states.of_key import States
 from godwit.dataflow.types import to_schema
 from godwit.dataflow.windows.durations import microseconds
+from godwit.dataflow.windows.output_time import check_output_time
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def process_node(
     timers: TimerClock | None,
     on_timer: Callable[..., Any] | None,
     ttl: Duration | None,
+    event_time: str | None,
+    slack: Duration | None,
     formerly: str | None,
 ) -> ProcessNode:
     """Make the node of `KeyedStream.process`."""
@@ -108,6 +111,8 @@ def process_node(
     check_state_classes(name, state_classes)
     check_timers(name, timers, on_timer)
     lives = f"The time-to-live of operator {name!r}"
+    columns = to_schema(output, where=f"The output of operator {name!r}")
+    column, slack_us = check_output_time(name, columns, event_time, slack)
     return ProcessNode(
         name=name,
         upstream=keyed.node,
@@ -115,7 +120,9 @@ def process_node(
         function=function,
         state_type=state,
         states=states or {},
-        output=to_schema(output, where=f"The output of operator {name!r}"),
+        output=columns,
+        event_time=column,
+        slack_us=slack_us,
         codec=codec,
         state_classes=state_classes,
         state_upgrade=state_upgrade,

@@ -103,6 +103,8 @@ class KeyedStream:
         timers: TimerClock | None = None,
         on_timer: Callable[..., Any] | None = None,
         ttl: Duration | None = None,
+        event_time: str | None = None,
+        slack: Duration | None = None,
         formerly: str | None = None,
     ) -> Stream:
         """Run a function of your own over the rows of each key, in arrival order.
@@ -142,6 +144,13 @@ class KeyedStream:
             (`godwit.FiredTimer`); returns the rows to emit, or ``None``.
         ttl
             State is forgotten once its key was not touched for this long by the driver's clock.
+        event_time
+            Column of the output that operators behind take for event time, unless they name
+            another.
+        slack
+            How far behind the watermark that column may be: by default 0, which is right of rows
+            that are emitted as they come. A function that keeps rows and emits them later, from a
+            timer say, has to allow for that.
         formerly
             Name that the operator had in the checkpoint; it keeps its state under the new one.
 
@@ -165,6 +174,8 @@ class KeyedStream:
                 timers=timers,
                 on_timer=on_timer,
                 ttl=ttl,
+                event_time=event_time,
+                slack=slack,
                 formerly=formerly,
             )
         )

@@ -124,6 +124,9 @@ class ProcessNode:
         Clock that timers go by, and the function that they call; ``None``: there are none.
     ttl_us
         State is forgotten once its key was not touched for this long; ``None``: never.
+    event_time, slack_us
+        Column of the output that is its event time, and how far behind the watermark it may be, as
+        far as the user says.
     states
         Name → declaration, where there are several; `state_type` says nothing then.
     formerly, named
@@ -142,6 +145,8 @@ class ProcessNode:
     timers: TimerClock | None = None
     on_timer: Callable[..., Any] | None = None
     ttl_us: int | None = None
+    event_time: str | None = None
+    slack_us: int | None = None
     states: Mapping[str, Declared] = field(default_factory=dict)
     formerly: str = ""
     named: bool = True
@@ -170,6 +175,8 @@ class WindowedNode:
         Name of the result → aggregate; empty where there is a function.
     function, output
         Function of the user, and columns of the rows that it returns.
+    event_time, slack_us
+        As in `ProcessNode`.
     formerly, named
         As in `ComputeNode`.
     """
@@ -184,6 +191,8 @@ class WindowedNode:
     aggregates: Mapping[str, Aggregate]
     function: Callable[..., Any] | None = None
     output: pa.Schema | None = None
+    event_time: str | None = None
+    slack_us: int | None = None
     share: bool | None = None
     consolidate: Literal["together", "apart", "measured"] = "together"
     formerly: str = ""

@@ -25,6 +25,7 @@ from godwit.dataflow.naming import (
 )
 from godwit.dataflow.nodes import WindowedNode, sources_of
 from godwit.dataflow.types import SchemaLike, to_schema
+from godwit.dataflow.windows.output_time import check_output_time
 from godwit.dataflow.windows.spec import Hopping, Session, WindowSpec, grid_of
 from godwit.model.errors import InvalidFlowError
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.keyed_stream import KeyedStream
     from godwit.dataflow.stream import Stream
+    from godwit.dataflow.windows.durations import Duration
 
 __all__ = ["WindowedStream"]
 
@@ -186,7 +188,14 @@ class WindowedStream:
         return self._operate(name, aggregates=dict(aggregates))
 
     @user_call
-    def process(self, function: Callable[..., Any], *, output: SchemaLike | None = None) -> Stream:
+    def process(
+        self,
+        function: Callable[..., Any],
+        *,
+        output: SchemaLike | None = None,
+        event_time: str | None = None,
+        slack: Duration | None = None,
+    ) -> Stream:
         """Run a function of your own over the rows of each key and window, once it is over.
 
         Parameters
@@ -197,6 +206,13 @@ class WindowedStream:
             the `godwit.Window`; returns the rows to emit, or ``None``.
         output
             Columns of the rows that it emits (see `godwit.dataflow.types.to_schema`).
+        event_time
+            Column of the output that operators behind take for event time, unless they name
+            another.
+        slack
+            How far behind the watermark that column may be. By default as much as the longest
+            window is long, which what lies in a window never exceeds; of a window's end, it may be
+            0. Sessions may be of any length, so it has to be said of what they emit.
 
         Raises
         ------
@@ -227,7 +243,15 @@ class WindowedStream:
                 operator=name,
             )
         columns = to_schema(output, where=f"The output of operator {name!r}")
-        return self._operate(name, aggregates={}, function=function, output=columns)
+        column, slack_us = check_output_time(name, columns, event_time, slack)
+        return self._operate(
+            name,
+            aggregates={},
+            function=function,
+            output=columns,
+            event_time=column,
+            slack_us=slack_us,
+        )
 
     def _operate(self, name: str, **values: Any) -> Stream:
         check_formerly(name, self.formerly)

@@ -39,7 +39,7 @@ from godwit.migration import EpochPlan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from godwit.dataflow.compiled import CompiledFlow, Input
+    from godwit.dataflow.compiled import CompiledFlow
     from godwit.dataflow.operator import KeyedOperator
     from godwit.lane.messages import LaneReport
     from godwit.migration.views import ComponentView
@@ -61,12 +61,15 @@ class Times:
         State, as text → windows that end by then are closed.
     slots
         Operator → which slots of its key groups take rows.
+    reached
+        State, as text → greatest event time of the rows that came to it, where no watermark tells.
     """
 
     watermarks: Mapping[str, int] = field(default_factory=dict)
     newest: Mapping[str, int] = field(default_factory=dict)
     closed: Mapping[str, int] = field(default_factory=dict)
     slots: Mapping[str, Slots] = field(default_factory=dict)
+    reached: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,7 @@ class EventTimes:
     ) -> None:
         self._flow, self._close_at_end = flow, close_at_end
         self._times = Times() if times is None else times
+        self._ahead_us = self._ahead()
         self._heard_us: dict[str, int] = {}
         self._ended = False
         self._windowed = [o for o in flow.operators if isinstance(o, WindowedOperator)]
@@ -194,20 +198,20 @@ class EventTimes:
             time = OperatorTime(
                 clock=clock_us,
                 not_after=tuple(
-                    min(clock_us + self._ahead_us(given), END)
-                    for given in self._flow.inputs_of(operator.name)
+                    min(clock_us + ahead, END) for ahead in self._ahead_us[operator.name]
                 ),
             )
             if arriving is not None:
                 until = arriving.watermark
-                newest = arriving.newest
+                state = str(operator.states[0])
+                newest = max(arriving.newest, self._times.reached.get(state, BEGINNING))
                 if isinstance(operator, WindowedOperator) and newest > BEGINNING:
                     over = operator.end_of(newest)
                     newest = operator.last_emitted(newest)
                     until = max(until, over) if arriving.drained else until
                 elif arriving.drained:
                     until = max(until, newest)
-                closed = self._times.closed.get(str(operator.states[0]), BEGINNING)
+                closed = self._times.closed.get(state, BEGINNING)
                 sharing = self.sharing.get(operator.name)
                 time = replace(
                     time,
@@ -224,14 +228,25 @@ class EventTimes:
             told[operator.name] = self._with_timers(operator, time, held=held)
         return told
 
-    def _ahead_us(self, given: Input) -> int:
-        """How far ahead of the clock the rows of an input may be: as far as its sources allow."""
-        if isinstance(given, SourceInput):
-            sources: tuple[str, ...] = (given.source,)
-        else:
-            sources = self._flow.sources_of(given.upstream)
-        times = self._flow.times
-        return max((times[name].max_ahead_us for name in sources if name in times), default=END)
+    def _ahead(self) -> dict[str, list[int]]:
+        """Operator → how far ahead of the clock the rows of each of its inputs may be.
+
+        As far as their sources allow, and by as much more as windows on the way end later.
+        """
+        ahead: dict[str, list[int]] = {}
+        emitted: dict[str, int] = {}
+        for operator in self._flow.operators:
+            of_inputs = ahead[operator.name] = [
+                emitted[given.upstream]
+                if not isinstance(given, SourceInput)
+                else self._flow.times[given.source].max_ahead_us
+                if given.source in self._flow.times
+                else END
+                for given in self._flow.inputs_of(operator.name)
+            ]
+            more = operator.output_ahead_us if isinstance(operator, WindowedOperator) else 0
+            emitted[operator.name] = max(of_inputs) + more
+        return ahead
 
     def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
         """Operators of which key groups are suspended, of windows in two parts of either."""
@@ -270,7 +285,10 @@ class EventTimes:
         fronts = []
         for given in self._flow.inputs_of(operator):
             if not isinstance(given, SourceInput):
-                fronts.append(emitted[given.upstream])
+                front = emitted[given.upstream]
+                if front is not None:
+                    front = replace(front, watermark=front.watermark - given.delay_us)
+                fronts.append(front)
             elif given.source in self._flow.times:
                 name = self._flow.watermark_of(given)
                 fronts.append(
@@ -328,11 +346,20 @@ class EventTimes:
             until = told[operator_.name].until
             if until > BEGINNING:
                 closed[str(operator_.states[0])] = until
+        arrived = arrivals_of(reports)
+        reached = dict(self._times.reached)
+        for operator_ in self._windowed:
+            moment = arrived.get(operator_.name, Arrivals()).reached
+            if moment > BEGINNING:
+                state = str(operator_.states[0])
+                reached[state] = max(moment, reached.get(state, BEGINNING))
         slots = dict(self._times.slots)
         for name, time in told.items():
             if time.slots is not None and name not in self._follows:
                 slots[name] = time.slots.as_of(time.until)
-        return Times(watermarks=watermarks, newest=newest, closed=closed, slots=slots)
+        return Times(
+            watermarks=watermarks, newest=newest, closed=closed, slots=slots, reached=reached
+        )
 
     def take(
         self,

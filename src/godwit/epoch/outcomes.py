@@ -83,6 +83,7 @@ def record_of(
         watermarks=dict(times.watermarks),
         newest=dict(times.newest),
         expired=dict(times.closed),
+        reached=dict(times.reached),
         slots={name: told for name, of in times.slots.items() if (told := of.recorded())},
         sinks=dict(sinks or {}),
     )

@@ -122,19 +122,26 @@ class TakenUp:
         """Event time as the last epoch left it, by the names of this run."""
         if latest is None:
             return None
-        closed = {}
-        for text, moment in latest.expired.items():
-            operator, _, state = text.rpartition("/")
-            name = self.changes.renamed.get(operator, operator)
-            if name not in self.changes.added:
-                closed[str(StateId(name, state))] = moment
+        closed, reached = self._of_states(latest.expired), self._of_states(latest.reached)
         watermarks, newest = self._watermarks(latest.watermarks), self._watermarks(latest.newest)
         slots = {  # of operators that are gone too, which may come back
             name: Slots.of(of, self.flow.num_key_groups)
             for name, of in recorded_slots(latest, self.changes).items()
         }
         slots.update(self.slots(latest))
-        return Times(watermarks=watermarks, newest=newest, closed=closed, slots=slots)
+        return Times(
+            watermarks=watermarks, newest=newest, closed=closed, slots=slots, reached=reached
+        )
+
+    def _of_states(self, moments: Mapping[str, int]) -> dict[str, int]:
+        """Moments of states, by the names of this run; those that start empty have none."""
+        found = {}
+        for text, moment in moments.items():
+            operator, _, state = text.rpartition("/")
+            name = self.changes.renamed.get(operator, operator)
+            if name not in self.changes.added:
+                found[str(StateId(name, state))] = moment
+        return found
 
 
 def take_up(

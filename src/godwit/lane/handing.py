@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from godwit.dataflow.hashing import canonical_keys, hash_keys
 from godwit.dataflow.naming import listing
+from godwit.dataflow.windows.moments import Arrivals
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.lane.packing import raw_schema
 from godwit.lane.wire import ARRIVALS, LEFT_OUT, ROWS, Header
@@ -59,9 +60,9 @@ def hand_over(
     columns = operator.received(columns, given)
     if isinstance(operator, WindowedOperator):
         arranged = operator.arrange(columns, shipment.time, given)
-        if arranged.left_out is not None:
+        if arranged.found != Arrivals():
             yield header(ARRIVALS, rows), arranged.found
-            if shipment.keeps_left_out:
+            if shipment.keeps_left_out and arranged.left_out is not None:
                 yield header(LEFT_OUT, 0), arranged.left_out
             rows = 0
         columns = arranged.rows

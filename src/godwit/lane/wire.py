@@ -48,7 +48,7 @@ Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
 _HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow wants its buffers aligned
 ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT = range(5)  # 0xFF is left to whatever carries payloads
 _LEVEL = 1  # where the header has it
-_FOUND = struct.Struct("<3qH")
+_FOUND = struct.Struct("<4qH")
 _NEWEST = struct.Struct("<Hq")
 _MAX_CHUNK_ROWS = 1_000_000
 
@@ -133,10 +133,10 @@ def unpack_arrivals(payload: Payload) -> Arrivals:
     if isinstance(payload, Arrivals):
         return payload
     assert isinstance(payload, bytes), "rows are of another kind"
-    late, ahead, untimed, sources = _FOUND.unpack_from(payload, _HEADER.size)
+    late, ahead, untimed, reached, sources = _FOUND.unpack_from(payload, _HEADER.size)
     first = _HEADER.size + _FOUND.size
     newest = dict(_NEWEST.unpack_from(payload, first + i * _NEWEST.size) for i in range(sources))
-    return Arrivals(newest=newest, late=late, ahead=ahead, untimed=untimed)
+    return Arrivals(newest=newest, late=late, ahead=ahead, untimed=untimed, reached=reached)
 
 
 def unpack_rows(payload: Payload, schema: pa.Schema) -> pa.RecordBatch:
@@ -243,7 +243,8 @@ def ship_arrivals(
         Number of the operator's input that they came by.
     """
     header = _HEADER.pack(ARRIVALS, shipment.level, shipment.index, *origin, rows, given)
-    sums = _FOUND.pack(found.late, found.ahead, found.untimed, len(found.newest))
+    counts = (found.late, found.ahead, found.untimed)
+    sums = _FOUND.pack(*counts, found.reached, len(found.newest))
     newest = b"".join(_NEWEST.pack(*of_source) for of_source in found.newest.items())
     yield int(shipment.places[0]), header + sums + newest
 
@@ -287,9 +288,9 @@ def _ship_chunk(
     columns = operator.received(columns, given)
     if isinstance(operator, WindowedOperator):
         arranged = operator.arrange(columns, shipment.time, given)
-        if arranged.left_out is not None:
+        if arranged.found != Arrivals():
             yield from ship_arrivals(shipment, arranged.found, origin, rows=rows, given=given)
-            if shipment.keeps_left_out:
+            if shipment.keeps_left_out and arranged.left_out is not None:
                 yield from _ship_left_out(shipment, arranged.left_out, origin, given)
             rows = 0
         columns = arranged.rows

@@ -133,7 +133,7 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
         for name in record.last_batch.sources:
             if not _SOURCE_ENTRY.fullmatch(name):
                 yield f"{name!r:.200} is no entry of a source's log"
-    moments = (record.watermarks, record.newest, record.expired)
+    moments = (record.watermarks, record.newest, record.expired, record.reached)
     for moment in [moment for of in moments for moment in of.values()]:
         yield from _within("moment of event time", moment, -_MAX_MOMENT, _MAX_MOMENT)
     if len({segment.id for segment in record.segments}) > _MAX_STATES:

@@ -275,6 +275,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     expired
         State, as text → windows that end by this moment of event time are closed: panes that no
         other window holds are gone from it. Microseconds.
+    reached
+        State, as text → greatest event time of the rows that came to it, where no watermark tells.
     slots
         Operator whose windows are consolidated apart → of key groups that have migrated without
         their state: which slot takes rows, of panes from which moment on, and by which moment
@@ -306,6 +308,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
     newest: dict[str, int] = msgspec.field(default_factory=dict)
     expired: dict[str, int] = msgspec.field(default_factory=dict)
+    reached: dict[str, int] = msgspec.field(default_factory=dict)
     slots: dict[str, list[tuple[int, int, int, int]]] = msgspec.field(default_factory=dict)
     sinks: dict[str, SinkRecord] | None = None
     retained_from: int = 0

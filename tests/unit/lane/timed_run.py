@@ -123,4 +123,9 @@ class TimedRun:
 
 def times_of(record: CommitRecord) -> Times:
     """Event time as a record says it."""
-    return Times(watermarks=record.watermarks, newest=record.newest, closed=record.expired)
+    return Times(
+        watermarks=record.watermarks,
+        newest=record.newest,
+        closed=record.expired,
+        reached=record.reached,
+    )

@@ -97,7 +97,10 @@ class JoinOperator(SettlingOperator):
         self, *, name: str, keys: pa.Schema, left: JoinSide, right: JoinSide, how: How
     ) -> None:
         self.name, self.how, self.sides = name, how, (left, right)
-        self.time, self.update = RowTime(column=MOMENT), False
+        self.time, self.update = (
+            RowTime(column=MOMENT, is_told=left.time.is_told or right.time.is_told),
+            False,
+        )
         self._moment = pa.timestamp("us", tz="UTC")
         moment = pa.field(MOMENT, self._moment)
         self.inputs = pa.schema([moment, *left.named, *right.named])

@@ -19,6 +19,7 @@ from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.durations import microseconds
 from godwit.dataflow.windows.moments import RowTime, SourceTime
 from godwit.dataflow.windows.operator import WINDOW_END, WindowedOperator
+from godwit.dataflow.windows.output_time import follows_watermark, time_columns
 from godwit.dataflow.windows.process import WindowedProcess
 from godwit.dataflow.windows.session_process import SessionProcess
 from godwit.dataflow.windows.sessions import SessionCompute
@@ -130,7 +131,7 @@ def event_time_of(
     after_windows = _has_ends(stream)
     column = time
     if column is None:
-        follow = _time_columns(stream)
+        follow = time_columns(stream)
         if len(follow) > 1:
             raise InvalidFlowError(
                 f"{where} {does}, but the event time of {origin} may be in several columns: "
@@ -156,7 +157,11 @@ def event_time_of(
             column=column,
         )
     insist_on_moments(schema.field(column), f"{where} {does} of column", origin, operator)
-    return RowTime(column=column, is_end=after_windows and column == WINDOW_END)
+    return RowTime(
+        column=column,
+        is_end=after_windows and column == WINDOW_END,
+        is_told=not follows_watermark(stream, column),
+    )
 
 
 def _has_ends(stream: StreamNode) -> bool:
@@ -167,21 +172,6 @@ def _has_ends(stream: StreamNode) -> bool:
         or (isinstance(feed, DropDuplicatesNode | JoinNode) and _has_ends(feed.upstream))
         for feed in feeds
     )
-
-
-def _time_columns(stream: StreamNode) -> list[str]:
-    """Columns that may hold the event time of a stream's rows, unless the user names another."""
-    found: dict[str, None] = {}
-    for branch in branches_of(stream):
-        feed = branch.feed
-        if isinstance(feed, WindowedNode) and feed.function is None:
-            found[WINDOW_END] = None
-        elif isinstance(feed, DropDuplicatesNode | JoinNode):
-            found.update(dict.fromkeys(_time_columns(feed.upstream)))
-        else:
-            times = [source.time for source in sources_of(feed)]
-            found.update(dict.fromkeys(time.column for time in times if time is not None))
-    return list(found)
 
 
 def insist_on_moments(field: pa.Field, subject: str, origin: str, operator: str) -> None:

@@ -52,10 +52,13 @@ class RowTime:
         Name of the column.
     is_end
         Whether it is the end of a window, which the row's time is just before.
+    is_told
+        Whether lanes tell how far it has come, since no watermark does.
     """
 
     column: str
     is_end: bool = False
+    is_told: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """What was found while rows were sent on their way; sums, but for `newest`.
+    """What was found while rows were sent on their way; sums, but for moments.
 
     Attributes
     ----------
@@ -130,12 +133,15 @@ class Arrivals:
     late, ahead, untimed
         Rows that were left out: too late for every window, too far ahead of the clock, without an
         event time.
+    reached
+        Greatest event time of the rows that count, where no watermark tells it; else `BEGINNING`.
     """
 
     newest: Mapping[int, int] = field(default_factory=dict)
     late: int = 0
     ahead: int = 0
     untimed: int = 0
+    reached: int = BEGINNING
 
     @classmethod
     def of(cls, watermark: int, times: pa.Array, not_after: int) -> Arrivals:
@@ -156,6 +162,7 @@ class Arrivals:
             late=self.late + other.late,
             ahead=self.ahead + other.ahead,
             untimed=self.untimed + other.untimed,
+            reached=max(self.reached, other.reached),
         )
 
 

@@ -214,6 +214,7 @@ class WindowedOperator(KeyedOperator):
                 late=int(np.count_nonzero(late)),
                 ahead=int(np.count_nonzero(ahead)),
                 untimed=int(np.count_nonzero(untimed)),
+                reached=int(np.max(times, initial=BEGINNING)) if self.time.is_told else BEGINNING,
             ),
         )
 
@@ -278,6 +279,11 @@ class WindowedOperator(KeyedOperator):
     def output_delay_us(self) -> int:
         """How far behind the watermark what it emits may be, in microseconds."""
         return 0
+
+    @property
+    def output_ahead_us(self) -> int:
+        """How much later than the rows that came in what it emits may be, in microseconds."""
+        return max(window.length_us for window in self.grid.windows)
 
     def gone_before(self, closed: int) -> int:
         """Panes before this one are of no window that ends after `closed`."""
