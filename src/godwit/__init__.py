@@ -40,6 +40,7 @@ from godwit.dataflow.aggregates import (
 )
 from godwit.dataflow.codec import State
 from godwit.dataflow.keyed_stream import KeyedStream
+from godwit.dataflow.missing_names import CALLS, no_such_name
 from godwit.dataflow.process import KeyRows
 from godwit.dataflow.states.declared import ListState, MapState, ValueState
 from godwit.dataflow.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
@@ -139,7 +140,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
     def __getattr__(name: str) -> Any:
         """Import at its first use what needs Spark."""
         if name not in _LOADS_SPARK:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise no_such_name(__name__, name, [n for n in __all__ if n.islower()], CALLS)
         value = getattr(import_module(_LOADS_SPARK[name]), name)
         globals()[name] = value
         return value

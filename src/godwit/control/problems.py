@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.control.statistics import ComponentStatistics, Stint
+from godwit.dataflow.frames import user_class
 from godwit.migration.placement import with_newcomers
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidControlError
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Means", "Question", "fill_limits", "question", "usage"]
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
     """What one executor has beside lanes; ``None``: so much that it is never short of it.

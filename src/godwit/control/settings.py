@@ -10,6 +10,7 @@ from godwit.control.durations import seconds
 from godwit.control.problems import Means
 from godwit.control.scaling import custom
 from godwit.control.worth import Budget
+from godwit.dataflow.frames import user_class
 from godwit.migration.strategy import Bounds
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import GodwitError, InvalidControlError
@@ -29,6 +30,7 @@ PolicyName: TypeAlias = Literal[
 ]
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """Settings of the controller: ``flow.start(..., control=gw.Control(...))``.

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.dataflow.frames import user_class
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidControlError
 from godwit.planning import metrics
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Budget", "Terms", "Verdict", "distance", "judge"]
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """What one period may move, over all components; ``None``: no limit.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.dataflow.aggregates import builtin
 from godwit.dataflow.naming import did_you_mean, is_one_of, type_name
 from godwit.dataflow.nodes import SourceNode, branches_of
+from godwit.dataflow.states.declared import ListState, MapState, ValueState
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -145,6 +146,13 @@ def check_process(
     name: str, state: object, output: object, codec: object, state_upgrade: object
 ) -> None:
     """Refuse a function per key without a type of state or columns of output."""
+    if isinstance(state, ValueState | ListState | MapState):
+        raise InvalidFlowError(
+            f"Operator {name!r} has state={state!r}, which declares one of several states.",
+            remedy="Give it a name, as in states={"
+            f'"seen": gw.{type(state).__name__}(...)}}, or give the type alone, as in state=dict.',
+            operator=name,
+        )
     if not callable(state):
         raise InvalidFlowError(
             f"Operator {name!r} has no type of state, but {state!r}."

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVa
 
 import msgspec
 
+from godwit.dataflow.held_value import HoldsValue
 from godwit.dataflow.pickle_codec import PickleCodec
 from godwit.dataflow.state_checks import Fitting, failing_path, is_same
 from godwit.dataflow.state_failures import UnencodableError, UnheldError, each
@@ -56,7 +57,7 @@ _IMMUTABLE = (
 )
 
 
-class State(Generic[T]):
+class State(HoldsValue, Generic[T]):
     """Holds state of a type that cannot be changed in place, such as ``int`` or a tuple.
 
     Attributes
@@ -71,6 +72,8 @@ class State(Generic[T]):
     """
 
     __slots__ = ("value",)
+
+    value: T
 
     def __init__(self, value: T) -> None:
         self.value = value

@@ -101,10 +101,14 @@ class Emitted:
             array = pa.array(values, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             index, reason = _first_misfit(field, values, error)
+            key = self.keys[bisect.bisect_right(self.ends, index)]
             raise self._failure(
                 index,
                 f"{_shown(values[index])} in column {field.name!r}, which is {field.type} "
                 f"({reason})",
+                "The key is a tuple, also of one column: its value is key[0]. "
+                if values[index] == key and len(key) == 1
+                else "",
                 column=field.name,
             ) from error
         fraction = _first_fraction(values) if pa.types.is_integer(field.type) else None

@@ -57,6 +57,8 @@ def function_failed(
         said, correct = str(error), "Correct the function."
         if isinstance(error, GodwitError):  # of what the function was given, such as a state
             said, correct = error.message, error.remedy or correct
+        elif isinstance(error, TypeError | AttributeError) and "tuple" in said and len(key) == 1:
+            correct += f" The key is a tuple, also of one column, {key!r}: its value is key[0]."
         what += f": {said.removesuffix('.')}" if said else ""
         remedy = f"{correct} Its traceback is:\n{text}"
         if isinstance(error, SystemExit):

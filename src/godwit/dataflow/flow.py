@@ -49,6 +49,7 @@ class LogicalFlow:
 
     __slots__ = ("_operators", "_sinks", "_sources", "name", "num_key_groups")
 
+    @user_call
     def __init__(self, name: str, num_key_groups: int = DEFAULT_NUM_KEY_GROUPS) -> None:
         self.name = check_name("flow", name)
         if (

@@ -6,6 +6,7 @@ A column becomes a list once for all keys, and only if the function asks for it.
 from __future__ import annotations
 
 import collections
+import operator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -59,6 +60,29 @@ class KeyRows:
         values: list[Any] = self._columns[name][self._start : self._stop]
         return values
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name == "timers":
+            msg = (
+                'the operator has no timers: declare them, as in process(..., timers="event", '
+                "on_timer=your_function)"
+            )
+        elif name in self._columns.names:
+            msg = (
+                f"these are the rows of a key: iterate over them, and take row.{name}, or use "
+                f"rows.column({name!r})"
+            )
+        else:
+            msg = f"rows of a key have no {name!r}; columns are {', '.join(self._columns.names)}"
+        raise AttributeError(msg)
+
+    def __getitem__(self, index: Any) -> Any:
+        msg = "rows of a key have no positions: iterate over them, or take list(rows)[0]"
+        if isinstance(index, str):
+            msg = f"use rows.column({index!r}) for the values of a column"
+        raise TypeError(msg)
+
     def drop_state(self) -> None:
         """Forget the key's state once the function has returned; its next rows find it new."""
         self._dropped = True
@@ -97,8 +121,25 @@ def rows_as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
 
 
 def _row_type(names: tuple[str, ...]) -> Any:
-    """Named tuple of the columns; names that Python cannot have become ``_0``, ``_1``, ..."""
-    return collections.namedtuple("Row", names, rename=True)  # noqa: PYI024 - names are not static
+    """Named tuple of the columns.
+
+    Names that its fields cannot have, such as ``_id`` or ``class``, become ``_0``, ``_1``, ...
+    there, and are attributes beside.
+    """
+    made = collections.namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    row: Any = made
+    if names == row._fields:
+        return row
+    beside = {
+        name: property(operator.itemgetter(i))
+        for i, name in enumerate(names)
+        if not hasattr(row, name)
+    }
+
+    def as_dict(self: Any) -> dict[str, Any]:
+        return dict(zip(names, self, strict=True))
+
+    return type("Row", (row,), {"__slots__": (), **beside, "_asdict": as_dict})
 
 
 def _python_values(column: pa.Array) -> list[Any]:

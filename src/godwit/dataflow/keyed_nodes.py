@@ -28,6 +28,7 @@ from godwit.dataflow.naming import (
     type_name,
 )
 from godwit.dataflow.nodes import ComputeNode, JoinNode, ProcessNode, sources_of
+from godwit.dataflow.rebinding import warn_of_rebinding
 from godwit.dataflow.states.declared import check_states
 from godwit.dataflow.states.of_key import States
 from godwit.dataflow.types import to_schema
@@ -110,6 +111,8 @@ def process_node(
     assert output is not None, "checked"
     check_state_classes(name, state_classes)
     check_timers(name, timers, on_timer)
+    for called in (function, *(() if on_timer is None else (on_timer,))):
+        warn_of_rebinding(name, called, stacklevel=4)  # of the line that calls process
     lives = f"The time-to-live of operator {name!r}"
     columns = to_schema(output, where=f"The output of operator {name!r}")
     column, slack_us = check_output_time(name, columns, event_time, slack)

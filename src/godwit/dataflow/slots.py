@@ -6,6 +6,7 @@ they raise is told with the operator, the result and the user's own line.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from godwit.state.evolution import StateDescription, columns_of, differences, wi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Slot", "check_distinct", "slots_of"]
+__all__ = ["Slot", "check_distinct", "key_named", "slots_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +147,30 @@ class Slot:
             operator=self.operator,
             aggregate=self.name,
             key=key,
+            group=error.group,
         )
+
+
+@contextmanager
+def key_named(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
+    """Name the key in an error about one of several groups.
+
+    Parameters
+    ----------
+    keys
+        Gives the key of each group.
+    """
+    try:
+        yield
+    except EpochFailedError as error:
+        group = error.context.pop("group", None)
+        if group is None or error.context.get("key") is not None:
+            raise
+        key = tuple(column[group].as_py() for column in keys().columns)
+        message = error.message.replace("for a key", f"for key {key!r}")
+        raise EpochFailedError(
+            message, remedy=error.remedy, **{**error.context, "key": key}
+        ) from error
 
 
 def slots_of(operator: str, inputs: pa.Schema, aggregates: Mapping[str, Aggregate]) -> list[Slot]:

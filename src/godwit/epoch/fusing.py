@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from godwit.dataflow.frames import user_class
 from godwit.dataflow.grouping import rows_stay
 from godwit.epoch.deciding import Verdict, Wanted, insist_on_epochs
 from godwit.model.errors import InvalidFlowError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Fusing", "Fusion", "by_attributes"]
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
     """How operators are fused without anybody naming them.

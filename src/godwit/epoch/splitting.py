@@ -22,6 +22,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from godwit.dataflow.frames import user_class
 from godwit.dataflow.grouping import rows_stay
 from godwit.dataflow.naming import listing
 from godwit.dataflow.regrouping import regrouped
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["SplitOrCombine", "Splitting", "form_of", "in_form", "splitting_of"]
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting:
     """How it is decided where windows with ``consolidate="measured"`` are consolidated.

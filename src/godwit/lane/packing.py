@@ -16,6 +16,7 @@ import pyarrow as pa
 from godwit.dataflow.groups import group_repeating_rows, group_rows
 from godwit.dataflow.hashing import canonical_keys, hash_keys
 from godwit.dataflow.operator import MergeableOperator
+from godwit.dataflow.slots import key_named
 from godwit.lane.hot_keys import hot_hashes, hot_rows, rows_of, sampled
 from godwit.model.key_groups import key_groups_of
 
@@ -96,8 +97,9 @@ def pack(
 
 def _combined(operator: MergeableOperator, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
     """One partial state of each group."""
-    states = operator.combine(groups, rows.select(operator.inputs.names))
     keys = rows.select(operator.schema.keys.names).take(pa.array(groups.first_row))
+    with key_named(lambda: keys.select(operator.keys.names)):
+        states = operator.combine(groups, rows.select(operator.inputs.names))
     return pa.RecordBatch.from_arrays(
         [*keys.columns, *states.columns], schema=partial_schema(operator)
     )

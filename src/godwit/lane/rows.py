@@ -18,6 +18,7 @@ import pyarrow as pa
 from godwit.dataflow.groups import group_rows
 from godwit.dataflow.hashing import hash_keys
 from godwit.dataflow.operator import MergeableOperator
+from godwit.dataflow.slots import key_named
 from godwit.dataflow.windows.compute import WindowedCompute
 from godwit.dataflow.windows.operator import WindowedOperator
 from godwit.lane.packing import partial_schema, raw_schema
@@ -105,8 +106,9 @@ class LaneRows:
         assert isinstance(self.operator, MergeableOperator), "only partial states can be merged"
         keys = self.keys
         groups = self.grouped(keys)
-        states = self.operator.combine(groups, self.columns)
         keys = keys.take(pa.array(groups.first_row))
+        with key_named(lambda: keys.select(self.operator.keys.names)):
+            states = self.operator.combine(groups, self.columns)
         return LaneRows(
             operator=self.operator,
             num_key_groups=self.num_key_groups,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from godwit.dataflow.frames import user_class
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidPlanError
 
@@ -71,6 +72,7 @@ class CopiesFrom(StrEnum):
     """From executors that hold them, as far as there are any; else from the checkpoint."""
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """Limits on one migration.
@@ -112,6 +114,7 @@ UNBOUNDED = Bounds(max_moves=2**31, max_bytes=2**62, max_lag=0)
 """What a migration that stops the stream is given: all at once, and nothing left to apply."""
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What holds for the whole run, whichever migrations are asked for.

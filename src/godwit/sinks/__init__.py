@@ -25,6 +25,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from godwit.dataflow.frames import user_call
+from godwit.dataflow.missing_names import SINKS, no_such_name
 from godwit.model.errors import SinkError
 from godwit.sinks.foreach_sink import ForeachSink
 from godwit.sinks.lane_files import LANE_BYTES
@@ -61,7 +63,15 @@ __all__ = [
     "postgres",
 ]
 
+if not TYPE_CHECKING:  # a type checker would take every name for granted
 
+    def __getattr__(name: str) -> Any:
+        """Say what to use in place of a sink that there is not."""
+        calls = [known for known in __all__ if known.islower()]
+        raise no_such_name(__name__, name, calls, SINKS)
+
+
+@user_call
 def parquet(
     path: str | os.PathLike[str],
     *,
@@ -91,6 +101,7 @@ def parquet(
     )
 
 
+@user_call
 def postgres(
     dsn: str | Mapping[str, Any],
     table: str,
@@ -130,6 +141,7 @@ def postgres(
     )
 
 
+@user_call
 def delta(
     path: str | os.PathLike[str],
     *,
@@ -168,6 +180,7 @@ def delta(
     )
 
 
+@user_call
 def foreach(fn: Callable[[DataFrame, int], object]) -> ForeachSink:
     """Call ``fn(rows, epoch)`` with every committed epoch; at least once.
 
@@ -176,6 +189,7 @@ def foreach(fn: Callable[[DataFrame, int], object]) -> ForeachSink:
     return ForeachSink(fn)
 
 
+@user_call
 def memory(name: str | None = None) -> MemorySink:
     """Keep results on the driver: ``.table()``, ``.epochs``, and view `name` if given.
 
@@ -184,6 +198,7 @@ def memory(name: str | None = None) -> MemorySink:
     return MemorySink(name)
 
 
+@user_call
 def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
     """Print the first `limit` rows of every epoch.
 
@@ -201,6 +216,7 @@ def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
     return ConsoleSink(limit, file=file)
 
 
+@user_call
 def noop() -> NoopSink:
     """Throw results away."""
     return NoopSink()

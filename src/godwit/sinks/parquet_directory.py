@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from godwit.dataflow.frames import user_call
 from godwit.sinks.durability import force_file, force_names, local_path
 from godwit.sinks.file_systems import exists, open_file_system
 from godwit.sinks.parquet_files import escaped_in_paths
@@ -318,6 +319,7 @@ def _names_a_directory(dtype: pa.DataType) -> bool:
     )
 
 
+@user_call
 def latest_epoch(
     path: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None
 ) -> int | None:

@@ -11,6 +11,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from godwit.model import errors
 from godwit.model.errors import EpochFailedError, GodwitError
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ _PREAMBLES = (
     re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL),
     re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): "),
 )  # fmt: skip
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = "\ngodwit.model.errors."
+"""What the last line of a traceback begins with, where the error is one of ours."""
 _REMEDY = (
     "Nothing of the unfinished epoch was committed; start the flow again from its checkpoint once "
     "the cause is gone."
@@ -48,7 +52,18 @@ def said(error: BaseException) -> str:
     return text.strip() or repr(error)
 
 
-def epoch_failed(flow: str, cause: BaseException) -> EpochFailedError:
+def _ours_in(told: str) -> GodwitError | None:
+    """Error of ours that a Python process of an executor raised, from the text of its traceback."""
+    traceback, found, raised = told.rpartition(_RAISED)
+    name, _, message = raised.partition(": ")
+    kind = getattr(errors, name, None)
+    if not found or kind is None or _TRACEBACK not in traceback:
+        return None
+    raised_by: GodwitError = kind(message.strip(), details=told)
+    return raised_by
+
+
+def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
     """Tell of an error that is none of ours.
 
     Parameters
@@ -59,6 +74,8 @@ def epoch_failed(flow: str, cause: BaseException) -> EpochFailedError:
         The error; all that it says is in the context, as ``details``.
     """
     told = said(cause)
+    if (ours := _ours_in(told)) is not None:
+        return ours
     if _CRASHED in told:
         return EpochFailedError(
             f"Flow {flow!r} failed: a Python process of an executor ended in the middle of an "

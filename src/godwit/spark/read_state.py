@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from godwit.dataflow.frames import user_call
 from godwit.dataflow.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.dataflow.state_text import state_as_json
 from godwit.dataflow.states.declared import TIMERS
@@ -46,6 +47,7 @@ __all__ = ["read_state"]
 _CHUNKS = 4
 
 
+@user_call
 def read_state(
     spark: SparkSession,
     checkpoint: str | os.PathLike[str],

@@ -344,6 +344,14 @@ def test_what_fits_a_declared_type_without_being_of_it_is_read_in_the_next_epoch
     assert told == [repr([held, [held], {"x": held}]) for held in odd]
 
 
+def test_a_value_that_is_taken_for_what_it_holds_is_told_apart(tmp_path: Path) -> None:
+    def body(_key: Any, _rows: Any, given: Any) -> None:
+        given.total += 1
+
+    with pytest.raises(UserFunctionError, match=r"this is a ValueOfKey.*state\.value \+= 1"):
+        running(tmp_path, body).epoch([("a", "", "", 0)])
+
+
 def test_all_states_of_a_key_are_forgotten_in_an_epoch_without_input(tmp_path: Path) -> None:
     run = StatesRun(tmp_path)
     run.epoch([(k, op, "x", 1) for k in "ab" for op in ("add", "push", "put")])

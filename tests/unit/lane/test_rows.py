@@ -6,15 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from tests.unit.lane.lane_flows import INPUTS, KEYS, sums
 
+from godwit.dataflow import aggregates as gw
+from godwit.dataflow.compute import ComputeOperator
 from godwit.dataflow.hashing import hash_keys
 from godwit.dataflow.process import ProcessOperator
 from godwit.lane.files import LaneFiles
 from godwit.lane.messages import LaneReport
-from godwit.lane.rows import arrived_rows
+from godwit.lane.packing import pack, raw_schema
+from godwit.lane.rows import LaneRows, arrived_rows
 from godwit.lane.waiting import set_aside, with_waiting
 from godwit.lane.wire import Header, Shipment, ship
+from godwit.model.errors import EpochFailedError
 from godwit.state.entries import WaitingLayout
 from godwit.state.storage import CheckpointStorage
 
@@ -137,3 +142,18 @@ def test_what_waits_of_an_operator_that_aggregates_is_partial_states(tmp_path: P
     assert (left.key_groups % 2 == 1).all()
     assert left.partial
     assert set_aside(left, waits, files) is left
+
+
+def test_an_overflow_before_the_exchange_names_the_key() -> None:
+    summing = ComputeOperator(
+        name="sums", keys=KEYS, inputs=INPUTS, aggregates={"total": gw.sum("v")}
+    )
+    rows = pa.record_batch(
+        {"k": pa.array(["a", "b", "b"]), "v": pa.array([1, 2**63 - 1, 1])},
+        schema=raw_schema(summing),
+    )
+    with pytest.raises(EpochFailedError, match=r"the sum for key \('b',\) does not fit int64"):
+        pack(summing, rows, NUM_KEY_GROUPS, 0)
+    with pytest.raises(EpochFailedError, match=r"the sum for key \('b',\)") as caught:
+        LaneRows.of(summing, NUM_KEY_GROUPS, rows, partial=False).combined()
+    assert caught.value.context["key"] == ("b",)

@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from godwit.model.errors import SinkError
+from godwit.model.errors import EpochFailedError, SinkError
 from godwit.spark.failures import epoch_failed, for_spark, said
 
 LOST = "most recent failure: Lost task 0.0 in stage 87.0 (TID 130) (localhost executor driver): "
@@ -62,6 +62,18 @@ def test_a_crash_of_a_python_process_says_what_may_be_behind_it() -> None:
 
 def test_another_error_is_named_by_its_kind() -> None:
     assert epoch_failed("delays", KeyError("x")).message == "Flow 'delays' failed: KeyError: 'x'."
+
+
+def test_an_error_of_ours_from_an_executor_is_told_as_what_it_is() -> None:
+    told = "Aggregate 'n' of operator 'o': the sum for key ('b',) does not fit int64. Cast it."
+    frames = "".join(f'  File "rows.py", line {i}, in combine\n' for i in range(40))
+    raised = (
+        f"{RAISED}\n\nThe above exception was the direct cause of the following exception:\n\n"
+        f"Traceback (most recent call last):\n{frames}godwit.model.errors.EpochFailedError: {told}"
+    )
+    error = epoch_failed("delays", RuntimeError(FUNCTION.replace(RAISED, raised)))
+    assert type(error) is EpochFailedError
+    assert str(error) == told
 
 
 @pytest.mark.parametrize("cut_short", [True, False])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from godwit.control.durations import seconds
 from godwit.control.scaling.model import Wanted, checked_count
+from godwit.dataflow.frames import user_call
 from godwit.model.errors import InvalidControlError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Scripted:
         )
 
 
+@user_call
 def fixed(executors: int) -> Fixed:
     """Keep a set number of executors: what dies is replaced.
 
@@ -65,6 +67,7 @@ def fixed(executors: int) -> Fixed:
     return Fixed(executors=checked_count(executors))
 
 
+@user_call
 def scripted(steps: Mapping[Duration, int]) -> Scripted:
     """Set the number of executors by the time since the start of the run.
 

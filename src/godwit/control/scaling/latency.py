@@ -31,6 +31,7 @@ import numpy as np
 from godwit.control.durations import seconds
 from godwit.control.scaling.model import Wanted, catching_up
 from godwit.control.scaling.utilisation import check_slack
+from godwit.dataflow.frames import user_call
 from godwit.planning.cores.core_allocation import CoreAllocationProblem, plan_core_allocation
 from godwit.planning.cores.queueing import QueueingNetwork
 
@@ -143,6 +144,7 @@ class Latency:
         )
 
 
+@user_call
 def latency(target: Duration, *, slack: float = 0.2, catch_up: Duration = 60.0) -> Latency:
     """Scale so that rows take a set time on average, from their arrival to their epoch's commit.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from godwit.control.durations import seconds
 from godwit.control.scaling.model import Wanted, catching_up
+from godwit.dataflow.frames import user_call
 from godwit.model.errors import InvalidControlError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Utilisation:
         )
 
 
+@user_call
 def utilisation(
     target: float = 0.7, *, slack: float = 0.2, catch_up: Duration = 60.0
 ) -> Utilisation:

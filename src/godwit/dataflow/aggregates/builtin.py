@@ -23,6 +23,8 @@ from godwit.dataflow.aggregates.positions import bind_position
 from godwit.dataflow.aggregates.rows import bind_rows
 from godwit.dataflow.aggregates.sums import bind_mean, bind_sum
 from godwit.dataflow.aggregates.top_k import bind_top_k
+from godwit.dataflow.frames import user_call
+from godwit.dataflow.naming import type_name
 from godwit.model.errors import InvalidFlowError
 
 __all__ = [
@@ -58,6 +60,17 @@ class _BuiltIn:
     options: Mapping[str, Any] = field(default_factory=dict)
     shown: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for column in self.columns:
+            if not isinstance(column, str):
+                raise InvalidFlowError(
+                    f"{self.name} was given a value of type {type_name(column)} in place of a "
+                    "column's name.",
+                    remedy=f'Name columns by text, as in gw.{self.name}("column"); compute what is '
+                    "no column yet in a map before.",
+                    aggregate=self.name,
+                )
+
     def __repr__(self) -> str:
         return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.shown])})"
 
@@ -81,6 +94,7 @@ _NUMBERS = "integers (up to 64 bits, signed), floats and decimals"
 _ORDERED = "numbers, booleans, dates, timestamps, durations, strings and binary"
 
 
+@user_call
 def count(column: str | None = None) -> Aggregate:
     """Count rows, or the values of a column that are not null.
 
@@ -93,6 +107,7 @@ def count(column: str | None = None) -> Aggregate:
     return _BuiltIn(name="count", columns=columns, binder=bind_count)
 
 
+@user_call
 def sum(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
     """Sum a column: integers exactly in int64, decimals exactly, floats as doubles.
 
@@ -102,6 +117,7 @@ def sum(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
     return _BuiltIn(name="sum", columns=(column,), binder=bind_sum, takes=_NUMBERS)
 
 
+@user_call
 def min(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
     """Smallest value of a column; NaN is larger than any number, as in Spark."""
     return _BuiltIn(
@@ -113,6 +129,7 @@ def min(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
     )
 
 
+@user_call
 def max(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
     """Largest value of a column; NaN is larger than any number, as in Spark."""
     return _BuiltIn(
@@ -124,11 +141,13 @@ def max(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
     )
 
 
+@user_call
 def mean(column: str) -> Aggregate:
     """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark."""
     return _BuiltIn(name="mean", columns=(column,), binder=bind_mean, takes=_NUMBERS)
 
 
+@user_call
 def variance(column: str, *, population: bool = False) -> Aggregate:
     """Sample variance (``var_samp``), or with ``population`` the population's (``var_pop``).
 
@@ -146,6 +165,7 @@ def variance(column: str, *, population: bool = False) -> Aggregate:
     )
 
 
+@user_call
 def stddev(column: str, *, population: bool = False) -> Aggregate:
     """Compute the standard deviation: the square root of `variance`."""
     _check_flag("stddev", column, "population", population)
@@ -159,6 +179,7 @@ def stddev(column: str, *, population: bool = False) -> Aggregate:
     )
 
 
+@user_call
 def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     """Value of the first row to arrive, null or not, or the first that is not null."""
     _check_flag("first", column, "ignore_nulls", ignore_nulls)
@@ -172,6 +193,7 @@ def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     )
 
 
+@user_call
 def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     """Value of the last row to arrive, null or not, or the last that is not null."""
     _check_flag("last", column, "ignore_nulls", ignore_nulls)
@@ -185,6 +207,7 @@ def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     )
 
 
+@user_call
 def approx_distinct(column: str, *, error: float = 0.02) -> Aggregate:
     """Estimate how many different values a column has (HyperLogLog).
 
@@ -213,6 +236,7 @@ def approx_distinct(column: str, *, error: float = 0.02) -> Aggregate:
     )
 
 
+@user_call
 def top_k(column: str, k: int, *, by: str | None = None) -> Aggregate:
     """Collect the k rows with the largest values, largest first.
 
@@ -243,6 +267,7 @@ def top_k(column: str, k: int, *, by: str | None = None) -> Aggregate:
     )
 
 
+@user_call
 def collect_set(column: str, limit: int = 100) -> Aggregate:
     """Collect the different values of a column, in order of first arrival.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import keyword
+import types
 import typing
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from godwit.dataflow.frames import user_class
 from godwit.dataflow.naming import type_name
 from godwit.dataflow.windows.durations import microseconds
 from godwit.model.errors import InvalidFlowError
@@ -49,6 +51,7 @@ ITEM_TYPES: Final[dict[type, pa.DataType]] = {
 """What the keys of a map may be, or the parts of one that is a tuple, and their columns."""
 
 
+@user_class
 @dataclass(frozen=True, slots=True)
 class ValueState(Generic[T]):
     """One value for each key.
@@ -74,7 +77,12 @@ class ValueState(Generic[T]):
     ttl: Duration | None = None
     upgrade: Callable[[Any], T] | None = None
 
+    def __post_init__(self) -> None:
+        if not callable(self.of):
+            raise _no_type("ValueState", self.of)
 
+
+@user_class
 @dataclass(frozen=True, slots=True)
 class ListState(Generic[T]):
     """A list for each key: what is appended costs the last page, however long the list is.
@@ -94,7 +102,12 @@ class ListState(Generic[T]):
     ttl: Duration | None = None
     upgrade: Callable[[Any], T] | None = None
 
+    def __post_init__(self) -> None:
+        if not _is_type(self.of):
+            raise _no_type("ListState", self.of)
 
+
+@user_class
 @dataclass(frozen=True, slots=True)
 class MapState(Generic[K, V]):
     """A map for each key: what is touched of it costs as much as the items that are.
@@ -117,6 +130,31 @@ class MapState(Generic[K, V]):
     _: KW_ONLY
     ttl: Duration | None = None
     upgrade: Callable[[Any], V] | None = None
+
+    def __post_init__(self) -> None:
+        for given in (self.by, self.of):
+            if not _is_type(given):
+                raise _no_type("MapState", given)
+
+
+def _is_type(given: object) -> bool:
+    """Whether `given` may stand for a type, as a class, ``list[int]`` or ``int | None`` do."""
+    return (
+        isinstance(given, type | typing.NewType | typing.TypeVar | types.UnionType)
+        or given is None
+        or given is Any
+        or typing.get_origin(given) is not None
+        or hasattr(given, "__value__")
+    )
+
+
+def _no_type(kind: str, given: object) -> InvalidFlowError:
+    remedy = "Give the class, as in gw.ListState(float) or gw.MapState(str, int)."
+    if isinstance(given, str):
+        remedy = f"Give the class itself, without quotes, as in gw.{kind}(float)."
+    elif kind == "ValueState":
+        remedy = f"Give the class, which makes a new key's value, as in gw.{kind}(dict)."
+    return InvalidFlowError(f"{kind} was given {given!r:.100}, which is no type.", remedy=remedy)
 
 
 Declared: TypeAlias = ValueState[Any] | ListState[Any] | MapState[Any, Any]

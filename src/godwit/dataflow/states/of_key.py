@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from godwit.dataflow.held_value import HoldsValue
 from godwit.dataflow.naming import did_you_mean, listing
 from godwit.model.errors import UserFunctionError
 
@@ -96,7 +97,7 @@ class States:
             )
 
 
-class ValueOfKey(Generic[T]):
+class ValueOfKey(HoldsValue, Generic[T]):
     """A value of one key.
 
     Attributes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from godwit.dataflow.frames import user_call
 from godwit.dataflow.windows.durations import microseconds, spelled
 from godwit.dataflow.windows.grid import PaneGrid, TimeWindow
 from godwit.model.errors import InvalidFlowError
@@ -59,6 +60,7 @@ class Session:
 WindowSpec = Hopping | Session
 
 
+@user_call
 def tumbling(length: Duration, *, start: Duration = "0 seconds") -> Hopping:
     """Windows of one length that follow one another without overlap.
 
@@ -84,6 +86,7 @@ def tumbling(length: Duration, *, start: Duration = "0 seconds") -> Hopping:
     return Hopping(window=_window(size, size, start))
 
 
+@user_call
 def hopping(length: Duration, *, every: Duration, start: Duration = "0 seconds") -> Hopping:
     """Windows of one length that begin every so often and overlap.
 
@@ -118,6 +121,7 @@ def hopping(length: Duration, *, every: Duration, start: Duration = "0 seconds")
     return Hopping(window=_window(size, step, start))
 
 
+@user_call
 def session(gap: Duration) -> Session:
     """Windows that hold the rows of a key for as long as no pause between two is longer than `gap`.
 
