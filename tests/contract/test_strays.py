@@ -11,16 +11,17 @@ import pyarrow as pa
 import pytest
 from tests.contract.flow import NUM_KEY_GROUPS
 from tests.contract.one_process import OneProcess
-from tests.contract.scenario import Policy
+from tests.contract.scenario import Policy, Warming
 from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.dataflow.flow import LogicalFlow
 from godwit.dataflow.windows.spec import tumbling
+from godwit.epoch.due import is_due, is_pending
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from godwit.dataflow.compiled import CompiledFlow
@@ -36,14 +37,19 @@ class Timed(OneProcess):
     columns = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
 
     def __init__(
-        self, directory: Path, build: Callable[[Stream], Stream], *, together: bool = False
+        self,
+        directory: Path,
+        build: Callable[[Stream], Stream],
+        *,
+        together: bool = False,
+        executors: Mapping[str, int] = {"a": 2},
     ) -> None:
         self._build = build
         super().__init__(directory, deep=False, policy=Policy())
         if together:
             names = tuple(operator.name for operator in self.compiled().operators)
             self._plan = PhysicalPlan(components=(ComponentPlan(name="one", operators=names),))
-        self.start({"a": 2})
+        self.start(dict(executors))
 
     def compiled(self) -> CompiledFlow:
         """Compile the flow."""
@@ -56,6 +62,18 @@ class Timed(OneProcess):
     def rows(self, *moments: int, keys: list[str] = KEYS) -> None:
         """Run an epoch with a row of every key at each moment, in seconds."""
         self.epoch([(key, moment * S, moment) for moment in moments for key in keys])
+
+    def times(self) -> dict[str, Any]:
+        """What `is_due` and `is_pending` are asked with."""
+        return {"view": self.view, "times": self._times, "clock_us": 0, "silence_us": 0}
+
+    def quiet_epoch(self) -> None:
+        """Run an epoch without rows."""
+        self._epoch(None)
+
+    def end_input(self) -> None:
+        """No row comes any more."""
+        self._times.end_input()
 
     @property
     def out(self) -> list[tuple[Any, ...]]:
@@ -107,3 +125,38 @@ def test_a_window_holds_the_rows_of_a_function_whose_state_was_not_there(tmp_pat
     run.rows(5)
     run.settle()
     assert [row[-1] for row in run.out] == [2] * len(KEYS)
+
+
+def windows(stream: Stream) -> Stream:
+    return stream.key_by("k").window(tumbling("10 seconds")).compute(n=gw.count())
+
+
+def test_windows_are_pending_while_their_key_groups_are_suspended(tmp_path: Path) -> None:
+    run = Timed(tmp_path, windows, executors={"a": 1, "b": 1})
+    run.rows(0)
+    run.warming(Warming(goes="held"))
+    run.see({"a": 1})  # after the last row
+    run.end_input()
+    assert not is_due(**run.times())
+    assert is_pending(**run.times())
+    run.warming(Warming(goes="works"))
+    run.settle()
+    assert is_due(**run.times())
+    run.quiet_epoch()
+    assert not is_pending(**run.times())
+    assert len(run.out) == len(KEYS)
+
+
+def test_windows_are_pending_while_epochs_are_held(tmp_path: Path) -> None:
+    run = Timed(tmp_path, windows, executors={"a": 1, "b": 1})
+    run.rows(0)
+    run.see({})  # nobody is there to run an epoch
+    run.end_input()
+    assert run.view.holds
+    assert not is_due(**run.times())
+    assert is_pending(**run.times())
+    run.see({"c": 2})
+    run.settle()
+    run.quiet_epoch()
+    assert not is_pending(**run.times())
+    assert len(run.out) == len(KEYS)

@@ -6,7 +6,8 @@ are to end, need an epoch, not rows.
 The invariants: an epoch without input is carried out by a thread of ours, through the same gate as
 micro-batches, so never beside one; it is carried out only while Spark has nothing to offer, since
 the epoch of a micro-batch does the same work in passing; a query whose input has ended has not
-ended before nothing waits; and one that somebody has stopped has not come to the end of its input.
+ended before nothing waits, nor while epochs are held or key groups suspended that would have
+something to do; and one that somebody has stopped has not come to the end of its input.
 Whatever is raised here, the query fails by it: else it would go on without the epochs that are due.
 """
 
@@ -69,7 +70,7 @@ class QuietEpochs:
         self._thread.start()
 
     def wait_until_nothing_waits(self) -> None:
-        """Return once no row waits for its key group, or the query has failed or is to stop."""
+        """Return once nothing is to be done without rows, or the query has failed or is to stop."""
         while self._ended_well() and self._is_busy():
             time.sleep(_LOOK_S)
 
@@ -80,8 +81,7 @@ class QuietEpochs:
         return not self._thread.is_alive()
 
     def _is_busy(self) -> bool:
-        view = self._run.view
-        return self._driver.busy or view.waiting or self._run.due
+        return self._driver.busy or self._run.pending
 
     def _ended_well(self) -> bool:
         return self._driver.failure is None and not self._driver.closed and self._thread.is_alive()
@@ -125,7 +125,7 @@ class QuietEpochs:
         ):
             return False
         self._run.end_input()
-        return self._run.view.waiting or self._run.due
+        return self._run.pending
 
     def _is_quiet(self) -> bool:
         if not self._spark_query.isActive:

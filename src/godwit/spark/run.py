@@ -22,6 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from godwit.control import EpochObserved
+from godwit.epoch.due import is_due, is_pending
 from godwit.epoch.outcomes import outcome_of, record_of, told_left_out
 from godwit.model import events
 from godwit.model.errors import GodwitError
@@ -217,15 +218,14 @@ class Run:
     @property
     def due(self) -> bool:
         """Whether an epoch has something to do even if it has no input."""
-        view = self.view
-        return view.due or (
-            not view.holds
-            and self._times.is_due(
-                clock_us=time.time_ns() // 1000,
-                silence_us=time.monotonic_ns() // 1000,
-                components=view.components,
-            )
-        )
+        clock_us, silence_us = time.time_ns() // 1000, time.monotonic_ns() // 1000
+        return is_due(self.view, self._times, clock_us=clock_us, silence_us=silence_us)
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has, or will have once nothing stands in its way."""
+        clock_us, silence_us = time.time_ns() // 1000, time.monotonic_ns() // 1000
+        return is_pending(self.view, self._times, clock_us=clock_us, silence_us=silence_us)
 
     def end_input(self) -> None:
         """Take note that no rows will come any more: windows that are open are over."""

@@ -25,7 +25,7 @@ class Run:
 
     def __init__(self) -> None:
         self.view = SimpleNamespace(waiting=False, awaits=False)
-        self.due = False
+        self.due = self.pending = False
         self.input_ended = False
         self.epochs = 0
         self.on_look: Callable[[], None] = lambda: None
@@ -117,6 +117,24 @@ def test_an_epoch_that_fails_ends_the_query() -> None:
     assert story.start().join(PATIENCE_S)
     assert story.finished.is_set()
     assert story.driver.failure is error
+
+
+def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_windows() -> None:
+    story = Story({"availableNow": True})
+    story.spark.active, story.spark.found_nothing, story.run.pending = False, True, True
+    looks = iter(range(20))
+
+    def look() -> None:
+        if next(looks, None) is None:  # what stood in the way is over
+            story.run.due = not story.run.epochs
+
+    def close() -> None:
+        story.run.pending = False
+
+    story.run.on_look, story.run.on_epoch = look, close
+    assert story.start().join(PATIENCE_S)
+    assert story.run.epochs == 1
+    assert story.driver.failure is None
 
 
 def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arrives() -> None:
