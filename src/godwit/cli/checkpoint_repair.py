@@ -8,6 +8,7 @@ from godwit.model.wording import counted, printable
 from godwit.spark.log_repair import plan_log_repair
 from godwit.state.lease import acquire_lease
 from godwit.state.repair import carry_out, plan_record_repair
+from godwit.state.start_check import start_problems
 from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ def add_repair_action(actions: Any) -> None:
         help="say what keeps it from being resumed, and mend it with --apply",
         description="Find what keeps a checkpoint from being resumed: Spark's newest log entries "
         "lost, torn or planned anew after a power failure; stray records above the last epoch; a "
-        "manifest that is missing. Says what it would do; does it with --apply, and keeps what it "
-        "replaces in set-aside/. Exit status 0 if nothing is left to do, 1 if something is, 2 if "
-        "it is no checkpoint.",
+        "manifest that is missing; a record that is missing between others. Says what it would "
+        "do, and which epochs it would take back; does it with --apply, and keeps what it replaces "
+        "in set-aside/. Ends with a trial start, without a row. Exit status 0 if the checkpoint "
+        "can be started, 1 if it cannot as it is, 2 if it is no checkpoint.",
     )
     parser.add_argument("path", metavar="PATH", help="the checkpoint; no query may run on it")
     parser.add_argument("--apply", action="store_true", help="do it")
@@ -43,30 +45,43 @@ def add_repair_action(actions: Any) -> None:
 
 def _repair(args: argparse.Namespace) -> int:
     storage = CheckpointStorage.open(args.path)
-    steps = _plan(storage)  # before a lease would create the directory
+    steps, taken_back = _plan(storage)  # before a lease would create the directory
     if not args.apply:
-        _tell(args.path, steps, done=False)
-        return 1 if steps else 0
+        _tell(args.path, steps, taken_back, done=False)
+        return 1 if steps else _try(args.path, storage)
     lease = acquire_lease(storage, "godwit checkpoint repair")
     try:
-        steps = _plan(storage)
+        steps, taken_back = _plan(storage)
         carry_out(storage, steps)
-        _tell(args.path, steps, done=True)
-        left = _plan(storage)
+        _tell(args.path, steps, taken_back, done=True)
+        left, _ = _plan(storage)
         if left:
             print("Left to do:")
-            _tell(args.path, left, done=False)
-        return 1 if left else 0
+            _tell(args.path, left, (), done=False)
+            return 1
+        return _try(args.path, storage)
     finally:
         lease.release()
 
 
-def _plan(storage: CheckpointStorage) -> tuple[RepairStep, ...]:
+def _plan(storage: CheckpointStorage) -> tuple[tuple[RepairStep, ...], tuple[int, ...]]:
+    """Give what is to be done, and the epochs that are taken back by it."""
     records = plan_record_repair(storage)
-    return (*records.steps, *plan_log_repair(storage, records.records))
+    steps = (*records.steps, *plan_log_repair(storage, records.records))
+    return steps, records.taken_back
 
 
-def _tell(path: str, steps: Sequence[RepairStep], *, done: bool) -> None:
+def _try(path: str, storage: CheckpointStorage) -> int:
+    problems = start_problems(storage)
+    for problem in problems:
+        print(f"{printable(path)}: cannot be started: {printable(problem.file)}")
+        print(f"  {printable(problem.problem)} {printable(problem.remedy)}")
+    if not problems:
+        print(f"{printable(path)}: can be started")
+    return 1 if problems else 0
+
+
+def _tell(path: str, steps: Sequence[RepairStep], taken_back: Sequence[int], *, done: bool) -> None:
     if not steps:
         print(f"{printable(path)}: nothing to repair")
         return
@@ -75,5 +90,13 @@ def _tell(path: str, steps: Sequence[RepairStep], *, done: bool) -> None:
     for step in steps:
         print(f"  {printable(step.path)}: {printable(step.problem)}")
         print(f"    -> {_DOES[step.action]}")
+    if taken_back:
+        first, last = taken_back[0], taken_back[-1]
+        epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+        print(
+            f"This takes back {epochs}, whose output was delivered. Spark reads their rows again, "
+            f"and sinks refuse the checkpoint until their targets are rolled back to epoch "
+            f"{first - 1}. A copy of what is missing is better."
+        )
     if not done and any(step.action != "none" for step in steps):
         print("Nothing was changed; --apply does it.")

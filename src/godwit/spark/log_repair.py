@@ -61,7 +61,13 @@ def plan_log_repair(
     """
     batches = [batch for record in records if (batch := record.last_batch) is not None]
     if not batches:
-        return ()
+        done = [entry.path for entry in storage.list(f"{SPARK}/commits")] if records else []
+        problem = "Its micro-batch was done, and no record is left that says where Spark stood."
+        return tuple(
+            RepairStep(path=path, problem=problem, action="none")
+            for path in done
+            if path.rpartition("/")[2].isdecimal()
+        )[:1]
     return _LogPlan(storage, {batch.number: batch for batch in batches}).made()
 
 
@@ -93,7 +99,10 @@ class _LogPlan:
         ]
         listed = self._sources_above()
         torn = [path for path in (*planned, *listed) if self._lacks(path)]
-        if spoilt or torn:
+        # Spark notes the end of a micro-batch after its record was written: one without a record
+        # was taken back, and Spark would go on after it.
+        ended = any(number > self.last for number in self._numbered("commits"))
+        if spoilt or torn or ended:
             self._take_back(planned, listed)
         done = self._numbered("commits").get(self.last)
         if done is not None and self._read(done) is None:

@@ -5,7 +5,9 @@ that counts and still be unusable: a file that nobody committed stands above the
 manifest that the records can give again is gone.
 
 Invariant: a step only adds what the records say, or sets aside what they do not count on.  Nothing
-that an epoch needs is removed or changed, and what is set aside stays in ``set-aside/``.
+that an epoch needs is removed or changed, and what is set aside stays in ``set-aside/``.  Where a
+record between others is gone, the epochs after it cannot be read by anybody: they are taken back,
+by name, and only if everything that the epoch before needs is still there.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from godwit.state.paths import (
     number_in,
 )
 from godwit.state.records import CommitRecord, FlowIdentity
+from godwit.state.start_check import lacking_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,10 +82,14 @@ class RecordRepair:
         In the order in which they are done.
     records
         The committed records that stay, in order of epochs; empty if none can be read.
+    taken_back
+        Epochs that were committed, and whose output was delivered, and that do not stay: what is
+        between them and the rest is lost. Spark reads their rows again.
     """
 
     steps: tuple[RepairStep, ...]
     records: tuple[CommitRecord, ...]
+    taken_back: tuple[int, ...] = ()
 
 
 def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
@@ -131,8 +138,14 @@ class _RecordPlan:
         self.manifests = self._loaded(MANIFESTS, Manifest)
 
     def made(self) -> RecordRepair:
-        last = self._last()
-        if last < 0:
+        last, chains = self._farthest()
+        genuine = [n for n, record in self.commits.items() if n > last and self._is_ours(record)]
+        taken_back = tuple(range(last + 1, max(genuine, default=last) + 1))
+        problem = self._cannot_end_at(last, chains, taken_back)
+        if problem is not None:
+            self._step(*problem, "none")
+            return RecordRepair(steps=tuple(self.steps), records=())
+        if chains is None:
             return RecordRepair(steps=tuple(self.steps), records=())
         above = f"It stands above epoch {last}, the last one that leads up from what is there."
         for number in sorted(self.commits):
@@ -142,32 +155,68 @@ class _RecordPlan:
             if number > last:
                 self._step(manifest_path(number), above, "set aside")
         records = [r for n, r in sorted(self.commits.items()) if n <= last and r is not None]
-        unreadable = {n for n, manifest in self.manifests.items() if manifest is None and n <= last}
+        unreadable = {
+            n
+            for n, manifest in self.manifests.items()
+            if n <= last and (manifest is None or not self._sums_up(manifest))
+        }
         named = {records[-1].manifest} - {-1, *self.manifests}
         for number in sorted(unreadable | named):
             self._give_again(number)
-        return RecordRepair(steps=tuple(self.steps), records=tuple(records))
+        return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
-    def _last(self) -> int:
-        """Give the last epoch that can be opened; -1 if there is none."""
-        ends = [n for n in self.commits if n + 1 not in self.commits]
-        for end in sorted(ends, reverse=True):
-            leads_up = end - 1 in self.commits or self.manifests.get(end) is not None
-            if self.commits[end] is None and leads_up:
-                problem = "It is damaged, and what the last epoch committed is known nowhere else."
-                self._step(commit_path(end), problem, "none")
-                return -1
-            if self._replayed(end, before=end + 1) is not None:
-                return end
-        if ends:
+    def _farthest(self) -> tuple[int, Chains | None]:
+        """Give the last epoch that records and manifests lead up to; -1 if there is none."""
+        anchors = [n for n, manifest in self.manifests.items() if manifest is not None]
+        reached = [c for anchor in (*anchors, -1) if (c := self._from(anchor)) is not None]
+        chains = max(reached, key=lambda chains: chains.epoch, default=None)
+        if chains is None or chains.epoch < 0:
+            return -1, None
+        return chains.epoch, chains
+
+    def _cannot_end_at(
+        self, last: int, chains: Chains | None, taken_back: tuple[int, ...]
+    ) -> tuple[str, str] | None:
+        """Say why the checkpoint cannot go on after that epoch, if it cannot: a file, a problem."""
+        following = last + 1
+        if last >= 0 and self.commits.get(last) is None:
+            return commit_path(last), self._ailment(last)
+        if chains is None:
             problem = "No manifest, and no epoch 0, from which the records could be followed."
-            self._step(COMMITS, problem, "none")
-        return -1
+            return (COMMITS, problem) if self.commits else None
+        if not taken_back:
+            if self.commits.get(following, ...) is None:
+                return commit_path(following), self._ailment(following)
+            return None
+        for block, _ in lacking_blocks(self.storage, chains.blocks()):
+            problem = (
+                f"{self._ailment(following)} To go back to epoch {last} is impossible: "
+                f"{block.file} has been collected."
+            )
+            return commit_path(following), problem
+        return None
+
+    def _ailment(self, epoch: int) -> str:
+        if epoch not in self.commits:
+            return "It is missing, and what its epoch committed is known nowhere else."
+        if self.commits[epoch] is None:
+            return "It is damaged, and what its epoch committed is known nowhere else."
+        return "It does not continue the epochs before it."
+
+    def _is_ours(self, record: CommitRecord | None) -> bool:
+        """Whether a record tells of an epoch that this checkpoint has committed."""
+        if record is None:
+            return False
+        origin = self.identity.origin_of(record.epoch)
+        return record.history in {"", origin.history}
 
     def _give_again(self, number: int) -> None:
         chains = self._replayed(number, before=number)
         path = manifest_path(number)
-        problem = "It is damaged." if number in self.manifests else "It is missing."
+        problem = "It is missing."
+        if number in self.manifests:
+            damaged = self.manifests[number] is None
+            problem = "It is damaged." if damaged else "It sums up a record of another history."
         if chains is None:
             self._step(path, f"{problem} The records before it are not there any more.", "none")
             return
@@ -188,34 +237,40 @@ class _RecordPlan:
             n for n, manifest in self.manifests.items() if manifest is not None and n < before
         ]
         for anchor in sorted((n for n in (*usable, -1) if n <= epoch), reverse=True):
-            chains = self._from(anchor, epoch)
-            if chains is not None:
+            chains = self._from(anchor, until=epoch)
+            if chains is not None and chains.epoch == epoch:
                 return chains
         return None
 
-    def _from(self, anchor: int, epoch: int) -> Chains | None:
+    def _sums_up(self, manifest: Manifest) -> bool:
+        """Whether a manifest is of the record that is here, as far as that can be told."""
+        digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
+        return manifest.record in {"", digest}
+
+    def _from(self, anchor: int, *, until: int | None = None) -> Chains | None:
+        """Follow the records from a manifest on, as far as they lead; ``None`` if not at all."""
         manifest = self.manifests.get(anchor)
         chains = Chains(self.num_key_groups)
         if manifest is not None:
-            if manifest.num_key_groups != self.num_key_groups:
+            if manifest.num_key_groups != self.num_key_groups or not self._sums_up(manifest):
                 return None
             chains = Chains.restore(manifest)
         before: CommitRecord | None = None
-        while chains.epoch < epoch:
+        while until is None or chains.epoch < until:
             record = self.commits.get(chains.epoch + 1)
             if record is None:
-                return None
+                return chains
             if record.flow != chains.flow:
                 try:
                     version = load_record(self.storage, flow_path(record.flow), FlowVersion)
                 except GodwitError:
-                    return None
+                    return chains
                 chains.become(record.flow, version)
             noted = manifest.record if manifest is not None and before is None else ""
             digest = self.digests.get(commit_path(chains.epoch), noted)
             links = link_problems(self.identity, record, before=before, digest=digest)
             if any(True for _ in (*links, *chains.problems(record))):
-                return None
+                return chains
             chains.apply(record)
             before = record
         return chains

@@ -8,6 +8,7 @@ from tests.unit.cli.checkpoints import write_checkpoint
 
 from godwit.cli.main import main
 from godwit.model import events
+from godwit.state.commit_log import CommitLog
 from godwit.state.journal import JournalWriter
 from godwit.state.lease import acquire_lease
 from godwit.state.storage import CheckpointStorage
@@ -162,3 +163,30 @@ def test_repair_says_what_it_would_do_and_does_it_only_when_told(
     assert main(["checkpoint", "repair", str(checkpoint), "--apply"]) == 0
     assert not stray.exists()
     assert main(["checkpoint", "verify", str(checkpoint)]) == 0
+
+
+def test_repair_says_which_epochs_it_takes_back_and_that_the_rest_can_be_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tmp_path / "ck"
+    write_checkpoint(checkpoint, name="flow", epochs=5)
+    (checkpoint / "commits/000000000003.rec").unlink()
+    assert main(["checkpoint", "repair", str(checkpoint)]) == 1
+    said = capsys.readouterr().out
+    assert "This takes back epochs 3 to 4, whose output was delivered." in said
+    assert main(["checkpoint", "repair", str(checkpoint), "--apply"]) == 0
+    assert "can be started" in capsys.readouterr().out
+    assert CommitLog.open_read_only(CheckpointStorage.open(checkpoint)).latest_epoch == 2
+    assert main(["checkpoint", "verify", str(checkpoint)]) == 0
+
+
+def test_repair_fails_where_the_checkpoint_cannot_be_started_afterwards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tmp_path / "ck"
+    write_checkpoint(checkpoint, name="flow", epochs=2)
+    lost = min((checkpoint / "blocks").iterdir())
+    lost.unlink()
+    for apply in ([], ["--apply"]):
+        assert main(["checkpoint", "repair", str(checkpoint), *apply]) == 1
+        assert f"cannot be started: blocks/{lost.name}" in capsys.readouterr().out

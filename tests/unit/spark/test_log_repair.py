@@ -280,3 +280,18 @@ def test_a_layout_that_is_damaged_is_set_aside(tmp_path: Path) -> None:
     write_log(tmp_path, LAST)
     (tmp_path / "offsets.rec").write_bytes(b"torn")
     assert repair(tmp_path, records()) == [("offsets.rec", "set aside")]
+
+
+def test_what_spark_did_of_epochs_that_were_taken_back_is_done_anew(spark_log: Path) -> None:
+    done = dict(repair(spark_log.parent, records(LAST - 1)))
+    assert done[f"commits/{LAST}"] == done[f"offsets/{LAST}"] == "set aside"
+    assert done[f"sources/0/{LAST}"] == "set aside"
+
+
+def test_without_a_record_of_a_micro_batch_nothing_says_where_spark_stood(
+    spark_log: Path,
+) -> None:
+    (step,) = plan_log_repair(
+        CheckpointStorage.open(spark_log.parent), [CommitRecord(epoch=0, run_id="")]
+    )
+    assert step.action == "none"

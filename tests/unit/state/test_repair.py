@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace as replace_record
 from tests.oracles.checkpoint_model import assert_equals as assert_state
 from tests.oracles.checkpoint_model import make_history, models, open_log, run_epoch
 
 from godwit.model.errors import CheckpointError
 from godwit.state.commit_log import CommitLog
 from godwit.state.framing import encode_record
-from godwit.state.paths import commit_path, manifest_path
+from godwit.state.manifest import Manifest
+from godwit.state.ownership import load_record
+from godwit.state.paths import commit_path, flow_path, manifest_path
 from godwit.state.repair import carry_out, plan_record_repair
+from godwit.state.start_check import start_problems
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 
@@ -107,3 +112,77 @@ def test_a_damaged_last_record_is_never_taken_for_one_that_does_not_count(log: C
     log.storage.write_atomic(path, log.storage.read(path).to_pybytes()[:-1])
     assert repair(log.storage) == [(path, "none")]
     assert [entry.path for entry in log.storage.list("commits")][-1] == path
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "of another epoch"])
+def test_epochs_after_a_record_that_is_gone_are_taken_back_by_name(
+    log: CommitLog, damage: str
+) -> None:
+    storage, last = log.storage, log.latest_epoch
+    for entry in storage.list("manifests"):
+        if entry.path > manifest_path(last - 2):
+            storage.delete(entry.path)
+    data = storage.read(commit_path(last - 1)).to_pybytes()
+    storage.delete(commit_path(last - 1))
+    if damage != "missing":
+        wrong = data[:99] if damage == "torn" else storage.read(commit_path(last)).to_pybytes()
+        storage.write_atomic(commit_path(last - 1), wrong)
+    assert start_problems(storage) != () or damage == "missing"
+    plan = plan_record_repair(storage)
+    assert plan.taken_back == (last - 1, last)
+    assert [record.epoch for record in plan.records][-1] == last - 2
+    carry_out(storage, plan.steps)
+    assert storage.read(f"set-aside/{commit_path(last)}").size
+    again = CommitLog.open_read_only(storage)
+    assert again.latest_epoch == last - 2
+    assert_state(storage, again.chains, models(HISTORY)[last - 2])
+    assert start_problems(storage) == ()
+    assert verify(storage).findings == ()
+    assert plan_record_repair(storage) == replace(plan, steps=(), taken_back=())
+
+
+def test_epochs_are_not_taken_back_where_what_came_before_is_collected(log: CommitLog) -> None:
+    storage, last = log.storage, log.latest_epoch
+    for entry in storage.list("manifests"):
+        if entry.path > manifest_path(last - 2):
+            storage.delete(entry.path)
+    gone = min(block.file for block in log.replay(last - 2).blocks())
+    storage.delete(commit_path(last - 1))
+    storage.delete(gone)
+    plan = plan_record_repair(storage)
+    assert [(step.path, step.action) for step in plan.steps] == [(commit_path(last - 1), "none")]
+    assert gone in plan.steps[0].problem
+    assert plan.taken_back == ()
+
+
+def test_a_trial_start_finds_what_the_latest_epoch_lacks(log: CommitLog) -> None:
+    storage = log.storage
+    assert start_problems(storage) == ()
+    block = min(log.chains.blocks(), key=lambda block: block.file)
+    gone, data = block.file, storage.read(block.file).to_pybytes()
+    storage.write_atomic(gone, data[: block.offset])
+    (cut,) = start_problems(storage)
+    assert (cut.file, "fewer" in cut.problem) == (gone, True)
+    storage.delete(gone)
+    (missing,) = start_problems(storage)
+    assert (missing.file, "missing" in missing.problem) == (gone, True)
+    storage.write_atomic(gone, data)
+    storage.delete(flow_path(0))
+    assert [found.file for found in start_problems(storage)] == [flow_path(0)]
+    storage.delete("identity.rec")
+    assert [found.file for found in start_problems(storage)] == ["identity.rec"]
+
+
+def test_a_manifest_of_another_history_is_written_anew(log: CommitLog) -> None:
+    storage = log.storage
+    assert log.latest is not None
+    path = manifest_path(log.latest.manifest)
+    whole = storage.read(path).to_pybytes()
+    foreign = replace_record(load_record(storage, path, Manifest), record="ab" * 16)
+    storage.write_atomic(path, encode_record(foreign))
+    with pytest.raises(CheckpointError, match="does not continue its history"):
+        CommitLog.open_read_only(storage)
+    done = repair(storage)
+    assert done in ([(path, "write")], [(path, "none")])
+    if done == [(path, "write")]:
+        assert storage.read(path).to_pybytes() == whole
