@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from godwit.dataflow.compatibility import changed_columns, changed_meaning, refuse
+from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.operator import MergeableOperator
+from godwit.dataflow.origins import digest_of_way
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.state.entries import ColumnsByName, EntryLayout, Former, WaitingLayout
 from godwit.state.evolution import (
@@ -63,7 +65,16 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         formerly=flow.formerly.get(operator.name, ""),
         named=operator.name not in flow.unnamed,
         part_of=operator.part_of,
+        origin=_origin(operator, flow),
     )
+
+
+def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
+    inputs = [
+        (given.source if isinstance(given, SourceInput) else given.upstream, given.maps)
+        for given in flow.inputs_of(operator.name)
+    ]
+    return digest_of_way([*inputs, ("", [operator.function])])
 
 
 def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -130,6 +130,8 @@ class KeyedOperator(ABC):
     schema: StateSchema
     output: pa.Schema
     complete: bool = False
+    function: Any = None
+    """Function of the user that it calls, if any."""
     emits: ClassVar[str] = "what the function returns"
     """What comes out in an epoch, for people."""
 

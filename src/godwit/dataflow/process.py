@@ -132,7 +132,7 @@ class ProcessOperator(KeyedOperator):
         self.inputs = inputs
         self.output = output
         self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
-        self._function = function
+        self.function = function
         self._zone = zone
         self._state_type = state_type
         self._state_upgrade = state_upgrade
@@ -188,7 +188,7 @@ class ProcessOperator(KeyedOperator):
         self, step: Step, keys: list[tuple[Any, ...]], states: list[Any], meter: Meter
     ) -> tuple[list[Any], list[int], list[int]]:
         """Call the function for every key: rows, how many there were after each key, removed."""
-        groups, function = step.groups, self._function
+        groups, function = step.groups, self.function
         columns = Columns(step.rows, self.inputs, groups.order)
         emitted: list[Any] = []
         ends: list[int] = []
@@ -210,7 +210,7 @@ class ProcessOperator(KeyedOperator):
         except BaseException as error:
             # Also SystemExit and KeyboardInterrupt, which would take the executor's Python with
             # them and say nothing.
-            raise function_failed(self.name, self._function, keys[group], error) from error
+            raise function_failed(self.name, self.function, keys[group], error) from error
         return emitted, ends, removed
 
     @property

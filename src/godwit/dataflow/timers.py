@@ -125,7 +125,7 @@ class TimedProcess(ProcessOperator, DueOperator):
             given.add(group)
             return states[group]
 
-        emitted, ends = Calls(self.name, self._function, self._on_timer, self.clock).run(
+        emitted, ends = Calls(self.name, self.function, self._on_timer, self.clock).run(
             keys,
             Columns(step.rows, self.inputs, step.groups.order),
             step.groups.starts.tolist(),

@@ -133,6 +133,8 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     part_of
         Operator that it is a part of, by whose name people know it: what becomes of that one
         becomes of its parts. Empty if it stands for itself.
+    origin
+        Digest of the way that its rows take, and of its function; empty if it was not noted.
     """
 
     kind: str
@@ -142,6 +144,7 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     formerly: str = ""
     named: bool = True
     part_of: str = ""
+    origin: str = ""
 
     def __post_init__(self) -> None:
         """Read types with a time zone, of earlier versions."""

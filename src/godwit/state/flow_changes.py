@@ -112,6 +112,7 @@ def changes_to(
         where = f"operator {name!r}: "
         problems += differences(f"{where}kind", before.kind, operator.kind)
         problems += differences(f"{where}keys", before.keys, operator.keys)
+        problems += _other_part(name, renamed.get(before.part_of, before.part_of), operator)
         problems += _lost_states(name, before, operator)
         results += _results(name, before, operator)
     taken = {origin.get(name, name) for name in given.operators if name not in added}
@@ -216,6 +217,19 @@ def _times(given: FlowVersion, stored: FlowVersion, uri: str) -> dict[str, str]:
     return dict(sorted({**before, **given.times}.items()))
 
 
+def _other_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:
+    """Refuse state of an operator that only happens to have the name of a part, or had it."""
+    if part_of != now.part_of:
+        was, becomes = (
+            f"a part of {whole!r}" if whole else "an operator of its own"
+            for whole in (part_of, now.part_of)
+        )
+        yield (
+            f"operator {name!r} was {was} and is {becomes} (rename or drop the one in the "
+            "checkpoint: `godwit checkpoint rename`, `godwit checkpoint drop`)"
+        )
+
+
 def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
     """Find states of an operator that the program no longer declares."""
     lost = sorted(before.states.keys() - now.states.keys())
@@ -279,7 +293,7 @@ def _renamed(given: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
     renamed: dict[str, str] = {}
     for new, old in wanted.items():
         known = stored.operators.get(new)
-        if known is not None and known.formerly == old:
+        if known is not None and known.formerly == old and not _again(given, stored, new, old):
             continue  # done by an earlier run
         if stored.operator(old) is None:
             if stored.operator(new) is None and not given.operators[new].part_of:
@@ -298,3 +312,16 @@ def _renamed(given: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
             continue
         renamed[old] = new
     return renamed
+
+
+def _again(given: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
+    """Whether two operators that exchanged their names have exchanged them once more.
+
+    The program says the same as after the first time; but behind each name is what was behind the
+    other.
+    """
+    if old not in given.operators or given.operators[old].formerly != new:
+        return False
+    was = [stored.operators[name].origin for name in (new, old) if name in stored.operators]
+    now = [given.operators[name].origin for name in (new, old)]
+    return "" not in was and was == now[::-1] and was != now

@@ -302,3 +302,49 @@ def test_a_checkpoint_that_recorded_a_time_zone_goes_on(
     run = run_of(root, join, rows=AB, other=OF_OTHER)
     found += named(run, run.epoch(rows=rows_of(AB, LATER), other=rows_of(OF_OTHER, OTHER)))
     assert sorted(found, key=repr) == undisturbed
+
+
+def ones(key: tuple[str], rows: Any, state: Any) -> Any:
+    state.value += 1
+    yield key[0], state.value
+
+
+def hundreds(key: tuple[str], rows: Any, state: Any) -> Any:
+    state.value += 100
+    yield key[0], state.value
+
+
+def two_counters(of_ones: str, of_hundreds: str, *, formerly: bool) -> Build:
+    def build(rows: Stream) -> Any:
+        return tuple(
+            rows.key_by("k").process(
+                function,
+                name=name,
+                formerly=other if formerly else None,
+                state=int,
+                output="k string, n bigint",
+            )
+            for function, name, other in (
+                (ones, of_ones, of_hundreds),
+                (hundreds, of_hundreds, of_ones),
+            )
+        )
+
+    return build
+
+
+def test_operators_that_exchange_their_names_twice_keep_their_own_state(tmp_path: Path) -> None:
+    row = [("k", S, 1, 1)]
+    programs = [
+        two_counters("a", "b", formerly=False),
+        two_counters("b", "a", formerly=True),
+        two_counters("b", "a", formerly=True),
+        two_counters("a", "b", formerly=True),
+        two_counters("a", "b", formerly=True),
+    ]
+    for n, program in enumerate(programs, 1):
+        run = run_of(tmp_path, program, rows=AB)
+        assert run.epoch(rows=row)[0] == ("k", n)
+        states = {o.name: run.lanes.held(i) for i, o in enumerate(run.compiled.operators)}
+        ones_in = "ab"[n in (2, 3)]
+        assert states[ones_in][("k",)] < states["ab".replace(ones_in, "")][("k",)]

@@ -179,3 +179,32 @@ def test_the_event_time_of_a_single_source_stays_whatever_it_is_called() -> None
     assert changed.times == {"b": "ts"}
     with pytest.raises(CheckpointMismatchError, match="event time of source 'b'"):
         changes(timed("a", "ts"), timed("b", "dep"))
+
+
+def test_a_part_does_not_take_the_state_of_an_operator_that_happens_to_have_its_name() -> None:
+    part = msgspec.structs.replace(operator("t"), part_of="w")
+    own = flow(w=operator("t"), w_second=operator("t"))
+    apart = flow(w=operator("t"), w_second=part)
+    for stored, given in ((own, apart), (apart, own)):
+        with pytest.raises(CheckpointMismatchError, match="operator 'w_second' was"):
+            changes(stored, given)
+    renamed = flow(
+        v=operator("t", formerly="w"),
+        v_second=msgspec.structs.replace(part, part_of="v", formerly="w_second"),
+    )
+    assert changes(apart, renamed).renamed == {"w": "v", "w_second": "v_second"}
+
+
+def test_names_that_are_exchanged_a_second_time_take_their_state_along() -> None:
+    def named(first: str, second: str) -> FlowVersion:
+        given = flow(a=operator("t", formerly="b"), b=operator("t", formerly="a"))
+        origins = {first: "1", second: "2"}
+        for name, origin in origins.items():
+            given.operators[name] = msgspec.structs.replace(given.operators[name], origin=origin)
+        return given
+
+    once = after(flow(a=operator("t"), b=operator("t")), named("b", "a"))
+    assert changes(once, named("b", "a")).renamed == {}
+    assert changes(once, named("a", "b")).renamed == {"a": "b", "b": "a"}
+    twice = after(once, named("a", "b"))
+    assert changes(twice, named("a", "b")).renamed == {}

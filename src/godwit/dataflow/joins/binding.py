@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +11,7 @@ from godwit.dataflow.joins.newest import NewestJoin
 from godwit.dataflow.joins.sides import JoinOperator, JoinSide
 from godwit.dataflow.naming import check_column_names, listing
 from godwit.dataflow.nodes import branches_of, sources_of
+from godwit.dataflow.origins import digest_of_way
 from godwit.dataflow.windows.binding import event_time_of, insist_on_kept
 from godwit.model.errors import InvalidFlowError
 
@@ -148,41 +146,10 @@ def _named(
 
 def _origin(stream: StreamNode) -> dict[str, Any]:
     """Say where the rows of a stream come from; see `JoinSide.origin`."""
-    way = [
-        (branch.feed.name, [_text_of(step.function) for step in branch.maps])
-        for branch in branches_of(stream)
-    ]
+    branches = branches_of(stream)
     return {
         "sources": sorted(source.name for source in sources_of(stream)),
-        "way": hashlib.blake2b(repr(way).encode(), digest_size=8).hexdigest(),
+        "way": digest_of_way(
+            (branch.feed.name, [step.function for step in branch.maps]) for branch in branches
+        ),
     }
-
-
-def _text_of(function: Any) -> str:
-    """Say what a function does, as far as its code shows it: the same for the same code."""
-    if isinstance(function, functools.partial):
-        given = (function.args, sorted(function.keywords.items()))
-        return f"{_text_of(function.func)}{_plain_text(given)}"
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return str(getattr(function, "__qualname__", type(function).__qualname__))
-    cells = []
-    for cell in function.__closure__ or ():
-        try:
-            cells.append(_plain_text(cell.cell_contents))
-        except ValueError:  # not yet assigned
-            cells.append("")
-    return f"{_plain_text(code)}{cells}{_plain_text(function.__defaults__)}"
-
-
-def _plain_text(value: Any) -> str:
-    """Write plain values and code so that one text is always of the same ones."""
-    if isinstance(value, CodeType):
-        return repr([value.co_code, value.co_names, *map(_plain_text, value.co_consts)])
-    if isinstance(value, (tuple, list)):
-        return repr(list(map(_plain_text, value)))
-    if isinstance(value, (set, frozenset)):
-        return repr(sorted(map(_plain_text, value)))
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        return repr(value)
-    return _text_of(value) if callable(value) else type(value).__qualname__

@@ -153,7 +153,7 @@ class ProcessOfStates(DueOperator):
             check_arguments(name, on_timer, "on_timer(key, timer, states)")
         self.name, self.inputs, self.output = name, inputs, output
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
-        self._function, self._on_timer, self.clock = function, on_timer, clock
+        self.function, self._on_timer, self.clock = function, on_timer, clock
         self._zone = zone
         self.stored = {
             state: _stored(
@@ -314,7 +314,7 @@ class ProcessOfStates(DueOperator):
                 of_keys[group]._forget()  # noqa: SLF001 - as above
             of_keys[group]._close()  # noqa: SLF001 - as above
 
-        emitted, ends = Calls(self.name, self._function, self._on_timer, self.clock).run(
+        emitted, ends = Calls(self.name, self.function, self._on_timer, self.clock).run(
             lane.tuples,
             columns,
             lane.starts,

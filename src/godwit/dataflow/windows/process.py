@@ -71,6 +71,7 @@ class WindowedProcess(WindowedOperator):
         keyed = [arriving.field(key) for key in keys]
         apart = [pa.field(PANE, arriving.field(time.column).type), pa.field(_NUMBER, pa.int64())]
         self.schema = StateSchema(keys=pa.schema([*keyed, *apart]), values=self.inputs)
+        self.function = function
         self._function = WindowFunction(operator=name, function=function, output=output, zone=zone)
 
     @property

@@ -55,6 +55,7 @@ class SessionProcess(SessionCompute):
         zone: str = UTC,
     ) -> None:
         self._rows = pa.schema([field for field in arriving if field.name not in keys])
+        self.function = function
         self._function = WindowFunction(operator=name, function=function, output=output, zone=zone)
         super().__init__(
             name=name,
