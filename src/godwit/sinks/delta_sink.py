@@ -20,6 +20,13 @@ from deltalake.exceptions import CommitFailedError
 
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
+from godwit.sinks.continuity import is_shared
+from godwit.sinks.delta_epochs import (
+    held_epoch,
+    metadata_of,
+    restored_since,
+    version_to_restore,
+)
 from godwit.sinks.delta_lanes import DeltaLaneWriter, add_action, mark, table_files
 from godwit.sinks.delta_table import (
     as_delta_stores,
@@ -54,6 +61,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from godwit.dataflow.staging import LaneWriter, RowCheck
+    from godwit.sinks.continuity import CommittedEpochs
+    from godwit.state.history import HistoryPoint
     from godwit.state.written_files import WrittenFile
 
 __all__ = ["DeltaSink"]
@@ -199,7 +208,6 @@ class DeltaSink(Sink):
         """
         self._context = context
         self._opening = uuid.uuid4().hex[:12]
-        self._app_id = f"godwit-{context.query_id}-{context.writer}"
         self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
         for key in self._merge_keys:
             if pa.types.is_nested(context.schema.field(key).type):
@@ -237,6 +245,100 @@ class DeltaSink(Sink):
                 "Check the path, the credentials and the types of the columns.",
             ) from self._secrets.cause(error)
         check_table(self._table, self._schema, self._error)
+        self._look()
+
+    def _look(self) -> None:
+        """Find the last epoch that the table holds, and under which application to go on."""
+        try:
+            self._table.update_incremental()
+            self._held = held_epoch(
+                self._table, self._context.query_id, self._context.writer, self._first_app_id
+            )
+        except Exception as error:  # noqa: BLE001  as above
+            raise self._error(
+                f"cannot read the log of {self._shown_path}: {error_text(error)}",
+                "Check the path and the credentials.",
+            ) from self._secrets.cause(error)
+        held = self._held
+        self._generation = "" if held is None else held.generation
+        self._base = -1 if held is None else held.point.epoch
+        self._seen = self._table.version()
+
+    @property
+    def _first_app_id(self) -> str:
+        return f"godwit-{self._context.query_id}-{self._context.writer}"
+
+    @property
+    def _app_id(self) -> str:
+        return (
+            f"{self._first_app_id}-{self._generation}" if self._generation else self._first_app_id
+        )
+
+    @property
+    def keeps_epochs(self) -> bool:
+        """True: every commit says which epoch of which history it is."""
+        return True
+
+    def last_delivered(self) -> HistoryPoint | None:
+        """Return the last epoch that the table holds, whatever it was restored from."""
+        return None if self._held is None or self._base < 0 else self._held.point
+
+    def cannot_roll_back(self) -> None:
+        """Versions of a table are kept, as long as nobody vacuums them."""
+
+    def roll_back(self, epochs: CommittedEpochs) -> None:
+        """Restore the table to the version of the last epoch that is of a history.
+
+        Raises
+        ------
+        SinkError
+            If others have written since, or the files of that version are gone.
+        """
+        version = None
+        try:
+            version, stranger = version_to_restore(
+                self._table,
+                lambda point: is_shared(point, epochs),
+                self._context.query_id,
+                self._context.writer,
+            )
+            if version is not None and version >= 0 and stranger is None:
+                self._table.restore(version)
+        except Exception as error:  # noqa: BLE001  as above
+            raise self._error(
+                f"cannot be rolled back to version {version}: {error_text(error)}",
+                "Its files may have been vacuumed; restore the table from a copy, or use another.",
+            ) from self._secrets.cause(error)
+        if stranger is not None:
+            raise self._error(
+                f"cannot be rolled back: version {stranger['version']} "
+                f"({stranger.get('operation')}) is somebody else's, and would be undone too",
+                "Delete the rows of later epochs by hand and start with "
+                'on_divergence="new_writer"; or use another table.',
+            )
+        if version is None or version < 0:
+            raise self._error(
+                "cannot be rolled back: its log does not say which versions are of this query",
+                "Restore it by hand, RESTORE TABLE ... TO VERSION AS OF ..., or use another table.",
+            )
+        self._look()
+
+    def continue_after(self, point: HistoryPoint) -> None:
+        """Take epochs for delivered, by a commit that says so and adds no rows."""
+        self._generation = uuid.uuid4().hex[:8]
+        try:
+            self._table.create_write_transaction(
+                [],
+                mode="append",
+                schema=Schema.from_arrow(self._schema),
+                partition_by=list(self._table.metadata().partition_columns),
+                commit_properties=self._properties(point, first=True),
+            )
+        except Exception as error:  # noqa: BLE001  as above
+            raise self._error(
+                f"cannot be written: {error_text(error)}", "Check the path and the credentials."
+            ) from self._secrets.cause(error)
+        self._look()
 
     def deliver(self, output: EpochOutput) -> None:
         """Commit the epoch's rows with its number, unless the table has it.
@@ -255,6 +357,7 @@ class DeltaSink(Sink):
                 self._table.update_incremental()
                 if self._recorded() >= output.epoch:
                     return
+                self._insist_on_what_was_delivered(output.epoch)
                 if output.files():
                     # Files that are added are not looked at by the library.
                     check_table(self._table, self._schema, self._error)
@@ -262,11 +365,11 @@ class DeltaSink(Sink):
                         return
                 if output.files() and takes_plain_files(self._table):
                     files = files or [*output.files(), *self._write_rest(rows, output.epoch)]
-                    self._add(files, output.epoch, complete=is_whole(output, self._context))
+                    self._add(files, output.point, complete=is_whole(output, self._context))
                 else:
                     rows = _Rows(itertools.chain(self._rows_of_files(output), rows))
                     reader = pa.RecordBatchReader.from_batches(self._schema, rows)
-                    self._commit(reader, output.epoch, complete=is_whole(output, self._context))
+                    self._commit(reader, output.point, complete=is_whole(output, self._context))
             except SinkError:
                 raise
             except Exception as error:  # noqa: BLE001  as above
@@ -286,7 +389,20 @@ class DeltaSink(Sink):
 
     def _recorded(self) -> int:
         version = self._table.transaction_version(self._app_id)
-        return -1 if version is None else version
+        return self._base if version is None else max(version, self._base)
+
+    def _insist_on_what_was_delivered(self, epoch: int) -> None:
+        """Refuse to go on after epochs that somebody has taken from the table in this run."""
+        held, context = -1 if self._held is None else self._held.version, self._context
+        if restored_since(self._table, self._seen, held, context.query_id, context.writer):
+            raise self._error(
+                f"{self._shown_path} was restored to a version before the last epoch that was "
+                "delivered to it in this run",
+                "Restore it to its newest version; or start from a backup of the checkpoint that "
+                'is as old; or go on without the epochs in between, on_divergence="new_writer".',
+                epoch=epoch,
+            )
+        self._seen = self._table.version()
 
     def _rows(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         if not self._merge_keys:
@@ -309,7 +425,7 @@ class DeltaSink(Sink):
         if gone and self._is_new and went_with_target(gone, self._opening):
             tell_what_went(self._context.name, self._shown_path, output)
             self._commit(
-                pa.RecordBatchReader.from_batches(self._schema, []), output.epoch, complete=False
+                pa.RecordBatchReader.from_batches(self._schema, []), output.point, complete=False
             )
             return False
         if gone:
@@ -327,20 +443,26 @@ class DeltaSink(Sink):
         for file in output.files():
             yield from rows_of_file(filesystem, root, file, self._schema)
 
-    def _add(self, files: Sequence[WrittenFile], epoch: int, *, complete: bool) -> None:
+    def _add(self, files: Sequence[WrittenFile], point: HistoryPoint, *, complete: bool) -> None:
         self._table.create_write_transaction(
             [add_action(file) for file in files],
             mode="overwrite" if complete else "append",
             schema=Schema.from_arrow(self._schema),
             partition_by=list(self._table.metadata().partition_columns),
-            commit_properties=self._properties(epoch),
+            commit_properties=self._properties(point),
         )
 
-    def _properties(self, epoch: int) -> CommitProperties:
-        return CommitProperties(app_transactions=[Transaction(self._app_id, epoch)])
+    def _properties(self, point: HistoryPoint, *, first: bool = False) -> CommitProperties:
+        transactions = [Transaction(self._app_id, point.epoch)]
+        if first:  # that the writer was here is asked of its first generation
+            transactions.append(Transaction(self._first_app_id, point.epoch))
+        return CommitProperties(
+            custom_metadata=metadata_of(point, self._context.writer, self._generation),
+            app_transactions=transactions,
+        )
 
-    def _commit(self, reader: pa.RecordBatchReader, epoch: int, *, complete: bool) -> None:
-        properties = self._properties(epoch)
+    def _commit(self, reader: pa.RecordBatchReader, point: HistoryPoint, *, complete: bool) -> None:
+        properties = self._properties(point)
         if complete or not self._merge_keys:
             write_deltalake(
                 self._table,

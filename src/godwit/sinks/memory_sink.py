@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -21,7 +22,11 @@ from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from godwit.state.history import HistoryPoint
+
 __all__ = ["MemorySink"]
+
+_logger = logging.getLogger("godwit")
 
 
 class MemorySink(Sink):
@@ -45,6 +50,7 @@ class MemorySink(Sink):
     def __init__(self, name: str | None = None) -> None:
         self._name = name
         self._epochs: dict[int, pa.Table] = {}
+        self._points: dict[int, HistoryPoint] = {}
         self._lock = threading.Lock()
         self._context: SinkContext | None = None
 
@@ -64,14 +70,29 @@ class MemorySink(Sink):
         self._refresh_view()
 
     def deliver(self, output: EpochOutput) -> None:
-        """Keep the epoch's rows unless they are kept already."""
-        if output.epoch in self._epochs:
+        """Keep the epoch's rows unless they are kept already.
+
+        An epoch of another history, as after a start from a backup, replaces what was kept of this
+        one and of later ones.
+        """
+        if output.epoch in self._epochs and self._points.get(output.epoch) == output.point:
             return
         context = self._opened()
         batches = list(fit(output, context.schema, context.name))
         rows = pa.Table.from_batches(batches, schema=context.schema)
         with self._lock:
+            if output.epoch in self._epochs:
+                kept = {e: rows for e, rows in self._epochs.items() if e < output.epoch}
+                _logger.warning(
+                    "Memory sink %r: epochs %d to %d were of another history of the query, and "
+                    "are kept no more.",
+                    context.name,
+                    output.epoch,
+                    max(self._epochs),
+                )
+                self._epochs = kept
             self._epochs[output.epoch] = rows
+            self._points[output.epoch] = output.point
         self._refresh_view()
 
     @property

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import EpochRows, context, rows
+from tests.unit.sinks.epoch_rows import Committed, EpochRows, context, point, rows
 
 from godwit.model.errors import SinkError
 
@@ -119,6 +121,123 @@ def test_floats_that_are_one_key_to_spark_have_one_row(tmp_path: Path) -> None:
         sink.deliver(EpochRows(epoch=number, table=table))
     found = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
     assert sorted(found.column("total").to_pylist()) == [11, 12]
+
+
+# --- whose epochs they are ------------------------------------------------------------------
+
+
+def up_to(sink: DeltaSink, last: int, history: str = "h", first: int = 0) -> None:
+    for number in range(first, last + 1):
+        sink.deliver(replace(rows(number, (f"{history}{number}", number)), history=history))
+
+
+def planes(path: Path) -> list[str]:
+    return sorted(plane for plane, _ in read(path))
+
+
+def test_a_table_says_which_epoch_of_which_history_it_holds(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    assert sink.last_delivered() is None
+    up_to(sink, 3)
+    sink.deliver(rows(4))
+    deltalake.DeltaTable(tmp_path).optimize.compact()
+    assert opened(tmp_path).last_delivered() == point(3)
+    assert opened(tmp_path, context(query_id="other")).last_delivered() is None
+
+
+@pytest.mark.parametrize("by_moment", [False, True])
+def test_a_table_that_was_restored_gets_the_epochs_that_are_gone(
+    tmp_path: Path, *, by_moment: bool
+) -> None:
+    up_to(opened(tmp_path), 5)
+    table = deltalake.DeltaTable(tmp_path)
+    moment = next(c["timestamp"] for c in table.history() if c["version"] == 3)
+    table.restore(dt.datetime.fromtimestamp(moment / 1000, dt.UTC) if by_moment else 3)
+    held = opened(tmp_path)
+    last = held.last_delivered()
+    assert last is not None
+    assert last.epoch >= 2  # moments are milliseconds
+    up_to(held, 4, "b", first=last.epoch + 1)
+    assert opened(tmp_path).last_delivered() == point(4, "b")
+    up_to(opened(tmp_path), 6, "b", first=4)
+    assert len(planes(tmp_path)) == 7
+    deltalake.DeltaTable(tmp_path).restore(1)
+    assert opened(tmp_path).last_delivered() == point(0)
+    deltalake.DeltaTable(tmp_path).restore(0)
+    nothing = opened(tmp_path)
+    assert nothing.last_delivered() is None
+    up_to(nothing, 1)
+    assert planes(tmp_path) == ["h0", "h1"]
+
+
+def test_a_table_that_is_restored_during_a_run_is_noticed(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    up_to(sink, 3)
+    deltalake.DeltaTable(tmp_path).restore(3)
+    with pytest.raises(SinkError, match="was restored to a version before the last epoch"):
+        up_to(sink, 4)
+    assert planes(tmp_path) == ["h0", "h1", "h2"]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_table_is_rolled_back_to_where_two_histories_parted(tmp_path: Path, mode: str) -> None:
+    up_to(opened(tmp_path, mode=mode), 7)
+    deltalake.DeltaTable(tmp_path).optimize.compact()
+    sink = opened(tmp_path, mode=mode)
+    sink.roll_back(Committed(latest_epoch=4, history="b", parted={"h": 2}))
+    assert sink.last_delivered() == point(2)
+    up_to(sink, 4, "b", first=3)
+    assert planes(tmp_path) == ["b3", "b4", "h0", "h1", "h2"]
+
+
+def test_a_table_of_which_nothing_is_shared_is_rolled_back_to_before_its_first_epoch(
+    tmp_path: Path,
+) -> None:
+    deltalake.write_deltalake(tmp_path, rows(0, ("before", 1)).table)
+    up_to(opened(tmp_path), 3)
+    sink = opened(tmp_path)
+    sink.roll_back(Committed(latest_epoch=4, history="b"))
+    assert sink.last_delivered() is None
+    assert planes(tmp_path) == ["before"]
+
+
+def test_what_others_wrote_since_is_not_undone(tmp_path: Path) -> None:
+    up_to(opened(tmp_path), 3)
+    deltalake.write_deltalake(tmp_path, rows(0, ("theirs", 1)).table, mode="append")
+    up_to(opened(tmp_path), 5, first=4)
+    sink = opened(tmp_path)
+    with pytest.raises(SinkError, match="is somebody else's, and would be undone too"):
+        sink.roll_back(Committed(latest_epoch=2))
+    sink.roll_back(Committed(latest_epoch=4))
+    assert planes(tmp_path) == ["h0", "h1", "h2", "h3", "h4", "theirs"]
+
+
+def test_epochs_that_an_earlier_version_committed_go_by_their_numbers(tmp_path: Path) -> None:
+    opened(tmp_path)
+    properties = deltalake.CommitProperties(
+        app_transactions=[deltalake.Transaction("godwit-query-1-by_plane", 3)]
+    )
+    deltalake.write_deltalake(
+        tmp_path, rows(3, ("old", 1)).table, mode="append", commit_properties=properties
+    )
+    sink = opened(tmp_path)
+    last = sink.last_delivered()
+    assert last is not None
+    assert (last.epoch, last.digest) == (3, "")
+    with pytest.raises(SinkError, match="does not say which versions are of this query"):
+        sink.roll_back(Committed(latest_epoch=2))
+    up_to(sink, 4)
+    assert planes(tmp_path) == ["h4", "old"]
+
+
+def test_a_new_writer_leaves_what_is_there_and_is_known_again(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    up_to(sink, 5)
+    sink.continue_after(point(2, "b"))
+    assert sink.last_delivered() == point(2, "b")
+    up_to(opened(tmp_path), 4, "b", first=2)
+    assert planes(tmp_path) == ["b3", "b4", "h0", "h1", "h2", "h3", "h4", "h5"]
+    assert opened(tmp_path).last_delivered() == point(4, "b")
 
 
 # --- crashes and rivals ---------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from tests.unit.sinks.epoch_rows import SCHEMA, Shown, context, rows
@@ -24,6 +26,21 @@ def test_the_table_has_the_newest_row_of_every_key() -> None:
         "plane": ["N2", "N3", "N1", None],
         "total": [2, 30, 11, None],
     }
+
+
+def test_epochs_of_another_history_replace_what_was_kept_of_later_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sink = MemorySink()
+    sink.open(context())
+    for number in range(6):
+        sink.deliver(rows(number, (f"N{number}", number)))
+    sink.deliver(rows(2, ("N2", 2)))  # a backup of epoch 2 is started
+    assert list(sink.epochs) == [0, 1, 2, 3, 4, 5]
+    sink.deliver(replace(rows(3, ("N3", -3)), history="backup"))
+    assert list(sink.epochs) == [0, 1, 2, 3]
+    assert sink.epochs[3].column("total").to_pylist() == [-3]
+    assert "epochs 3 to 5 were of another history" in caplog.text
 
 
 def test_in_complete_mode_the_table_is_the_newest_epoch() -> None:

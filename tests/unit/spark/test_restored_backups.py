@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+import deltalake
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -130,7 +131,28 @@ class Postgres:
             self.query(f"TRUNCATE {table}", f"INSERT INTO {table} SELECT * FROM {name}_{table}")
 
 
+class Delta:
+    """A table of Delta Lake."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self.versions = directory / "out", dict[str, int]()
+
+    def sink(self) -> Sink:
+        return gw.sinks.delta(self.path)
+
+    def rows(self) -> list[int]:
+        table = deltalake.DeltaTable(self.path).to_pyarrow_table()
+        return sorted(table.column("total").to_pylist())
+
+    def copy(self, name: str) -> None:
+        self.versions[name] = deltalake.DeltaTable(self.path).version()
+
+    def restore(self, name: str) -> None:
+        deltalake.DeltaTable(self.path).restore(self.versions[name])
+
+
 KINDS = [
+    pytest.param("delta", id="delta"),
     pytest.param("parquet", id="parquet"),
     pytest.param("postgres", id="postgres", marks=pytest.mark.postgres),
 ]
@@ -140,7 +162,7 @@ KINDS = [
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "postgres":
         return Postgres(request.getfixturevalue("postgres"))
-    return Parquet(tmp_path)
+    return Delta(tmp_path) if request.param == "delta" else Parquet(tmp_path)
 
 
 def backup(tmp_path: Path, how: str) -> Path:
