@@ -17,9 +17,16 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["PostgresType", "csv_rows", "decimal_digits", "element_type", "postgres_type"]
+__all__ = [
+    "PostgresType",
+    "csv_rows",
+    "decimal_digits",
+    "element_type",
+    "key_types",
+    "postgres_type",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +104,15 @@ def postgres_type(dtype: pa.DataType) -> PostgresType:
 def element_type(dtype: pa.DataType) -> pa.DataType:
     """Type of the elements of a column that becomes an array; of others, the type itself."""
     return dtype.value_type if _is_array(dtype) else dtype
+
+
+def key_types(dtype: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield the types of the keys of maps in a type, however deep."""
+    if pa.types.is_map(dtype):
+        yield dtype.key_type
+    if pa.types.is_nested(dtype):
+        for position in range(dtype.num_fields):
+            yield from key_types(dtype.field(position).type)
 
 
 def decimal_digits(dtype: pa.DataType) -> tuple[int, int]:

@@ -16,18 +16,25 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from godwit.dataflow.staging import Rejections
 from godwit.model.errors import SinkError
 from godwit.sinks.continuity import point_at
 from godwit.sinks.postgres_copy import csv_rows
 from godwit.sinks.postgres_dsn import check_dsn, secrets_of_dsn, server_of_dsn, shown_dsn
 from godwit.sinks.postgres_epochs import EPOCHS, DeliveredEpochs
-from godwit.sinks.postgres_refusals import error_text, find_refused, is_about_a_row
+from godwit.sinks.postgres_refusals import (
+    UnwritableRowsError,
+    error_text,
+    find_refused,
+    may_be_about_a_row,
+)
 from godwit.sinks.postgres_table import Connection, TargetTable, comma_separated
 from godwit.sinks.rows import (
     check_mode,
     checked_rejects,
     fit,
     gather,
+    halved,
     is_whole,
     storable_schema,
     upsert_keys,
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["PostgresSink"]
 
 _COPIED_ROWS: Final = 65_536
+_COPIED_BYTES: Final = 16 * 2**20  # as text, rows may take several times as much
 _STAGE: Final = "godwit_stage"
 _PREPARE_LOCK: Final = 0x60D317  # any number that others are unlikely to lock
 
@@ -280,7 +288,7 @@ class PostgresSink(Sink):
             except psycopg.OperationalError:
                 self._write_or_divert(output)
             self._last = max(self._last, output.epoch)
-        except (psycopg.Error, pa.ArrowException) as error:
+        except (psycopg.Error, UnwritableRowsError) as error:
             raise self._error(
                 f"epoch {output.epoch} cannot be written: {error_text(error)}",
                 "It is in the table whole or not at all; mend the cause and start the query again.",
@@ -315,8 +323,8 @@ class PostgresSink(Sink):
     def _write_or_divert(self, output: EpochOutput) -> None:
         try:
             self._write(self._connect(), output)
-        except psycopg.Error as error:
-            if not is_about_a_row(error):
+        except (psycopg.Error, UnwritableRowsError) as error:
+            if not may_be_about_a_row(error):
                 raise
             self._write(self._connect(), output, apart=True)
 
@@ -338,21 +346,30 @@ class PostgresSink(Sink):
             if is_whole(output, self._context):
                 # Not TRUNCATE: readers go on seeing the old rows until the commit.
                 connection.execute(sql.SQL("DELETE FROM {}").format(self._target.identifier))
-            if not apart:
+            refused = None
+            if apart:
+                refused = find_refused(
+                    connection,
+                    self._parts(output),
+                    lambda part: self._load(connection, [] if part is None else [part]),
+                )
+            else:
                 self._load(connection, self._parts(output))
-                return
-            refused = find_refused(
-                connection, self._parts(output), lambda part: self._load(connection, [part])
-            )
+            # Before the commit: an epoch that is recorded has all its rows somewhere, and none that
+            # an attempt before this one refused, and this one took, is elsewhere too.
             if refused is not None:
-                # Before the commit: an epoch that is recorded has all its rows somewhere.
                 output.divert(*refused)
+            elif self._rejects is not None:
+                nothing = pa.RecordBatch.from_pylist([], self._schema)
+                output.divert(nothing, Rejections(rows=np.empty(0, np.int64), reasons=()))
 
     def _load(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
         if self._target.keys:
             self._upsert(connection, parts)
         else:
             self._copy(connection, parts, self._target.identifier)
+        # What is deferred to the commit would refuse the epoch there without naming a row.
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def _upsert(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
         columns = comma_separated(self._schema.names)
@@ -406,7 +423,17 @@ class PostgresSink(Sink):
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
             for part in parts:
                 numbers = [pa.array(np.arange(row, row + part.num_rows))] if numbered else []
-                copy.write(csv_rows([*numbers, *part.columns]))
+                try:
+                    text = csv_rows([*numbers, *part.columns])
+                except (
+                    pa.ArrowException,
+                    ArithmeticError,
+                    LookupError,
+                    TypeError,
+                    ValueError,
+                ) as e:
+                    raise UnwritableRowsError(str(e)) from e
+                copy.write(text)
                 row += part.num_rows
 
     def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
@@ -416,8 +443,7 @@ class PostgresSink(Sink):
             if self._epoch_column is not None:
                 epochs = pa.repeat(pa.scalar(output.epoch, pa.int64()), batch.num_rows)
                 batch = pa.RecordBatch.from_arrays([*batch.columns, epochs], schema=self._schema)
-            for start in range(0, batch.num_rows, _COPIED_ROWS):
-                yield batch.slice(start, _COPIED_ROWS)
+            yield from halved(batch, rows=_COPIED_ROWS, size_bytes=_COPIED_BYTES)
 
     def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
         return SinkError(

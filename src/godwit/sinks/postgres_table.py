@@ -14,9 +14,15 @@ import pyarrow as pa
 from psycopg import sql
 
 from godwit.model.errors import SinkError
-from godwit.sinks.postgres_copy import decimal_digits, element_type, postgres_type
+from godwit.sinks.postgres_copy import (
+    decimal_digits,
+    element_type,
+    key_types,
+    postgres_type,
+)
 from godwit.sinks.row_checks import (
     ColumnCheck,
+    EachKeyOnce,
     KnownYears,
     NoNanoseconds,
     NoZeroBytes,
@@ -24,6 +30,7 @@ from godwit.sinks.row_checks import (
     RowChecks,
     Rule,
     UpToCharacters,
+    WholeMicroseconds,
 )
 
 if TYPE_CHECKING:
@@ -93,6 +100,7 @@ class TargetTable:
             If the table is absent and `create` is false, or the rows do not fit.
         """
         self._check_names(connection)
+        self._check_maps()
         if not self._exists(connection):
             statement = self._create_statement(connection)
             if not create:
@@ -113,6 +121,8 @@ class TargetTable:
         if self.keys:
             self._check_unique(connection, columns)
             self._check_temporary(connection)
+        else:
+            self._check_row_security(connection)
 
     def identity(self, connection: Connection) -> tuple[int, str, str]:
         """Return the object id of the table, which is there, its schema, and its name in it."""
@@ -123,6 +133,34 @@ class TargetTable:
         ).fetchone()
         assert row is not None
         return int(row[0]), str(row[1]), str(row[2])
+
+    def _check_maps(self) -> None:
+        """Refuse maps whose keys cannot name the fields of a JSON object."""
+        for field in self.schema:
+            for keys in key_types(field.type):
+                if (
+                    pa.types.is_nested(keys)
+                    or pa.types.is_boolean(keys)
+                    or pa.types.is_decimal(keys)
+                ):
+                    raise self._error(
+                        f"would keep column {field.name!r}, a map with keys of type {keys}, as "
+                        "JSON, whose objects do not have such keys",
+                        "Cast the keys to text in a map before the sink.",
+                    )
+
+    def _check_row_security(self, connection: Connection) -> None:
+        """Refuse a table that rows cannot be copied into."""
+        row = connection.execute(
+            "SELECT row_security_active(to_regclass(%s)::oid)", [self._name]
+        ).fetchone()
+        if row is not None and row[0]:
+            user = connection.info.user
+            raise self._error(
+                f"has row-level security that holds for {user}, under which rows cannot be copied "
+                "into it",
+                f'Use mode="upsert", which inserts; or ALTER ROLE {_quoted(user)} BYPASSRLS;',
+            )
 
     def _check_names(self, connection: Connection) -> None:
         """Refuse names that the server would cut off, and then not find again."""
@@ -167,7 +205,10 @@ class TargetTable:
             if field.name == self.epoch_column:
                 continue
             column = columns[field.name]
-            rules: tuple[Rule, ...] = (NoZeroBytes(), KnownYears(), NoNanoseconds())
+            rules: tuple[Rule, ...] = (
+                *(NoZeroBytes(), KnownYears(), NoNanoseconds()),
+                *(WholeMicroseconds(), EachKeyOnce()),
+            )
             if field.name in labels:
                 rules = (*rules, OneOf(labels[field.name]))
             if column.type_name.removeprefix("_") in {"varchar", "bpchar"} and column.modifier > 0:

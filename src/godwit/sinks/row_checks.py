@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ColumnCheck",
+    "EachKeyOnce",
     "KnownYears",
     "NoNanoseconds",
     "NoZeroBytes",
@@ -31,6 +32,7 @@ __all__ = [
     "RowChecks",
     "Rule",
     "UpToCharacters",
+    "WholeMicroseconds",
     "within_years",
 ]
 
@@ -93,6 +95,42 @@ class NoNanoseconds:
             return None
         numbers = values.cast(pa.int64())
         return pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeMicroseconds:
+    """Times of day and lengths of time that microseconds in 64 bits express."""
+
+    reason: str = "is not a number of microseconds that the target can hold"
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark times with a fraction of a microsecond, and lengths that are too great."""
+        if not (pa.types.is_duration(values.type) or pa.types.is_time64(values.type)):
+            return None
+        numbers = values.cast(pa.int64())
+        if values.type.unit == "ns":
+            return pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)
+        bound = (2**63 - 1) * _PER_SECOND[values.type.unit] // 10**6
+        return pc.or_(pc.less(numbers, -bound), pc.greater(numbers, bound))
+
+
+@dataclass(frozen=True, slots=True)
+class EachKeyOnce:
+    """Maps without a key that comes twice."""
+
+    reason: str = "is a map with a key that comes twice"
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark maps that have one."""
+        if not pa.types.is_map(values.type):
+            return None
+        entries = _entries(values)
+        rows = np.repeat(np.arange(len(values)), _lengths(entries))
+        keys = pa.table({"row": rows, "key": entries.flatten().field(0)})
+        counts = keys.group_by(["row", "key"]).aggregate([([], "count_all")])
+        bad = np.zeros(len(values), np.bool_)
+        bad[counts.filter(pc.greater(counts["count_all"], 1))["row"].to_numpy()] = True
+        return pa.array(bad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +270,7 @@ def _damaged(values: pa.Array) -> npt.NDArray[np.int64]:
 def _leaves(
     values: pa.Array, parents: npt.NDArray[np.int64] | None = None
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64] | None]]:
-    """Yield the arrays of plain values in an array, with the row that each value belongs to."""
+    """Yield the arrays of plain values and maps in an array, with the row that each belongs to."""
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         yield from _leaves(values.dictionary_decode(), parents)
@@ -241,12 +279,22 @@ def _leaves(
             yield from _leaves(child, parents)
     elif _is_list(dtype):
         if pa.types.is_map(dtype):
-            values = values.cast(pa.list_(pa.struct([dtype.key_field, dtype.item_field])))
-        lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+            yield values, parents
+            values = _entries(values)
         rows = np.arange(len(values)) if parents is None else parents
-        yield from _leaves(values.flatten(), np.repeat(rows, lengths))
+        yield from _leaves(values.flatten(), np.repeat(rows, _lengths(values)))
     else:
         yield values, parents
+
+
+def _entries(maps: pa.Array) -> pa.Array:
+    """Make lists of what maps hold."""
+    return maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field])))
+
+
+def _lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
+    lengths = pc.list_value_length(lists).fill_null(0)
+    return lengths.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _true(mask: Any) -> npt.NDArray[np.int64]:

@@ -27,6 +27,7 @@ __all__ = [
     "column_names",
     "fit",
     "gather",
+    "halved",
     "instants_in_utc",
     "is_whole",
     "last_of_each_key",
@@ -263,6 +264,8 @@ def gather(
 ) -> Iterator[pa.RecordBatch]:
     """Join small batches until they hold `rows` rows or `size_bytes`; the order stays.
 
+    One that is as large by itself is left alone: joined, texts of 2 GiB would be too many for one.
+
     An epoch comes as one batch per lane and more, which would make as many tiny row groups.
     """
     held: list[pa.RecordBatch] = []
@@ -270,6 +273,9 @@ def gather(
     for batch in batches:
         if batch.num_rows == 0:
             continue
+        if held and held_bytes + batch.nbytes > 2 * size_bytes:
+            yield pa.concat_batches(held)
+            held, held_rows, held_bytes = [], 0, 0
         held.append(batch)
         held_rows += batch.num_rows
         held_bytes += batch.nbytes
@@ -278,6 +284,16 @@ def gather(
             held, held_rows, held_bytes = [], 0, 0
     if held:
         yield pa.concat_batches(held)
+
+
+def halved(batch: pa.RecordBatch, *, rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Cut a batch until no part has more than `rows` rows, nor, of several, `size_bytes`."""
+    if batch.num_rows <= rows and (batch.nbytes <= size_bytes or batch.num_rows <= 1):
+        yield batch
+        return
+    half = batch.num_rows // 2
+    for part in (batch.slice(0, half), batch.slice(half)):
+        yield from halved(part, rows=rows, size_bytes=size_bytes)
 
 
 def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:

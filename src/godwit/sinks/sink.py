@@ -115,6 +115,7 @@ class EpochOutput(Protocol):
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
         """Give rows that the target refuses after all to the sink of rejected rows.
 
+        They take the place of those of an attempt before; none, where it refuses none any more.
         To be called once an epoch, before the rest is made to count: then an epoch that is
         delivered again diverts them again, which changes nothing.
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from godwit.dataflow.staging import Rejections, StagedSink
+from godwit.dataflow.staging import REJECTED, Rejections, StagedSink
 from godwit.epoch.deliveries import Deliveries
 from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
@@ -134,6 +134,8 @@ class StagedOutput:
             rows = pa.concat_batches(rejected)
             found_all = Rejections(rows=np.arange(rows.num_rows), reasons=reasons)
             self._divert("check", rows, found_all)
+        elif self.on_divert is not None:
+            self.on_divert("check", REJECTED.empty_table())
 
     def _staged(self) -> Iterator[pa.RecordBatch]:
         schema = self.schema
@@ -390,7 +392,10 @@ class OpenSinks:
 
         def keep(who: str, rows: pa.Table) -> None:
             found[who] = rows
-            self._diverted.keep(state.writer, record.epoch, found.values())
+            if any(rejected.num_rows for rejected in found.values()):
+                self._diverted.keep(state.writer, record.epoch, found.values())
+            else:  # what an attempt before this one had refused
+                self._diverted.forget(state.writer, record.epoch)
 
         return StagedOutput(
             output=output,

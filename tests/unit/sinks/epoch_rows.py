@@ -25,6 +25,8 @@ SCHEMA = pa.schema([("plane", pa.string()), ("total", pa.int64())])
 
 def refuse(rows: pa.RecordBatch, rejections: Rejections) -> None:
     """Nobody takes rejected rows."""
+    if not len(rejections.rows):
+        return
     first = rows.slice(rejections.rows[0], 1).to_pylist()[0]
     raise SinkError(f"{first}: {rejections.reasons[0]}")
 

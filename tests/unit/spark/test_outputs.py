@@ -214,6 +214,38 @@ class Refusing(Kept):
         self.given.append(output.epoch)
 
 
+class Relenting(Refusing):
+    """Takes in its second attempt what it refused in its first."""
+
+    refused: tuple[str, ...] = ()
+
+    def deliver(self, output: EpochOutput) -> None:
+        for batch in output.batches():
+            planes = batch.column("plane").to_pylist()
+            found = np.flatnonzero([plane in self.refused for plane in planes])
+            output.divert(
+                batch.take(pa.array(found)),
+                Rejections(rows=np.arange(len(found)), reasons=["it is refused"] * len(found)),
+            )
+        if self.dies:
+            raise ConnectionError("the server is gone")
+        self.given.append(output.epoch)
+
+
+@pytest.mark.parametrize("then", [(), ("N3",), ("N2", "N3")])
+def test_rows_refused_in_delivery_are_those_of_the_attempt_that_counts(
+    tmp_path: Path, then: tuple[str, ...]
+) -> None:
+    rejects = Kept()
+    sink = Relenting(rejects=rejects)
+    sink.refused, sink.dies = ("N1", "N2"), True
+    with pytest.raises(SinkError, match="the server is gone"):
+        given(tmp_path, sink, [staged()], again=False)
+    sink.refused, sink.dies = then, False
+    given(tmp_path, sink, [staged()], again=True)
+    assert [row["key"] for row in rejects.rows] == [f'{{"plane": "{plane}"}}' for plane in then]
+
+
 class Overwriting(Kept):
     """Keeps what an epoch brought last, as a function does that overwrites by epoch."""
 
