@@ -66,7 +66,9 @@ def run_page(
     monkeypatch.setattr(
         gw.Query, "awaitTermination", lambda query: (query.processAllAvailable(), query.stop())
     )
-    namespace = {"__name__": "__main__", "gw": gw, "spark": spark}
+    # What the README begins with is pasted into an empty file.
+    given = {} if page == "README" else {"gw": gw, "spark": spark}
+    namespace: dict[str, Any] = {"__name__": "__main__", **given}
     namespace |= PREPARED[page](spark) if page in PREPARED else {}
     for block in blocks_of(page):
         if not block.reason:

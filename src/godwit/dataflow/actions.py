@@ -26,8 +26,11 @@ def action_of(node: OperatorNode) -> str:
         return (
             f"process with {function_name(node.function)}, state {function_name(node.state_type)}"
         )
-    if isinstance(node, WindowedNode) and node.function is not None:
-        return f"process with {function_name(node.function)}"
+    windows = ""
+    if isinstance(node, WindowedNode):
+        windows = f" per window: {', '.join(map(str, node.windows))}"
+        if node.function is not None:
+            return f"process with {function_name(node.function)}{windows}"
     if isinstance(node, DropDuplicatesNode):
         within = "" if node.within_us is None else f" within {spelled(node.within_us)}"
         return f"drop duplicates by {', '.join(node.keys)}{within}"
@@ -38,7 +41,7 @@ def action_of(node: OperatorNode) -> str:
         f"({', '.join(aggregate.columns)})"
         for result, aggregate in node.aggregates.items()
     )
-    return f"compute {', '.join(results)}"
+    return f"compute {', '.join(results)}{windows}"
 
 
 def _declared(state: Declared) -> str:

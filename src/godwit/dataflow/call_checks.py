@@ -100,6 +100,14 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
     """Refuse what is no aggregate, or is not told its columns by their names."""
     # Asked of the type, since a column of Spark's has an attribute of any name.
     if not callable(getattr(type(aggregate), "bind", None)):
+        if result in ("name", "formerly", "output", "late") and isinstance(aggregate, str):
+            raise InvalidFlowError(
+                f"Operator {operator!r} was given {result}={aggregate!r} where windows take "
+                "results alone.",
+                remedy=f"Say it before, as in window(..., {result}={aggregate!r}).compute(...).",
+                operator=operator,
+                column=result,
+            )
         raise InvalidFlowError(
             f"Operator {operator!r} has a result {result!r} that is no aggregate, but "
             f"{_spark_function(aggregate) or type_name(aggregate)}.",

@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING
 
 from godwit.dataflow.compiled import SourceInput
 from godwit.dataflow.naming import RESERVED_PREFIX, function_name
-from godwit.dataflow.operator import MergeableOperator
+from godwit.dataflow.operator import KeyedOperator, MergeableOperator
+from godwit.dataflow.windows.compute import WindowedCompute
+from godwit.dataflow.windows.durations import spelled
 from godwit.dataflow.windows.in_two import ComputePart, ConsolidatePart
+from godwit.dataflow.windows.operator import WindowedOperator
+from godwit.dataflow.windows.process import WindowedProcess
+from godwit.dataflow.windows.sessions import SessionCompute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
 
     from godwit.dataflow.compiled import CompiledFlow, Component, Input, Output
     from godwit.dataflow.maps import ArrowMap
-    from godwit.dataflow.operator import KeyedOperator
+    from godwit.dataflow.windows.moments import SourceTime
 
 __all__ = ["explain"]
 
@@ -51,6 +56,7 @@ def explain(flow: CompiledFlow) -> str:
             "an exchange sends each row to the lane that owns its key group.",
         ),
         *_wrap(_physical(flow)),
+        *(line for name, time in flow.times.items() for line in _wrap(_watermark(name, time))),
     ]
     for level in range(1, flow.levels + 1):
         lines += ["", f"Level {level}: fed by {_fed_by(flow, level)}"]
@@ -64,6 +70,14 @@ def explain(flow: CompiledFlow) -> str:
             *_wrap("An epoch runs all levels as one chain of stages and is committed once."),
         ]
     return "\n".join(lines)
+
+
+def _watermark(source: str, time: SourceTime) -> str:
+    """Say how far event time has come, and what is late."""
+    slack = f"less the slack of {spelled(time.slack_us)}"
+    if not time.slack_us:
+        slack = 'without slack (slack="0 seconds"), so that rows out of order may be late'
+    return f"Watermark of source {source!r}: the greatest {time.column!r} that was seen, {slack}."
 
 
 def _fed_by(flow: CompiledFlow, level: int) -> str:
@@ -98,6 +112,8 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
     yield from _labelled("does", [flow.actions[operator.name]])
     yield from _labelled("reads", [_reads(given) for given in inputs])
     yield from _labelled("key", [_columns(operator.keys)])
+    if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
+        yield from _labelled("time", [_event_time(operator)])
     exchanges = [_exchange(flow, given, operator) for given in inputs]
     yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
     none = isinstance(operator, ConsolidatePart)
@@ -109,6 +125,11 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
         f"operator {fed.operator!r}{_arrow_maps(fed.maps)}" for fed in flow.fed_by(operator.name)
     ]
     yield from _labelled("feeds", consumers)
+
+
+def _event_time(operator: WindowedOperator) -> str:
+    column = f"event time {operator.time.column!r}"
+    return f"{column}, the end of a window" if operator.time.is_end else column
 
 
 def _states(operator: KeyedOperator) -> Iterator[str]:
@@ -147,6 +168,10 @@ def _kind(operator: KeyedOperator) -> str:
 def _emits(operator: KeyedOperator) -> str:
     if operator.complete:
         return "all keys, in every epoch"
+    if isinstance(operator, WindowedOperator) and type(operator).emits == KeyedOperator.emits:
+        if operator.update:
+            return "windows that grew in the epoch, with what they hold by then"
+        return "windows, once each, when the watermark has passed their end"
     if isinstance(operator, MergeableOperator) and not isinstance(operator, ComputePart):
         return "keys that changed in the epoch"
     return operator.emits

@@ -127,6 +127,7 @@ class LogicalFlow:
             Timestamp column that says when a row happened, for windows. Maps must leave it.
         slack
             How far the watermark stays behind the greatest event time seen: rows may be this late.
+            By default there is none: a row that comes out of order may be late.
         max_ahead
             Rows that are further ahead of the driver's clock than this do not move the watermark,
             and windows leave them out and count them.

@@ -8,9 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.unit.dataflow.conftest import FakeDataFrame
 
 from godwit.dataflow.aggregates import count, max, sum  # noqa: A004
 from godwit.dataflow.flow import LogicalFlow as Flow
+from godwit.dataflow.windows.spec import hopping, session, tumbling
 
 Resolve = Callable[[str, tuple[Callable[[Any], Any], ...]], pa.Schema]
 
@@ -107,6 +109,40 @@ def test_an_operator_after_another_says_which(delays: Flow, resolve: Resolve) ->
     assert "lanes that emit them may combine" in worst["exchange"]
     assert worst["emits"] == "all keys, in every epoch: year int32, worst double"
     assert worst["feeds"] == "sink 'worst' (FakeSink)"
+
+
+@pytest.mark.parametrize(
+    ("output", "emits"),
+    [
+        ("append", "windows, once each, when the watermark has passed their end: "),
+        ("update", "windows that grew in the epoch, with what they hold by then: "),
+    ],
+)
+@pytest.mark.parametrize("slack", ["5 minutes", "0 seconds"])
+def test_windows_say_which_they_are_and_how_far_their_time_has_come(
+    flow: Flow, sink: Any, output: Any, emits: str, slack: str
+) -> None:
+    rows: Any = FakeDataFrame(pa.schema({"k": pa.string(), "ts": pa.timestamp("us", tz="UTC")}))
+    keyed = flow.source("rides", rows, event_time="ts", slack=slack).key_by("k")
+    windows = (tumbling("1 hour"), hopping("6 hours", every="1 hour"))
+    flow.sink("w", keyed.window(*windows, output=output, name="w").compute(n=count()), sink)
+    sessions = keyed.window(session("10 minutes"), name="s").process(
+        clear_market, output="price double"
+    )
+    flow.sink("s", sessions, sink)
+    text = flow.compile(lambda *_: rows.schema).explain()
+    told = sections(text)
+    assert told["w"]["does"] == (
+        "compute n = count() per window: tumbling 1 hour, hopping 6 hours every 1 hour"
+    )
+    assert told["w"]["time"] == told["s"]["time"] == "event time 'ts'"
+    assert told["w"]["emits"].startswith(emits)
+    assert told["s"]["does"] == "process with clear_market per window: session of gap 10 minutes"
+    assert told["s"]["emits"].startswith("windows, once each")
+    watermark = next(line for line in text.splitlines() if line.startswith("Watermark of"))
+    assert watermark.startswith("Watermark of source 'rides': the greatest 'ts' that was seen, ")
+    assert ("less the slack of 5 minutes" in watermark) is (slack == "5 minutes")
+    assert ("rows out of order" in text) is (slack == "0 seconds")
 
 
 def test_lines_are_at_most_100_characters_long(

@@ -66,6 +66,10 @@ def test_an_argument_that_is_not_known_is_answered_with_those_that_are(call: Any
         (lambda: gw.Control(max_executors=1), "Did you mean 'most'"),  # type: ignore[call-arg]
         (lambda: gw.sinks.delta("o", key="a"), "Did you mean 'keys'"),  # type: ignore[call-arg]
         (lambda: gw.hopping("1 hour", slide="1 minute"), "Did you mean 'every'"),  # type: ignore[call-arg]
+        (
+            lambda: keyed().window(gw.tumbling("1 hour")).compute(name="n"),  # type: ignore[arg-type]
+            r"as in window\(..., name='n'\)",
+        ),
         (lambda: gw.sum(3), r'in place of a column.*gw.sum\("column"\)'),  # type: ignore[arg-type]
         (lambda: gw.top_k("v", 3, by=4), "in place of a column's name"),  # type: ignore[arg-type]
         (lambda: gw.ListState("float"), "without quotes, as in gw.ListState"),  # type: ignore[arg-type]
