@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,8 @@ from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
 from godwit.model.errors import CheckpointInUseError, GodwitError
+from godwit.state.lease import break_lease
+from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,3 +70,46 @@ def test_a_start_that_fails_and_a_query_that_failed_let_go_of_the_checkpoint(
     sink = gw.sinks.memory()
     drain(totals(inbox, sink), tmp_path / "ck")
     assert rows_of(sink.table()) == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    "where", ["godwit.spark.opening.EventTimes", "godwit.spark.runtime.wait_for_sources"]
+)
+def test_a_start_that_ctrl_c_ends_leaves_nothing_running(
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Spark's query used to go on and commit, without a claim on the checkpoint."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    inbox.put([("a", 1)])
+    before = {thread.name for thread in threading.enumerate()}
+    with monkeypatch.context() as patch:
+        patch.setattr(where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            totals(inbox, gw.sinks.memory()).start(checkpoint=tmp_path / "ck")
+    assert inbox.spark.streams.active == []
+    until_s = time.monotonic() + 30
+    while left := {
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith("godwit") and thread.name not in before
+    }:
+        assert time.monotonic() < until_s, left
+        time.sleep(0.02)
+    sink = gw.sinks.memory()
+    drain(totals(inbox, sink), tmp_path / "ck")
+    assert rows_of(sink.table()) == [("a", 1)]
+
+
+def test_a_query_whose_checkpoint_is_taken_from_it_ends_though_no_row_arrives(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    inbox.put([("a", 1)])
+    query = totals(inbox, gw.sinks.memory()).start(checkpoint=tmp_path / "ck")
+    query.processAllAvailable()
+    break_lease(CheckpointStorage.open(tmp_path / "ck"))
+    with pytest.raises(CheckpointInUseError, match="was taken from outside"):
+        query.awaitTermination(30)
+    assert not query.isActive

@@ -568,7 +568,7 @@ def test_a_scaling_function_that_hangs_is_no_fault_of_the_planners() -> None:
 
     settings = control(scaling=hangs, planning_limit=0.2)
     world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, threads=True)
-    world.run(2 * PERIOD_S)
+    world.run(4 * PERIOD_S)
     go_on.set()
     assert {failed.planner for failed in world.told(events.PlannerFailed)} == {"hangs"}
     assert world.distance("sum") < 0.1
