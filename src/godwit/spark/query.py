@@ -63,6 +63,10 @@ def end_terminated() -> None:
 _JOURNAL_S = 2.0
 
 
+def _left(began_s: float, timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
+
+
 class Query(Regroupable):
     """A running flow.
 
@@ -187,14 +191,13 @@ class Query(Regroupable):
         except Exception as error:
             if self._spark_is_active:
                 raise  # Spark did not take the argument
-            self._ending.finish()
+            self._ending.finish(_left(began, timeout))
             if self.exception() is None:
                 return None if timeout is None else True
             raise self._explained(error) from None
         if done is False:
             return False
-        left = None if timeout is None else max(0.0, began + timeout - time.monotonic())
-        waited = self._quiet.join(left)
+        waited = self._quiet.join(_left(began, timeout))
         failure = self.exception()
         if failure is not None:
             raise failure
