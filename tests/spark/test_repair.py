@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
 from godwit.cli.main import main
-from godwit.model.errors import CheckpointMismatchError, GodwitError
+from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError, GodwitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,3 +79,40 @@ def test_a_repaired_query_goes_on_with_nothing_lost_and_nothing_twice(
     sink = gw.sinks.memory()
     drain(totals(inbox, sink), checkpoint)
     assert rows_of(sink.table()) == [("a", 255)]
+
+
+def lose_a_summary(log: Path) -> None:
+    lose(log, "sources/0/2.compact")
+
+
+def lose_what_the_source_noted(log: Path) -> None:
+    shutil.rmtree(log / "sources")
+
+
+@pytest.mark.parametrize(
+    ("damage", "interval"), [(lose_a_summary, "3"), (lose_what_the_source_noted, "10")]
+)
+def test_what_a_source_noted_is_made_again_and_no_file_is_read_twice(
+    inbox: Inbox,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    interval: str,
+) -> None:
+    setting = "spark.sql.streaming.fileSource.log.compactInterval"
+    inbox.spark.conf.set(setting, interval)
+    try:
+        checkpoint = tmp_path / "ck"
+        inbox.put(*([("a", 2**n)] for n in range(8)))
+        drain(totals(inbox, gw.sinks.memory()), checkpoint)
+        damage(checkpoint / "spark")
+        inbox.put([("a", 2**8)])
+        with pytest.raises(CorruptCheckpointError, match="noted in sources/0/"):
+            totals(inbox, gw.sinks.memory()).start(checkpoint=checkpoint)
+        told = main(["checkpoint", "repair", str(checkpoint), "--apply"])
+        assert told == 0, capsys.readouterr().out
+        sink = gw.sinks.memory()
+        drain(totals(inbox, sink), checkpoint)
+        assert rows_of(sink.table()) == [("a", 2**9 - 1)]
+    finally:
+        inbox.spark.conf.unset(setting)

@@ -25,6 +25,7 @@ from godwit.model.errors import CorruptCheckpointError, GodwitError
 from godwit.state.offset_layout import OFFSETS, lines_of, load_layout
 from godwit.state.repair import RepairStep
 from godwit.state.spark_log import (
+    DEFAULT_INTERVAL,
     SPARK,
     entries_in,
     files_read,
@@ -116,7 +117,12 @@ class _LogPlan:
         if found is None or not path.startswith(f"{SPARK}/offsets/"):
             return found is None
         lines = (0,) if self.layout is None else self.layout.lines
-        return bool(lacking_files(self.storage, found, lines))
+        return bool(lacking_files(self.storage, found, lines, self.interval))
+
+    @property
+    def interval(self) -> int:
+        """How many entries of a source's log Spark is set to merge, as far as is known."""
+        return DEFAULT_INTERVAL if self.layout is None else self.layout.interval
 
     def _take_back(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
         """Forget what was planned above the last committed micro-batch."""
@@ -184,7 +190,7 @@ class _LogPlan:
         """Check what Spark reads at a start of entries that earlier epochs count on."""
         names = {path.rpartition("/")[2]: path for path in self._numbered(directory).values()}
         known = {step.path for step in self.steps}
-        for name in files_read(names, last):
+        for name in files_read(names, last, self.interval):
             path = f"{SPARK}/{directory}/{name}"
             entry = int(name.removesuffix(".compact"))
             if entry > last or path in known or self._read(path) is not None:
@@ -217,7 +223,7 @@ class _LogPlan:
         merged = {n: path for n, path in log.items() if path.endswith(".compact")}
         later = [n for n in merged if n >= entry]
         path = merged[min(later)] if later else f"{SPARK}/{name}"
-        if not later and is_merged(entry, merged):
+        if not later and is_merged(entry, merged, self.interval):
             path = f"{SPARK}/{name}.compact"
         found = self._read(path)
         if found is not None and _of_entry(found, entry) == sorted(lines):

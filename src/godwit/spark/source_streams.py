@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.model.errors import InvalidFlowError
 from godwit.spark.source_plans import streams_in
 from godwit.state.offset_layout import OffsetLayout, Reading
+from godwit.state.spark_log import DEFAULT_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,13 +28,15 @@ _ORDINARY: Final = {
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
     "spark.sql.streaming.offsetLog.formatVersion": "1",
 }
+_INTERVAL: Final = "spark.sql.streaming.fileSource.log.compactInterval"
 _WHAT: Final = {
     "kafka": ("assign", "subscribe", "subscribepattern"),
     "socket": ("host", "port"),
     "rate": (),
     "rate-micro-batch": (),
 }
-"""Format → options that say which data it is; of formats that have a path, that."""
+"""Format → options that say which data it is; of files and tables that have a path, that."""
+_TABLES: Final = ("delta", "iceberg")
 _HOW: Final = re.compile(
     "max|min|start|end|fail|fetch|poll|timeout|interval|retr|partition|rate|rows|batch|mode|"
     "password|secret|token|credential|user|key|auth|ssl|cert|region|clean|latest"
@@ -103,7 +106,13 @@ def offset_layout(
             for stream in numbered
         ),
         lines=tuple(lines),
+        interval=_interval(frames[0][1].sparkSession),
     )
+
+
+def _interval(spark: SparkSession) -> int:
+    value = spark.conf.get(_INTERVAL, str(DEFAULT_INTERVAL))
+    return max(1, int(value)) if value is not None and value.isdecimal() else DEFAULT_INTERVAL
 
 
 def _distinct(streams: Sequence[Any]) -> list[Any]:
@@ -144,7 +153,7 @@ def _reads(stream: Any) -> dict[str, str]:
         found = {key: options[key] for key in _WHAT[name] if key in options}
     elif "table" in options:
         found = {"table": options["table"]}
-    elif paths_only:
+    elif paths_only and (kind == "StreamingRelation" or name in _TABLES):
         found = {key: value for key, value in paths_only.items() if not key.startswith("pathg")}
     else:
         # Options may hold what must not be kept, such as a URL with a password.

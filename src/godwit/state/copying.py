@@ -34,6 +34,7 @@ from godwit.state.ownership import load_record
 from godwit.state.paths import IDENTITY, commit_path, edit_path
 from godwit.state.records import CommitRecord
 from godwit.state.spark_log import (
+    DEFAULT_INTERVAL,
     SPARK,
     files_read,
     log_offset,
@@ -184,10 +185,11 @@ def _copy_spark(
                 write(f"{SPARK}/commits/{number}", done)
         lines = offsets_in(offsets)
         places = range(len(lines)) if layout is None else layout.lines
+        interval = DEFAULT_INTERVAL if layout is None else layout.interval
         ends = dict(zip(places, map(log_offset, lines), strict=False))
         for number in source_numbers(source, len(ends)):
             end = ends.get(number) if layout is not None or len(ends) == 1 else None
-            for path, data in _source_log(source, number, end).items():
+            for path, data in _source_log(source, number, end, interval).items():
                 write(path, data)
     metadata = read_entry(source, "metadata")
     if metadata is not None:
@@ -214,7 +216,9 @@ def _offsets(
     return found
 
 
-def _source_log(source: CheckpointStorage, number: int, end: int | None) -> dict[str, bytes]:
+def _source_log(
+    source: CheckpointStorage, number: int, end: int | None, interval: int
+) -> dict[str, bytes]:
     """Read what a source noted, at least up to an entry, while Spark may merge entries."""
     found: dict[str, bytes] = {}
     for _ in range(_ATTEMPTS):
@@ -224,7 +228,7 @@ def _source_log(source: CheckpointStorage, number: int, end: int | None) -> dict
                 with suppress(CorruptCheckpointError):  # merged, and cleared away
                     found[entry.path] = source.read(entry.path).to_pybytes()
         names = {path.rpartition("/")[2] for path in found}
-        needed = [] if end is None else files_read(names, end)
+        needed = [] if end is None else files_read(names, end, interval)
         lacking = [name for name in needed if name not in names]
         if not lacking:
             return found

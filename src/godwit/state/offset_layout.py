@@ -22,6 +22,7 @@ from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.state.framing import encode_record
 from godwit.state.ownership import load_record
 from godwit.state.spark_log import (
+    DEFAULT_INTERVAL,
     SPARK,
     entries_in,
     lacking_files,
@@ -80,12 +81,15 @@ class OffsetLayout(msgspec.Struct, frozen=True, kw_only=True):
         DataFrame.
     lines
         The number of the source that each line is of.
+    interval
+        How many entries of a source's log Spark is set to merge.
     pending
         Number of a micro-batch → entry that is to be written before Spark reads the log.
     """
 
     readings: tuple[tuple[Reading, ...], ...]
     lines: tuple[int, ...]
+    interval: int = DEFAULT_INTERVAL
     pending: dict[int, bytes] = msgspec.field(default_factory=dict)
 
 
@@ -139,7 +143,9 @@ def take_up_layout(storage: CheckpointStorage, given: OffsetLayout, *, committed
         )
     wanted, changed = _entries(storage, stored, given)
     lacking = [
-        path for at in list(wanted)[-1:] for path in lacking_files(storage, wanted[at], given.lines)
+        path
+        for at in list(wanted)[-1:]
+        for path in lacking_files(storage, wanted[at], given.lines, given.interval)
     ]
     if lacking:
         raise CorruptCheckpointError(

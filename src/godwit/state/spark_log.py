@@ -133,7 +133,7 @@ def relined(entry: bytes, old: Sequence[int], new: Sequence[int]) -> bytes | Non
     return b"\n".join([*entry.splitlines()[:_HEAD], *(of_source[number] for number in new)])
 
 
-def files_read(names: Iterable[str], last: int) -> list[str]:
+def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL) -> list[str]:
     """Name the files of a source's log that Spark reads at a start, ascending by entries.
 
     Parameters
@@ -142,6 +142,8 @@ def files_read(names: Iterable[str], last: int) -> list[str]:
         Names of the files that there are.
     last
         The last entry that must be there; later ones are read as well.
+    interval
+        How many entries Spark is set to merge.
     """
     names = frozenset(names)
     numbers = (int(n.removesuffix(_MERGED)) for n in names if _ENTRY.fullmatch(n))
@@ -151,11 +153,14 @@ def files_read(names: Iterable[str], last: int) -> list[str]:
     there = [f"{n}{_MERGED}" if n in merged else f"{n}" for n in range(first, last + 1)]
     if names.issuperset(there):  # however often it is set to merge them
         return there
-    first = next((n for n in range(last, -1, -1) if is_merged(n, merged)), 0)
-    return [f"{n}{_MERGED}" if is_merged(n, merged) else f"{n}" for n in range(first, last + 1)]
+    into = [n for n in range(last + 1) if is_merged(n, merged, interval)]
+    first = max(into, default=0)
+    return [f"{n}{_MERGED}" if n in into else f"{n}" for n in range(first, last + 1)]
 
 
-def lacking_files(storage: CheckpointStorage, entry: bytes, lines: Sequence[int]) -> list[str]:
+def lacking_files(
+    storage: CheckpointStorage, entry: bytes, lines: Sequence[int], interval: int
+) -> list[str]:
     """Name the files that are missing of the sources' logs that an entry of offsets counts on.
 
     Parameters
@@ -164,6 +169,8 @@ def lacking_files(storage: CheckpointStorage, entry: bytes, lines: Sequence[int]
         An entry of the offset log.
     lines
         The number of the source that each of its lines is of.
+    interval
+        How many entries Spark is set to merge.
     """
     lacking = []
     for source, line in sorted(dict(zip(lines, offsets_in(entry), strict=False)).items()):
@@ -172,21 +179,22 @@ def lacking_files(storage: CheckpointStorage, entry: bytes, lines: Sequence[int]
             directory = f"sources/{source}"
             found = entries_in(storage, directory).values()
             names = frozenset(path.rpartition("/")[2] for path in found)
-            lacking += [f"{directory}/{n}" for n in files_read(names, end) if n not in names]
+            lacking += [
+                f"{directory}/{n}" for n in files_read(names, end, interval) if n not in names
+            ]
     return lacking
 
 
-def is_merged(entry: int, merged: Iterable[int]) -> bool:
+def is_merged(entry: int, merged: Iterable[int], interval: int = DEFAULT_INTERVAL) -> bool:
     """Whether Spark merges all entries up to this one: it does at every so many."""
     latest = max(merged, default=None)
-    interval = DEFAULT_INTERVAL if latest is None else _interval(latest)
-    return (entry + 1) % interval == 0
+    return (entry + 1) % (interval if latest is None else _interval(latest, interval)) == 0
 
 
-def _interval(latest: int) -> int:
+def _interval(latest: int, interval: int) -> int:
     """Derive the interval from the last merged entry, as Spark does."""
-    if latest + 1 <= DEFAULT_INTERVAL:
+    if latest + 1 <= interval:
         return latest + 1
-    if (latest + 1) // 2 > DEFAULT_INTERVAL:
-        return next(n for n in range(DEFAULT_INTERVAL, latest + 2) if (latest + 1) % n == 0)
+    if (latest + 1) // 2 > interval:
+        return next(n for n in range(interval, latest + 2) if (latest + 1) % n == 0)
     return latest + 1

@@ -9,6 +9,7 @@ from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 
 from godwit.dataflow import aggregates as gw
 from godwit.dataflow.flow import LogicalFlow
+from godwit.dataflow.windows.spec import tumbling
 from godwit.spark.feeds import feeds_of, read_feeds
 from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
@@ -93,3 +94,26 @@ def test_feeds_are_the_same_under_every_physical_plan() -> None:
         )
     )
     assert feeds_of(flow.under(plan)) == feeds_of(flow)
+
+
+def test_a_feed_moves_the_watermark_of_the_maps_that_computed_its_time() -> None:
+    def later(rows: Any) -> Any:
+        return rows
+
+    columns = pa.schema({"k": pa.string(), "ts": pa.timestamp("us", tz="UTC")})
+    flow = LogicalFlow("feeds", num_key_groups=4)
+    frames: dict[str, Any] = {name: FakeDataFrame(columns) for name in ("a", "b")}
+    for name, frame in frames.items():
+        stream = flow.source(name, frame, event_time="ts")
+        for operator, of in ((f"raw-{name}", stream), (f"later-{name}", stream.map(later))):
+            windows = of.key_by("k").window(tumbling("1 minute"), name=operator)
+            flow.sink(operator, windows.compute(n=gw.count()), FakeSink())
+    made = flow.compile(resolver(flow), lambda source, maps, _: len(maps) * (source == "b"))
+    assert made.watermarks == (("a",), ("b",), ("b/later-b",))
+    moved = {
+        made.operators[i.operator].name: i.watermark
+        for feed in feeds_of(made)
+        for i in feed.inputs
+        if i.time is not None
+    }
+    assert moved == {"raw-a": 0, "later-a": 0, "raw-b": 1, "later-b": 2}
