@@ -159,7 +159,7 @@ class DeltaSink(Sink):
         if self._merge_keys:
             return None
         uri = str(self._table.table_uri)
-        return unquote(urlsplit(uri).path) if uri.startswith("file:") else self._shown_path
+        return unquote(urlsplit(uri).path) if uri.startswith("file:") else self.destination
 
     def lane_writer(self) -> LaneWriter | None:
         """Return what writes data files in lanes, if rows are added and nothing else is asked.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
-from godwit.model.secrets import Secrets, shown_uri
+from godwit.model.secrets import HIDDEN, Secrets, shown_uri
 
 __all__ = ["destination_of", "exists", "open_file_system", "renames_directories"]
+
+_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 
 
 def open_file_system(
@@ -43,10 +46,31 @@ def open_file_system(
 
 
 def destination_of(path: str) -> str:
-    """Give a local path as it is, and a URI as it may be shown, without opening anything."""
+    """Name the place that a path or URI leads to, however it is written, without opening anything.
+
+    Of a URI that is the store, the bucket and the path in it. User, password and parameters change
+    while the place stays, save for the address of a server.
+
+    Examples
+    --------
+    >>> destination_of("s3a://AKIA:secret@bucket/out/?region=eu")
+    's3://bucket/out'
+    """
     if path.startswith("file:"):
         return open_file_system(path)[1]
-    return shown_uri(path) if _is_uri(path) else os.path.abspath(path)  # noqa: PTH100 - as above
+    if not _is_uri(path):
+        return os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
+    base, _, query = shown_uri(path).partition("?")
+    scheme, _, rest = base.partition("://")
+    name = _SCHEMES.get(scheme.lower(), scheme.lower())
+    place = rest.removeprefix(f"{HIDDEN}@").rstrip("/")
+    if name == "abfs":
+        # What comes before the @ of Azure is the container, unless it is a password only.
+        before, at, _ = path.partition("://")[2].partition("@")
+        container = before.partition(":")[0] if at else ""
+        place = f"{container}@{place}" if container else place
+    server = [field for field in query.split("&") if field.startswith("endpoint_override=")]
+    return "?".join([f"{name}://{place}", *server])
 
 
 def _is_uri(path: str) -> bool:

@@ -22,6 +22,7 @@ from godwit.epoch.deliveries import Deliveries
 from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
 from godwit.sinks.continuity import Position, continue_delivery, way_of
+from godwit.sinks.file_systems import destination_of
 from godwit.sinks.former_target import read_former_target
 from godwit.sinks.rows import with_columns_of
 from godwit.sinks.sink import SinkContext
@@ -142,14 +143,20 @@ class StagedOutput:
         for ref in self.refs:
             if ref.kind == "rows":
                 yield self._batch(ref)
-            elif (written := self._written(ref)).target != self.output.sink.target:
+            elif not self._is_own(written := self._written(ref)):
                 yield from read_former_target(written, schema, self.output.name)
 
     def files(self) -> Sequence[WrittenFile]:
         """Files that lanes wrote to the sink's target."""
         written = [self._written(ref) for ref in self.refs if ref.kind == "files"]
-        own = [files for files in written if files.target == self.output.sink.target]
-        return [file for files in own for file in files.files]
+        return [file for files in written if self._is_own(files) for file in files.files]
+
+    def _is_own(self, written: WrittenFiles) -> bool:
+        """Whether files were written to where the sink writes, be it with other credentials."""
+        target = self.output.sink.target
+        return target is not None and (
+            written.target == target or destination_of(written.target) == destination_of(target)
+        )
 
     def dataframe(self) -> DataFrame:
         """Make a DataFrame of the rows; executors read them, unless they are few."""

@@ -363,6 +363,14 @@ def test_files_go_to_the_sink_they_were_written_for_and_others_get_their_rows(
     ]
 
 
+def test_files_written_with_other_credentials_are_the_sinks_own(tmp_path: Path) -> None:
+    file = WrittenFile(path="a", delivered="b", rows=2, size_bytes=1, partition={})
+    written = WrittenFiles(target="s3://***@bucket/out?region=eu", files=(file,))
+    sink = Kept(target="s3://bucket/out")
+    given(tmp_path, sink, [(encode_files(written), "files", 2)], again=True)
+    assert (sink.files, sink.rows) == (["a"], [])
+
+
 def test_lanes_are_told_where_rejected_rows_go(tmp_path: Path) -> None:
     (plain,) = staged_sinks(flow(Kept()))
     (placed,) = staged_sinks(flow(Kept(rejects=Kept())))
