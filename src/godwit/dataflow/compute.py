@@ -10,6 +10,7 @@ gives: exactly, except that sums of floats depend on their order in the last bit
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -185,12 +186,15 @@ class ComputeOperator(MergeableOperator):
         """
         stored = written.description
         results = stored.type if isinstance(stored.type, dict) else {}
-        changed = [
-            difference
-            for slot in self._slots
-            if slot.name in results
-            for difference in slot.differences(stored)
-        ]
+        changed: list[str] = []
+        upgrades: dict[str, StateUpgrade] = {}
+        for slot in self._slots:
+            found = list(slot.differences(stored)) if slot.name in results else []
+            upgrade = slot.upgrade_from(stored) if found else None
+            if upgrade is None:
+                changed += found
+            else:
+                upgrades[slot.name] = upgrade
         if changed:
             raise refuse(
                 f"The state of operator {self.name!r}",
@@ -199,7 +203,12 @@ class ComputeOperator(MergeableOperator):
                 "empty, or undo the change.",
                 operator=self.name,
             )
-        return None
+        if not upgrades:
+            return None
+        columns = {slot.name: tuple(f.name for f in slot.fields) for slot in self._slots}
+        return _ResultsBroughtForward(
+            upgrades={columns[name]: upgrade for name, upgrade in upgrades.items()}
+        )
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
         """Give the states of keys that have seen no row."""
@@ -256,3 +265,24 @@ class ComputeOperator(MergeableOperator):
     def _joined(self, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         columns = [column for part in parts for column in part.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ResultsBroughtForward:
+    """A `StateUpgrade` of some aggregates.
+
+    Attributes
+    ----------
+    upgrades
+        Names of an aggregate's columns → brings these forward.
+    """
+
+    upgrades: Mapping[tuple[str, ...], StateUpgrade]
+
+    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Give as many states."""
+        for names, upgrade in self.upgrades.items():
+            upgraded = upgrade(values.select(list(names)))
+            for name, column in zip(names, upgraded.columns, strict=True):
+                values = values.set_column(values.schema.get_field_index(name), name, column)
+        return values

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.dataflow.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate
+from godwit.dataflow.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate, BuiltIn
 from godwit.dataflow.aggregates.sums import SumOverflowError
 from godwit.dataflow.faults import user_traceback
 from godwit.model.errors import (
@@ -25,6 +25,8 @@ from godwit.state.evolution import StateDescription, columns_of, differences, wi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from godwit.state.evolution import StateUpgrade
 
 __all__ = ["Slot", "check_distinct", "key_named", "slots_of"]
 
@@ -76,6 +78,12 @@ class Slot:
         for name, dtype in () if found else columns_of(self.fields):
             if types.get(name) != dtype:
                 yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
+
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """Bring the aggregate's columns forward where it is not the one that was stored."""
+        if not isinstance(self.aggregate, BuiltIn):
+            return None
+        return self.aggregate.upgrade_from(stored.type[self.name]["aggregate"])
 
     def create(self, count: int) -> pa.RecordBatch:
         """Return new states."""

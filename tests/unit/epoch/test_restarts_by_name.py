@@ -117,7 +117,7 @@ def named(run: Restarted, rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any
     return [{name: row[name] for name in sorted(row) if name != "c"} for row in found]
 
 
-KEPT = [join, join_newest, window_process]
+KEPT = [join, join_newest, window_process, session_process]
 EVERY = [*KEPT, window_compute, duplicates, compute]
 
 
@@ -138,9 +138,7 @@ def test_a_column_that_is_new_makes_no_difference_to_the_others(
     assert played(tmp_path / "other", build, AB, ABC) == undisturbed
 
 
-@pytest.mark.parametrize(
-    "build", [*KEPT, session_process, window_compute, duplicates, compute, by_moment]
-)
+@pytest.mark.parametrize("build", [*EVERY, by_moment])
 @pytest.mark.parametrize("zones", [("UTC", "Europe/Berlin"), ("Europe/Berlin", "Etc/UTC")])
 def test_a_session_in_another_time_zone_goes_on_with_all_state(
     tmp_path: Path, build: Build, zones: tuple[str, str]
@@ -155,14 +153,18 @@ def rows_with_c(key: tuple[str], rows: Any, window: Any) -> Any:
         yield key[0], row.a, row.c
 
 
-def test_rows_kept_before_there_was_a_column_have_null_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", [gw.tumbling("10 seconds"), gw.session("10 seconds")])
+def test_rows_kept_before_there_was_a_column_have_null_for_it(tmp_path: Path, window: Any) -> None:
+    def before(rows: Stream) -> Stream:
+        return rows.key_by("k").window(window, name="op").process(all_rows, output=OUTPUT)
+
     def after(rows: Stream) -> Stream:
-        windows = rows.key_by("k").window(gw.tumbling("10 seconds"), name="op")
+        windows = rows.key_by("k").window(window, name="op")
         return windows.process(rows_with_c, output="k string, a bigint, c bigint")
 
-    run = Restarted(tmp_path, window_process, {"rows": {"columns": AB}})
+    run = run_of(tmp_path, before, rows=AB)
     run.epoch(rows=rows_of(AB, ROWS))
-    run = Restarted(tmp_path, after, {"rows": {"columns": ABC}})
+    run = run_of(tmp_path, after, rows=ABC)
     run.epoch(rows=rows_of(ABC, LATER))
     run.times.end_input()
     assert run.epoch() == [("k", 1, None), ("k", 2, None), ("k", 4, 400), ("l", 3, None)]

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from godwit.state.evolution import StateUpgrade
+
 __all__ = ["Aggregate", "Aggregator", "BoundAggregate", "BuiltIn", "column_type"]
 
 
@@ -112,6 +114,10 @@ class BuiltIn(BoundAggregate):
     def describe(self) -> dict[str, object]:
         """Everything that must be the same for old state to fit."""
         return dict(self.identity)
+
+    def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:  # noqa: ARG002
+        """Bring state forward that was written under another description; ``None``: it cannot."""
+        return None
 
     def states(self, *columns: pa.Array) -> pa.RecordBatch:
         """Join state columns."""

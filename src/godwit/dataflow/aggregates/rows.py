@@ -6,6 +6,7 @@ A key's state is its rows in order of arrival, packed (`godwit.dataflow.aggregat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,12 @@ import pyarrow as pa
 from godwit.dataflow.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.dataflow.aggregates.ordering import can_be_held, rows_by_group
 from godwit.dataflow.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
+from godwit.state.evolution import type_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.state.evolution import StateUpgrade
 
 __all__ = ["bind_rows", "rows_of"]
 
@@ -25,10 +32,11 @@ def bind_rows(*columns: pa.Field) -> BoundAggregate | None:
     if not columns or not all(can_be_held(column.type) for column in columns):
         return None
     return _Rows(
+        columns=columns,
         layout=_layout(columns),
         state=pa.schema({"rows": pa.large_binary()}),
         output=pa.large_binary(),
-        identity={"aggregate": "rows", "columns": [[c.name, str(c.type)] for c in columns]},
+        identity={"aggregate": "rows", "columns": [[c.name, type_text(c.type)] for c in columns]},
     )
 
 
@@ -49,8 +57,48 @@ def _layout(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, ..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows(BuiltIn):
+class _RowsByName:
+    """A `StateUpgrade` of rows whose columns are in another order, or more.
+
+    Attributes
+    ----------
+    written
+        Names of the columns that were written.
+    names, layout
+        Those of today.
+    """
+
+    written: tuple[str, ...]
+    names: tuple[str, ...]
     layout: tuple[PackedColumn, ...]
+
+    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Give as many states."""
+        of = dict(zip(self.names, self.layout, strict=True))
+        starts, columns = unpack(values.column(0), tuple(of[name] for name in self.written))
+        found = dict(zip(self.written, columns, strict=True))
+        count = int(starts[-1])
+        rows = [
+            found[name] if name in found else pa.nulls(count, column.dtype)
+            for name, column in of.items()
+        ]
+        return pa.RecordBatch.from_arrays([pack(starts, rows, self.layout)], schema=values.schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows(BuiltIn):
+    columns: tuple[pa.Field, ...]
+    layout: tuple[PackedColumn, ...]
+
+    def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:
+        """Find the columns of rows by name; those that are new are null."""
+        written = dict(stored.get("columns", ()))
+        types = {field.name: type_text(field.type) for field in self.columns}
+        if stored.get("aggregate") != "rows" or any(
+            types.get(name) != dtype for name, dtype in written.items()
+        ):
+            return None
+        return _RowsByName(written=tuple(written), names=tuple(types), layout=self.layout)
 
     def create(self, count: int) -> pa.RecordBatch:
         nothing = [pa.nulls(0, column.dtype) for column in self.layout]
