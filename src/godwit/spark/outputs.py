@@ -387,7 +387,16 @@ class OpenSinks:
                 main = self._deliveries.of[output.rejects_of].writer
                 diverted = self._diverted.read(main, record.epoch)
                 epoch = _WithDiverted(staged=staged, diverted=diverted) if diverted else staged
+            elif again:
+                self._forget_what_did_not_count(output, record.epoch)
             _give(output, epoch)
+
+    def _forget_what_did_not_count(self, output: Output, epoch: int) -> None:
+        """Let go of rows that were refused in an attempt that came to nothing."""
+        if output.sink.keeps_epochs:
+            last = output.sink.last_delivered()
+            if last is None or last.epoch < epoch:
+                self._diverted.forget(self._deliveries.of[output.name].writer, epoch)
 
     def _staged(self, output: Output, record: CommitRecord, *, again: bool) -> StagedOutput | None:
         """Find what an epoch has for a sink; ``None`` if the epoch did not know the sink."""

@@ -283,6 +283,34 @@ def test_a_sink_of_rejected_rows_waits_for_a_delivery_that_succeeds(tmp_path: Pa
     assert [row["key"] for row in rejects.rows] == ['{"plane": "N2"}', '{"plane": "N3"}']
 
 
+class Forgiving(Refusing):
+    """Has a record of its epochs, and takes whatever it refused before."""
+
+    @property
+    def keeps_epochs(self) -> bool:
+        return True
+
+    def deliver(self, output: EpochOutput) -> None:
+        if self.dies:
+            super().deliver(output)
+        else:
+            Kept.deliver(self, output)
+
+
+def test_rows_that_were_refused_before_a_crash_and_are_taken_after_it_are_not_rejected(
+    tmp_path: Path,
+) -> None:
+    rejects = Kept()
+    sink = Forgiving(rejects=rejects)
+    sink.dies = True
+    with pytest.raises(SinkError, match="the server is gone"):
+        given(tmp_path, sink, [staged()], again=False)
+    sink.dies = False
+    given(tmp_path, sink, [staged()], again=True)
+    assert sink.rows == ROWS.to_pylist()
+    assert rejects.rows == []
+
+
 def test_refused_rows_of_epochs_that_cannot_come_again_are_let_go(tmp_path: Path) -> None:
     kept = DivertedRows(CheckpointStorage.open(str(tmp_path)))
     rows = pa.Table.from_batches([ROWS])
