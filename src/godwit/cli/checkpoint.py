@@ -212,6 +212,8 @@ def _tell(path: str, report: VerificationReport) -> None:
     checked = (
         f"{report.records} records and {report.blocks} blocks ({human_bytes(report.checked_bytes)})"
     )
+    if report.collected:
+        checked += f"; {counted(report.collected, 'file')} collected by the running query meanwhile"
     span = (
         "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
     )

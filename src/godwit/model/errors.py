@@ -19,6 +19,7 @@ __all__ = [
     "ConcurrentRunError",
     "CorruptCheckpointError",
     "EndingError",
+    "EpochCollectedError",
     "EpochFailedError",
     "ExecutorEnvironmentError",
     "GodwitError",
@@ -97,6 +98,10 @@ class CheckpointMismatchError(CheckpointError):
 
 class CorruptCheckpointError(CheckpointError):
     """A file of the checkpoint is missing, truncated, or fails its checksum."""
+
+
+class EpochCollectedError(CheckpointError):
+    """What was being read was collected meanwhile: a running query retains its last epochs only."""
 
 
 class CheckpointInUseError(CheckpointError):

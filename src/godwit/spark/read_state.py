@@ -24,6 +24,7 @@ from godwit.dataflow.windows.grid import BEGINNING
 from godwit.model.errors import CheckpointError
 from godwit.state.blocks import read_batch
 from godwit.state.changes import EntryRange
+from godwit.state.collection import reading
 from godwit.state.commit_log import CommitLog
 from godwit.state.entries import ColumnsByName, EntryLayout, Former, in_utc
 from godwit.state.evolution import described
@@ -87,6 +88,8 @@ def read_state(
         If there is no such operator, or the epoch is not retained.
     CorruptCheckpointError
         If a file that is needed is missing or damaged.
+    EpochCollectedError
+        Also when the DataFrame is read later: if a running query has collected the epoch meanwhile.
     """
     storage = CheckpointStorage.open(checkpoint)
     log = CommitLog.open_read_only(storage)
@@ -95,7 +98,8 @@ def read_state(
             f"No epoch is committed yet in the checkpoint {storage.uri!r}.",
             remedy="Read its state once the query has processed something.",
         )
-    chains = log.chains if epoch is None else log.chains_at(epoch)
+    with reading(storage):
+        chains = log.chains if epoch is None else log.chains_at(epoch)
     version = log.version(chains.flow)
     found = version.operator(operator)
     if found is None:
@@ -120,7 +124,8 @@ def read_state(
         )
     described_as = found.states[which.state]
     entries = len(found.keys) + len(described_as.entries)
-    layouts = _layouts(log, chains, {chain.state for chain in held}, entries)
+    with reading(storage):
+        layouts = _layouts(log, chains, {chain.state for chain in held}, entries)
     show = _Shown.of(described_as, next(iter(layouts.values())).schema, len(found.keys))
     live = _live_panes(log, chains.epoch, which, described_as, len(found.keys))
     shown = show.schema
@@ -131,7 +136,8 @@ def read_state(
         for batch in batches:
             for chunk in batch.column(0).to_pylist():
                 for chain in pickle.loads(chunk):  # noqa: S301  our own driver's
-                    rows = read_chain(storage, chain, layouts[chain.state], cache=cache)
+                    with reading(storage):
+                        rows = read_chain(storage, chain, layouts[chain.state], cache=cache)
                     rows = rows if live is None else rows.take(live.positions(rows.keys))
                     yield show(chain.key_group, rows)
 

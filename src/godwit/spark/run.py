@@ -28,7 +28,7 @@ from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.spark.progress import Stopwatch, progress_of
 from godwit.spark.stages import run_stages
-from godwit.spark.threads import DaemonPool, close_all
+from godwit.spark.threads import DaemonPool, Guard, close_all
 from godwit.state.collection import collect
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ class Run:
         self._source, self._few, self.deciding = source, few, deciding
         self._spark = spark
         self._beside = DaemonPool(2, "godwit-beside-epochs")
+        self._collecting = Guard("collecting files", conducting.background_failed)
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._noting = threading.Lock()
 
@@ -289,7 +290,7 @@ class Run:
             self._deliver(record)
         self.at_step("delivered", epoch)
         if epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
-            self._beside.submit(self._collect)
+            self._beside.submit(self._collecting, self._collect)
         made = progress_of(outcome, self.view, watch)
         with self._noting:
             self._progress.append(made)
@@ -414,10 +415,16 @@ class Run:
             self._batches.force(batch)
 
     def _collect(self) -> None:
-        removed = collect(self.log)
-        if removed:
+        collected = collect(self.log)
+        for error in collected.errors:
+            self._collecting.tell(error)
+        if collected.removed:
             with self.conducting.turn() as conductor:
-                conductor.announce(events.FilesCollected, files=len(removed))
+                conductor.announce(
+                    events.FilesCollected,
+                    files=len(collected.removed),
+                    freed_bytes=collected.freed_bytes,
+                )
 
 
 class _BrokenOffError(Exception):

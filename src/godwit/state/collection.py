@@ -10,8 +10,17 @@ where a collection stops, in what order it deletes, or whether an older run stil
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from godwit.model.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    EpochCollectedError,
+    GodwitError,
+)
+from godwit.state.commit_log import CommitLog
 from godwit.state.paths import (
     BLOCKS,
     COMMITS,
@@ -29,28 +38,114 @@ from godwit.state.paths import (
 )
 
 if TYPE_CHECKING:
-    from godwit.state.commit_log import CommitLog
-    from godwit.state.storage import FileEntry
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["collect", "needed_files", "unneeded_files"]
+    from godwit.state.storage import CheckpointStorage, FileEntry
+
+__all__ = [
+    "Collected",
+    "collect",
+    "collected_since",
+    "needed_files",
+    "reading",
+    "unless_collected",
+    "unneeded_files",
+]
 
 
-def collect(log: CommitLog) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a collection did.
+
+    Attributes
+    ----------
+    removed
+        Paths of the files that were deleted.
+    freed_bytes
+        Their size.
+    errors
+        Why others could not be deleted; the next collection tries again.
+    """
+
+    removed: tuple[str, ...]
+    freed_bytes: int
+    errors: tuple[GodwitError, ...]
+
+
+def collect(log: CommitLog) -> Collected:
     """Delete every file that no retained epoch needs.
 
     Reads one manifest and the records after it, and lists seven directories: call it every few
-    epochs, not in each. It may run beside commits of the same log.
-
-    Returns
-    -------
-    list of str
-        Paths of the files that were deleted.
+    epochs, not in each. It may run beside commits of the same log. A file that cannot be deleted
+    keeps none of the others.
     """
-    removed = [entry.path for entry in unneeded_files(log)]
-    for path in removed:
-        log.storage.delete(path)
+    removed: list[FileEntry] = []
+    errors: list[GodwitError] = []
+    for entry in unneeded_files(log):
+        try:
+            log.storage.delete(entry.path)
+        except GodwitError as error:
+            errors.append(error)
+        else:
+            removed.append(entry)
     log.forget_manifests(before=log.anchor)
-    return removed
+    return Collected(
+        removed=tuple(entry.path for entry in removed),
+        freed_bytes=sum(entry.size_bytes for entry in removed),
+        errors=tuple(errors),
+    )
+
+
+@contextmanager
+def reading(storage: CheckpointStorage) -> Iterator[None]:
+    """Read epochs of a checkpoint that a query may be running on.
+
+    Raises
+    ------
+    EpochCollectedError
+        In place of the error of a missing file, if no retained epoch needs the file any more.
+    """
+    try:
+        yield
+    except CorruptCheckpointError as error:
+        told = unless_collected(storage, error)
+        if told is error:
+            raise
+        raise told from None
+
+
+def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) -> CheckpointError:
+    """Return the error, or another one if its file is not damaged but was collected meanwhile."""
+    file = str(error.context.get("file", ""))
+    if not collected_since(storage, [file]):
+        return error
+    return EpochCollectedError(
+        f"The file {file!r} of the checkpoint {storage.uri!r} was collected while it was about to "
+        f"be read: the query that runs there retains its last epochs only.",
+        remedy="Read again from the latest epoch. If that takes longer than the query retains "
+        "epochs, give it a larger flow.start(retain_epochs=...), or read a copy of the checkpoint.",
+        file=file,
+        uri=storage.uri,
+    )
+
+
+def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozenset[str]:
+    """Those of some files that are gone and that no epoch needs that is retained now."""
+    missing = {file for file in files if number_in(file) is not None}
+    for directory in {file.rpartition("/")[0] for file in missing}:
+        missing -= {entry.path for entry in storage.list(directory)}
+    if not missing:
+        return frozenset()
+    try:
+        log = CommitLog.open_read_only(storage)
+        needed = needed_files(log)
+    except CorruptCheckpointError:
+        return frozenset()
+    return frozenset(
+        file
+        for file in missing - needed
+        if (number := number_in(file)) is not None and number <= log.latest_epoch
+    )
 
 
 def unneeded_files(log: CommitLog) -> list[FileEntry]:

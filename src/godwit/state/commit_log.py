@@ -27,6 +27,7 @@ from godwit.model.errors import (
     CheckpointError,
     CheckpointMismatchError,
     ConcurrentRunError,
+    CorruptCheckpointError,
 )
 from godwit.state.commit_history import CommitHistory
 from godwit.state.evolution import FlowVersion
@@ -42,7 +43,16 @@ from godwit.state.ownership import (
     stored_identity,
     take_over,
 )
-from godwit.state.paths import FLOWS, PLANS, RUNS, commit_path, manifest_path, number_in, run_path
+from godwit.state.paths import (
+    COMMITS,
+    FLOWS,
+    PLANS,
+    RUNS,
+    commit_path,
+    manifest_path,
+    number_in,
+    run_path,
+)
 from godwit.state.physical_plan import PhysicalPlan
 from godwit.state.records import CommitRecord, FlowIdentity, RunRecord
 
@@ -170,13 +180,20 @@ class CommitLog(CommitHistory):
                 remedy="Check the location; it is the one that was given to start().",
                 uri=storage.uri,
             )
-        return cls(
-            storage,
-            identity,
-            run=None,
-            retain_epochs=DEFAULT_RETAIN_EPOCHS,
-            manifest_interval=DEFAULT_MANIFEST_INTERVAL,
-        )
+        while True:
+            latest = max(numbers_in(storage, COMMITS), default=-1)
+            try:
+                return cls(
+                    storage,
+                    identity,
+                    run=None,
+                    retain_epochs=DEFAULT_RETAIN_EPOCHS,
+                    manifest_interval=DEFAULT_MANIFEST_INTERVAL,
+                )
+            except CorruptCheckpointError:
+                # What was listed may be collected before it is read, once there are later epochs.
+                if max(numbers_in(storage, COMMITS), default=-1) == latest:
+                    raise
 
     def _begin(self, version: FlowVersion, run: RunRecord) -> None:
         """Go on under another flow version, which counts once a record names it."""

@@ -26,7 +26,7 @@ from uuid import UUID, uuid4
 from msgspec.structs import replace
 
 from godwit.model.errors import CheckpointError, CorruptCheckpointError
-from godwit.state.collection import needed_files
+from godwit.state.collection import needed_files, unless_collected
 from godwit.state.commit_log import CommitLog
 from godwit.state.framing import encode_record
 from godwit.state.offset_layout import OFFSETS, lines_of, load_layout
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CopiedCheckpoint", "copy_checkpoint"]
 
-_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +110,12 @@ def copy_checkpoint(
                 if path not in copied and (path in _listed(source, path) or not _optional(path)):
                     copied[path] = _copy(source, target, path)
             break
-        except CorruptCheckpointError:
-            # Deleted by a collection beside this, unless no epoch was committed meanwhile.
-            later = CommitLog.open_read_only(source).latest_epoch
-            if attempt == _ATTEMPTS - 1 or later == log.latest_epoch:
+        except CorruptCheckpointError as error:
+            told = unless_collected(source, error)
+            if told is error:
                 raise
+            if attempt == _ATTEMPTS - 1:
+                raise told from None
     query_id = log.identity.query_id if same_query else uuid4().hex
     if log.latest is not None:
         spark_id = None if same_query else str(UUID(query_id))

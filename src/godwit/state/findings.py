@@ -38,6 +38,8 @@ class VerificationReport:
         Retained epochs, first and last; ``None`` if none is committed or it cannot be told.
     records, blocks, checked_bytes
         How many records and blocks were checked, and their size.
+    collected
+        Files that a running query collected before they were checked: nothing needs them any more.
     """
 
     findings: tuple[Finding, ...]
@@ -45,6 +47,7 @@ class VerificationReport:
     records: int
     blocks: int
     checked_bytes: int
+    collected: int = 0
 
     @property
     def ok(self) -> bool:

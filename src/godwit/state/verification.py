@@ -19,6 +19,7 @@ from godwit.model.errors import GodwitError
 from godwit.model.key_groups import key_groups_of
 from godwit.state.blocks import read_batch, read_block
 from godwit.state.chains import Chains
+from godwit.state.collection import collected_since
 from godwit.state.entries import is_entries_of
 from godwit.state.evolution import FlowVersion, columns_of
 from godwit.state.findings import Finding, VerificationReport
@@ -103,12 +104,15 @@ class _Verification:
         commits = {n: self.load(path, CommitRecord) for n, path in self.numbered(COMMITS)}
         manifests = {n: self.load(path, Manifest) for n, path in self.numbered(MANIFESTS)}
         epochs = self.check_epochs(commits, manifests)
+        # A query may be running, which retains its last epochs and collects the others.
+        collected = collected_since(self.storage, {finding.file for finding in self.findings})
         return VerificationReport(
-            findings=tuple(sorted(self.findings)),
+            findings=tuple(sorted(f for f in self.findings if f.file not in collected)),
             epochs=epochs,
             records=self.records,
             blocks=len(self.checked),
             checked_bytes=self.checked_bytes,
+            collected=len(collected),
         )
 
     def find(self, file: str, problem: str, remedy: str) -> None:

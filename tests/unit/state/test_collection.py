@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from godwit.model.errors import CheckpointError, CorruptCheckpointError, EpochCollectedError
 from godwit.state.blocks import BlockWriter, read_block
-from godwit.state.collection import collect, unneeded_files
+from godwit.state.collection import collect, reading, unneeded_files
 from godwit.state.commit_log import CommitLog
+from godwit.state.local_storage import LocalStorage
 from godwit.state.records import (
     BlockRef,
     CommitRecord,
@@ -16,6 +18,7 @@ from godwit.state.records import (
     OutputRef,
     SegmentRef,
     SnapshotRef,
+    StateId,
 )
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
@@ -106,7 +109,7 @@ def test_what_a_snapshot_replaced_is_removed_when_no_retained_epoch_needs_it(
     names = {entry.path for entry in log.storage.list("blocks")}
     assert {block.file for block in blocks} <= names  # epoch 2 is retained and needs them
     commit(log)
-    removed = collect(log)
+    removed = collect(log).removed
     assert {block.file for block in blocks} <= set(removed)
     for epoch in log.retained_epochs:
         for block in log.chains_at(epoch).blocks():
@@ -121,7 +124,7 @@ def test_attempts_that_lost_and_writes_that_never_ended_are_removed(
     write(log, 0, "retry")
     left = "commits/000000000000.rec.0123abcd.tmp"
     (tmp_path / left).write_bytes(b"half")
-    removed = collect(log)
+    removed = collect(log).removed
     assert len(removed) == 2
     assert left in removed
     assert any("retry" in path for path in removed)
@@ -130,7 +133,7 @@ def test_attempts_that_lost_and_writes_that_never_ended_are_removed(
 def test_files_of_an_epoch_that_is_under_way_are_left_alone(log: CommitLog) -> None:
     commit(log)
     block = write(log, 1, "under-way")
-    assert collect(log) == []
+    assert collect(log).removed == ()
     assert read_block(log.storage, block)
 
 
@@ -138,7 +141,7 @@ def test_files_that_are_not_ours_are_left_alone(log: CommitLog, tmp_path: Path) 
     commit(log)
     for name in ("commits/0", "commits/.0.crc", "blocks/notes.txt", "metadata"):
         (tmp_path / name).write_text("someone else's")
-    assert collect(log) == []
+    assert collect(log).removed == ()
 
 
 def test_staged_output_is_kept_as_long_as_its_epoch(log: CommitLog) -> None:
@@ -146,9 +149,9 @@ def test_staged_output_is_kept_as_long_as_its_epoch(log: CommitLog) -> None:
     output = OutputRef(sink="s", flow=0, lane=0, rows=1, block=write(log, 1, "output"))
     commit(log, outputs=(output,))
     commit(log)
-    assert output.block.file not in collect(log)
+    assert output.block.file not in collect(log).removed
     commit(log)
-    assert output.block.file in collect(log)
+    assert output.block.file in collect(log).removed
 
 
 def test_old_records_and_manifests_go_and_the_retained_epochs_stay(log: CommitLog) -> None:
@@ -168,9 +171,9 @@ def test_old_records_and_manifests_go_and_the_retained_epochs_stay(log: CommitLo
 def test_collecting_twice_removes_nothing_more(log: CommitLog) -> None:
     for _ in range(8):
         commit(log, snapshots=(snapshot(log),) if log.latest_epoch > 0 else ())
-    assert collect(log)
+    assert collect(log).removed
     assert unneeded_files(log) == []
-    assert collect(log) == []
+    assert collect(log).removed == ()
 
 
 def test_collecting_beside_commits_takes_nothing_that_is_needed(log: CommitLog) -> None:
@@ -218,3 +221,95 @@ def test_an_older_run_that_still_collects_takes_nothing_from_a_newer_one(
     assert not [f for f in verify(newer.storage).findings if "missing" in f.problem]
     again = CommitLog.open_read_only(newer.storage)
     assert again.chains.manifest() == newer.chains.manifest()
+
+
+class Sticky(LocalStorage):
+    """A disk on which some files cannot be deleted."""
+
+    stuck: frozenset[str] = frozenset()
+
+    def delete(self, path: str) -> None:
+        if path in self.stuck:
+            raise CheckpointError(f"{path} cannot be deleted.")
+        super().delete(path)
+
+
+def test_a_file_that_cannot_be_deleted_keeps_none_of_the_others(tmp_path: Path) -> None:
+    storage = Sticky(str(tmp_path))
+    log = CommitLog.create_or_open(storage, IDENTITY, "r", retain_epochs=2, manifest_interval=3)
+    for _ in range(8):
+        commit(log, snapshots=(snapshot(log),) if log.latest_epoch > 0 else ())
+    unneeded = [entry.path for entry in unneeded_files(log)]
+    storage.stuck = frozenset(unneeded[:1])
+    collected = collect(log)
+    assert collected.removed == tuple(unneeded[1:])
+    assert collected.freed_bytes > 0
+    assert [str(error) for error in collected.errors] == [f"{unneeded[0]} cannot be deleted."]
+    storage.stuck = frozenset()
+    assert collect(log).removed == (unneeded[0],)
+
+
+def go_on(log: CommitLog, epochs: int = 9) -> None:
+    """Commit epochs that need nothing of what was there, and collect that."""
+    for _ in range(epochs):
+        commit(log, snapshots=(snapshot(log),))
+    assert collect(log).removed
+
+
+def test_what_was_collected_before_it_was_read_is_told_from_damage(log: CommitLog) -> None:
+    for _ in range(3):
+        commit(log)
+    chains = CommitLog.open_read_only(log.storage).chains
+    go_on(log)
+    block = chains.chain(StateId("op", "state"), 1).segments[0].block
+    with (
+        pytest.raises(EpochCollectedError, match="was collected while") as told,
+        reading(log.storage),
+    ):
+        read_block(log.storage, block)
+    assert "retain_epochs" in told.value.remedy
+    lost = next(iter(log.chains.blocks()))
+    log.storage.delete(lost.file)
+    with pytest.raises(CorruptCheckpointError, match="is missing"), reading(log.storage):
+        read_block(log.storage, lost)
+
+
+def test_a_verification_beside_a_running_query_finds_no_file_missing(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        commit(log)
+    read, later = LocalStorage.read, iter([9])
+
+    def read_beside(
+        self: LocalStorage, path: str, offset: int = 0, length: int | None = None
+    ) -> object:
+        if path.startswith("blocks"):
+            for epochs in later:
+                go_on(log, epochs)
+        return read(self, path, offset, length)
+
+    monkeypatch.setattr(LocalStorage, "read", read_beside)
+    report = verify(log.storage)
+    assert all(
+        "content" in finding.problem or "Arrow" in finding.problem for finding in report.findings
+    )
+    assert report.collected > 0
+
+
+def test_opening_beside_a_collection_begins_again(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        commit(log)
+    listed, later = LocalStorage.list, iter([9])
+
+    def list_beside(self: LocalStorage, directory: str) -> object:
+        found = listed(self, directory)
+        if directory == "manifests":
+            for epochs in later:
+                go_on(log, epochs)
+        return found
+
+    monkeypatch.setattr(LocalStorage, "list", list_beside)
+    assert CommitLog.open_read_only(log.storage).latest_epoch == 11
