@@ -183,13 +183,20 @@ def test_during_an_epoch_that_does_not_end(inbox: Inbox, tmp_path: Path) -> None
     assert query.status["message"] == "Stopped"
 
 
-def test_while_epochs_are_held(inbox: Inbox, tmp_path: Path) -> None:
+@pytest.mark.parametrize("whose", ["ours", "spark"])
+def test_while_epochs_are_held(
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
     inbox.put([("a", 1)])
     query = totals(inbox, Door()).start(checkpoint=tmp_path / "ck")
     query.processAllAvailable()
+    monkeypatch.setattr("godwit.spark.errands.Errands._warm", lambda *_: None)  # never
     query.migrate(dict.fromkeys(range(4), "local-1"), strategy="stop_the_world")
     inbox.put([("a", 2)])
-    assert ends(query.stop)
+    theirs = next(iter(inbox.spark.streams.active))
+    while not theirs.status["isDataAvailable"]:
+        time.sleep(0.02)
+    assert ends(query.stop if whose == "ours" else theirs.stop, 15.0)
     assert stopped_cleanly(query)
     assert resumes(inbox, tmp_path / "ck", 3)
 

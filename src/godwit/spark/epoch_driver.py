@@ -67,29 +67,54 @@ class EpochDriver:
         dict
             Phase → milliseconds; empty if it had been carried out before.
         """
-        self._carry_out(lambda: self._run.micro_batch(rows, number), stopped=self._stopped)
+        self._carry_out(
+            lambda: self._run.micro_batch(rows, number),
+            held_until=self._stopped,
+            broken_off=self._stopped,
+        )
         self.micro_batches += 1
         latest = self._run.progress[-1:]
         if not latest or latest[0]["batchId"] != number:
             return {}
         return {phase: ms for phase, ms in latest[0]["durationMs"].items() if phase != "epoch"}
 
-    def without_input(self) -> None:
-        """Carry out an epoch without input, unless nothing is due any more."""
-        self._carry_out(lambda: self._run.without_input() if self._run.due else None)
+    def without_input(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Carry out an epoch without input, unless nothing is due any more.
+
+        Parameters
+        ----------
+        stopped
+            Says whether Spark's query was told to stop; asked while the epoch is held.
+
+        Raises
+        ------
+        GateClosedError
+            If the query is to stop.
+        """
+
+        def epoch() -> None:
+            if self._run.due:
+                self._run.without_input()
+
+        # An error is one of the epoch: Spark's stop breaks off no job of this thread.
+        self._carry_out(epoch, held_until=stopped)
 
     def pause(self, seconds: float) -> None:
         """Wait a moment, or until the gate closes."""
         self._gate.wait_for_close(seconds)
 
     def _carry_out(
-        self, epoch: Callable[[], None], *, stopped: Callable[[], bool] = lambda: False
+        self,
+        epoch: Callable[[], None],
+        *,
+        held_until: Callable[[], bool],
+        broken_off: Callable[[], bool] = lambda: False,
     ) -> None:
         try:
-            with self._gate.epoch():
+            with self._gate.epoch(held_until):
                 epoch()
         except BaseException as error:
-            if isinstance(error, GateClosedError) or self._gate.interrupted or stopped():
+            if isinstance(error, GateClosedError) or self._gate.interrupted or broken_off():
                 self.cut_short = True
             else:
                 self.fail(error)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 __all__ = ["EpochGate", "GateClosedError"]
@@ -29,6 +29,7 @@ class EpochGate:
         self._closed = False
         self._interrupted = False
         self._inside: int | None = None
+        self._stopped: Callable[[], bool] = lambda: False
 
     @property
     def interrupted(self) -> bool:
@@ -51,8 +52,14 @@ class EpochGate:
         return self._inside == threading.get_ident()
 
     @contextmanager
-    def epoch(self) -> Iterator[None]:
+    def epoch(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Carry out an epoch inside, once no other one is being carried out.
+
+        Parameters
+        ----------
+        stopped
+            Says whether the query was stopped by another way than through this gate; asked while
+            the epoch cannot begin yet (see `pause`).
 
         Raises
         ------
@@ -63,7 +70,7 @@ class EpochGate:
             self._changed.wait_for(lambda: self._closed or self._inside is None)
             if self._closed:
                 raise GateClosedError
-            self._inside = threading.get_ident()
+            self._inside, self._stopped = threading.get_ident(), stopped
         try:
             yield
         finally:
@@ -87,9 +94,9 @@ class EpochGate:
         Raises
         ------
         GateClosedError
-            If the gate closes meanwhile.
+            If the gate closes meanwhile, or the query is stopped in another way.
         """
-        if self.wait_for_close(seconds):
+        if self.wait_for_close(seconds) or self._stopped():
             raise GateClosedError
 
     def wait_for_close(self, seconds: float) -> bool:

@@ -120,12 +120,18 @@ class QuietEpochs:
             return True
         if self._spark_query.exception() is not None:
             return False
-        if not input_has_ended(
-            self._spark_query, self._trigger, micro_batches=self._driver.micro_batches
-        ):
+        if not self._input_has_ended():
             return False
         self._run.end_input()
         return self._run.pending
+
+    def _input_has_ended(self) -> bool:
+        return input_has_ended(
+            self._spark_query, self._trigger, micro_batches=self._driver.micro_batches
+        )
+
+    def _is_stopped(self) -> bool:
+        return not self._spark_query.isActive and not self._input_has_ended()
 
     def _is_quiet(self) -> bool:
         if not self._spark_query.isActive:
@@ -135,7 +141,7 @@ class QuietEpochs:
 
     def _carry_out(self) -> None:
         with suppress(GateClosedError):
-            self._driver.without_input()
+            self._driver.without_input(self._is_stopped)
 
     def _tick(self) -> None:
         """Let time pass for the protocol, so that what fell silent is tried again."""

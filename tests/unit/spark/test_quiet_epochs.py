@@ -76,7 +76,8 @@ class Story:
 
     def __init__(self, trigger: Mapping[str, object] | None = None) -> None:
         self.run, self.spark = Run(), SparkQuery()
-        self.driver = EpochDriver(cast("Any", self.run), EpochGate())
+        self.gate = EpochGate()
+        self.driver = EpochDriver(cast("Any", self.run), self.gate)
         self.finished = threading.Event()
         self.trigger = trigger
 
@@ -147,6 +148,37 @@ def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arriv
     story.run.on_look = insist
     assert story.start().join(PATIENCE_S)
     assert story.driver.failure is error
+
+
+def test_an_epoch_that_is_held_ends_when_spark_s_query_is_stopped() -> None:
+    story = Story()
+    story.run.due = True
+    held = threading.Event()
+
+    def hold() -> None:
+        while True:
+            held.set()
+            story.gate.pause(0.001)
+
+    story.run.on_epoch = hold
+    quiet = story.start()
+    assert held.wait(PATIENCE_S)
+    story.spark.active = False
+    assert quiet.join(PATIENCE_S)
+    assert story.driver.failure is None
+    assert not story.run.input_ended
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_micro_batch_that_fails_because_spark_s_query_was_stopped_is_no_failure(
+    stopped: bool,
+) -> None:
+    run = SimpleNamespace(micro_batch=lambda _rows, _number: int("cancelled"), progress=())
+    driver = EpochDriver(cast("Any", run), EpochGate(), stopped=lambda: stopped)
+    with pytest.raises(ValueError, match="cancelled"):
+        driver.micro_batch(cast("Any", None), 0)
+    assert driver.cut_short is stopped
+    assert (driver.failure is None) is stopped
 
 
 @pytest.mark.parametrize(
