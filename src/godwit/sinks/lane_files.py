@@ -67,14 +67,16 @@ class Partition:
     rows: pa.Table
 
 
-def partitioned(rows: pa.Table, partition_by: Sequence[str]) -> list[Partition]:
-    """Divide rows by partition columns."""
+def partitioned(
+    rows: pa.Table, partition_by: Sequence[str], *, folds: bool = False
+) -> list[Partition]:
+    """Divide rows by partition columns, for a file system that may fold case."""
     if not partition_by:
         return [Partition("", {}, rows)]
     columns = [name for name in rows.schema.names if name not in partition_by]
     (keys,) = rows.select(list(partition_by)).combine_chunks().to_batches()
     places: dict[str, list[npt.NDArray[np.int64]]] = {}
-    for directory, positions in partition_directories(keys):
+    for directory, positions in partition_directories(keys, folds=folds):
         places.setdefault(directory, []).append(positions)  # twice: of null, and of empty texts
     parts = []
     for directory, found in places.items():

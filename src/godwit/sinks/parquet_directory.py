@@ -36,6 +36,7 @@ __all__ = [
     "epoch_point",
     "epochs_begun",
     "files_under",
+    "folds_case",
     "last_point",
     "latest_epoch",
     "link_or_copy",
@@ -179,6 +180,11 @@ def _read_marker(
 def _strangers(filesystem: pafs.FileSystem, root: str) -> list[str]:
     infos = filesystem.get_file_info(pafs.FileSelector(root))
     return [info.base_name for info in infos if not info.base_name.startswith(("_", "."))]
+
+
+def folds_case(filesystem: pafs.FileSystem, root: str) -> bool:
+    """Whether names that differ by case are one there, as the name of the marker tells."""
+    return exists(filesystem, f"{root}/{_MARKER.upper()}")
 
 
 def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:

@@ -2,11 +2,16 @@
 
 Directories are named as Spark names them, so that Spark reads the same values back: special
 characters as ``%XX``, other characters as they are, nulls and empty strings by a word of their own.
+
+To some file systems, names that differ by case are one.  There capital letters A to Z are written
+as ``%XX`` too, which readers undo; and files of directories that such a file system may still take
+for one (of other letters, or other forms of Unicode) have different names, so that none is lost.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -25,11 +30,13 @@ __all__ = [
     "EpochFiles",
     "directory_name",
     "escaped_in_paths",
+    "folded",
     "partition_directories",
 ]
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _SPECIAL: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
+_CAPITAL: Final = re.compile("(%[0-9A-F]{2})|[A-Z]")
 _OPEN_FILES: Final = 256
 
 FILE_BYTES: Final = 2**30
@@ -53,6 +60,8 @@ class EpochFiles:
         Codec of the files.
     prefix
         What names of files begin with.
+    folds
+        Whether names that differ by case are one.
     """
 
     def __init__(
@@ -64,7 +73,9 @@ class EpochFiles:
         partition_by: Sequence[str],
         compression: str,
         prefix: str = "part",
+        folds: bool = False,
     ) -> None:
+        self._folds = folds
         self._filesystem, self._prefix = filesystem, prefix
         self._directory = directory
         self._columns = [name for name in schema.names if name not in partition_by]
@@ -93,7 +104,7 @@ class EpochFiles:
             self._append("", columns)
             return
         keys = rows.select(list(self._partition_by))
-        for inner, positions in partition_directories(keys):
+        for inner, positions in partition_directories(keys, folds=self._folds):
             self._append(inner, columns.take(pa.array(positions)))
 
     def _append(self, inner: str, rows: pa.RecordBatch) -> None:
@@ -119,19 +130,19 @@ class EpochFiles:
         directory = f"{self._directory}/{inner}".rstrip("/")
         self._filesystem.create_dir(directory, recursive=True)
         writer = pq.ParquetWriter(
-            f"{directory}/{self._prefix}-{self._parts[inner]:05d}.parquet",
+            f"{directory}/{self._prefix}-{self._parts[folded(inner)]:05d}.parquet",
             self._schema,
             filesystem=self._filesystem,
             compression=self._compression,
         )
-        self._parts[inner] += 1
+        self._parts[folded(inner)] += 1
         self._bytes[inner] = 0
         self._open[inner] = writer
         return writer
 
 
 def partition_directories(
-    keys: pa.RecordBatch,
+    keys: pa.RecordBatch, *, folds: bool = False
 ) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.int64]]]]:
     """Yield each directory that `keys` name, with the positions of its rows, ascending.
 
@@ -147,7 +158,9 @@ def partition_directories(
     names: list[str] = [""]
     for column, values in zip(keys.schema.names, keys.columns, strict=True):
         encoded = values.dictionary_encode(null_encoding="encode")
-        levels = [directory_name(column, value) for value in encoded.dictionary.to_pylist()]
+        levels = [
+            directory_name(column, value, folds=folds) for value in encoded.dictionary.to_pylist()
+        ]
         codes = codes * len(levels) + encoded.indices.to_numpy()
         # Renumbered after every column, so that codes stay small however many columns there are.
         used, codes = np.unique(codes, return_inverse=True)
@@ -158,12 +171,21 @@ def partition_directories(
         yield name.removeprefix("/"), positions
 
 
-def directory_name(column: str, value: Any) -> str:
+def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
     """Name of the directory for the rows in which `column` has this value."""
     if value is None or value == "":
         return f"{column}={NULL_PARTITION}"
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{column}={escaped_in_paths(text)}"
+    escaped = escaped_in_paths(text)
+    if folds:
+        # Not the digits of what is escaped already, of which only one spelling occurs.
+        escaped = _CAPITAL.sub(lambda match: match[1] or f"%{ord(match[0]):02X}", escaped)
+    return f"{column}={escaped}"
+
+
+def folded(name: str) -> str:
+    """Spell a name as all names are spelled that a file system may take for the same."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def escaped_in_paths(text: str) -> str:

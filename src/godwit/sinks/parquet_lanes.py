@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from godwit.sinks.lane_files import (
     write_file,
 )
 from godwit.sinks.parquet_directory import belongs_to
+from godwit.sinks.parquet_files import folded
 from godwit.state.written_files import WrittenFile
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class ParquetLaneWriter:
         As in `godwit.sinks.parquet_files.EpochFiles`.
     lane_bytes
         As the sink was given it.
+    folds
+        Whether names that differ by case are one there.
     """
 
     sink: str
@@ -64,6 +68,7 @@ class ParquetLaneWriter:
     partition_by: tuple[str, ...]
     compression: str
     lane_bytes: int
+    folds: bool = False
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
         """Write a file for each partition, in a directory of this attempt's own.
@@ -75,7 +80,7 @@ class ParquetLaneWriter:
         """
         if not are_worth_files(rows, 1, self.lane_bytes):
             return None
-        parts = partitioned(rows.cast(self.schema), self.partition_by)
+        parts = partitioned(rows.cast(self.schema), self.partition_by, folds=self.folds)
         if not are_worth_files(rows, len(parts), self.lane_bytes):
             return None
         filesystem, root = _opened(self.path)
@@ -88,8 +93,11 @@ class ParquetLaneWriter:
         attempt = f"_staging/{epoch}-{place}-{self.opening}-{uuid.uuid4().hex}"
         try:
             written = []
+            numbers: Counter[str] = Counter()
             for part in parts:
-                for number, sliced in enumerate(file_slices(part.rows)):
+                for sliced in file_slices(part.rows):
+                    number = numbers[folded(part.directory)]
+                    numbers[folded(part.directory)] += 1
                     name = f"part-{place:05d}{f'-{number}' if number else ''}.parquet"
                     inner = f"{part.directory}/{name}".removeprefix("/")
                     path = f"{root}/{attempt}/{inner}"

@@ -58,6 +58,7 @@ from godwit.sinks.parquet_directory import (
     epoch_point,
     epochs_begun,
     files_under,
+    folds_case,
     last_point,
     link_or_copy,
     note_last,
@@ -168,7 +169,9 @@ class ParquetSink(Sink):
 
     def row_check(self) -> RowCheck:
         """Return what finds rows that Parquet or a directory's name cannot take."""
-        return file_row_check(self._context, self._partition_by, self._max_partitions)
+        return file_row_check(
+            self._context, self._partition_by, self._max_partitions, folds=self._folds
+        )
 
     @property
     def destination(self) -> str:
@@ -201,6 +204,7 @@ class ParquetSink(Sink):
             partition_by=self._partition_by,
             compression=self._compression,
             lane_bytes=self._lane_bytes,
+            folds=self._folds,
         )
 
     def open(self, context: SinkContext) -> None:
@@ -221,6 +225,7 @@ class ParquetSink(Sink):
         try:
             self._fs.create_dir(self._root, recursive=True)
             self._is_new = take_directory(self._fs, self._root, self._marker(), self._error)
+            self._folds = folds_case(self._fs, self._root) if self._partition_by else False
             # The last run may have died before it made the name of its last epoch durable.
             self._force_names_in_root()
             # Not what lanes wrote: an epoch of the last run may be delivered only now.
@@ -410,6 +415,7 @@ class ParquetSink(Sink):
             partition_by=self._partition_by,
             compression=self._compression,
             prefix="part-rest" if output.files() else "part",
+            folds=self._folds,
         )
         with files:
             for rows in gather(fit(output, self._schema, self._context.name)):

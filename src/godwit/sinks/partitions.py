@@ -34,6 +34,7 @@ class ShortDirectoryName:
     """A value whose directory, ``column=value``, has a name that file systems take."""
 
     column: str
+    folds: bool = False
 
     @property
     def reason(self) -> str:
@@ -50,7 +51,9 @@ class ShortDirectoryName:
             return long
         return pa.array(
             [
-                bool(may_be) and len(directory_name(self.column, value).encode()) > _LONGEST_NAME
+                bool(may_be)
+                and len(directory_name(self.column, value, folds=self.folds).encode())
+                > _LONGEST_NAME
                 for may_be, value in zip(long.to_pylist(), values.to_pylist(), strict=True)
             ],
             pa.bool_(),
@@ -106,6 +109,8 @@ def file_row_check(
     partition_by: tuple[str, ...],
     max_partitions: int,
     never_null: Collection[str] = (),
+    *,
+    folds: bool = False,
 ) -> RowCheck:
     """Make the check of a target that keeps rows in partitioned files.
 
@@ -119,12 +124,14 @@ def file_row_check(
         The most partitions that one lane may write in an epoch.
     never_null
         Columns that the target does not let be null.
+    folds
+        Whether names that differ by case are one.
     """
     columns = []
     for field in context.schema:
         rules: tuple[Rule, ...] = (KnownYears(), NoNanoseconds())
         if field.name in partition_by:
-            rules = (*rules, ShortDirectoryName(field.name))
+            rules = (*rules, ShortDirectoryName(field.name, folds))
         columns.append(ColumnCheck(field.name, rules, nullable=field.name not in never_null))
     checks = RowChecks(tuple(columns))
     if not partition_by:

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import threading
+import unicodedata
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -134,6 +135,48 @@ def test_what_an_unfinished_epoch_left_in_an_object_store_is_thrown_away(tmp_pat
     assert read(tmp_path / "out") == ROWS[:3]
 
 
+class Folding(FaultyHandler):
+    """A file system to which names that differ by case or Unicode form only are one."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.spelled: dict[str, str] = {}
+
+    def normalize_path(self, path: str) -> str:
+        return "/".join(
+            self.spelled.setdefault(unicodedata.normalize("NFC", part).casefold(), part)
+            for part in path.split("/")
+        )
+
+    def get_file_info(self, paths: list[str]) -> Any:
+        return super().get_file_info([self.normalize_path(path) for path in paths])
+
+    def get_file_info_selector(self, selector: Any) -> Any:
+        selector.base_dir = self.normalize_path(selector.base_dir)
+        return super().get_file_info_selector(selector)
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        super().create_dir(self.normalize_path(path), recursive)
+
+    def move(self, src: str, dest: str) -> None:
+        super().move(self.normalize_path(src), self.normalize_path(dest))
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        return super().open_output_stream(self.normalize_path(path), metadata)
+
+    def open_input_stream(self, path: str) -> Any:
+        return super().open_input_stream(self.normalize_path(path))
+
+
+def test_partitions_that_differ_by_case_stay_apart_where_names_do_not(tmp_path: Path) -> None:
+    sink = opened("out", filesystem=pafs.PyFileSystem(Folding(tmp_path)), partition_by="plane")
+    planes = ["N1", "n1", "Ab%c", "aB%c", "\u00d6", "o\u0308"]
+    sink.deliver(rows(0, *((plane, n) for n, plane in enumerate(planes))))
+    found = {total: plane for _, plane, total in read(tmp_path / "out")}
+    assert [found[n] for n in range(4)] == planes[:4]
+    assert len(found) == 6, "nothing is overwritten, though two may be read back as one"
+
+
 class Meeting(FaultyHandler):
     """An object store on which somebody else acts just before an operation, once."""
 
@@ -222,6 +265,18 @@ def test_a_query_whose_directory_another_took_meanwhile_writes_nothing_more(tmp_
     with pytest.raises(SinkError, match="belongs to sink 'by_plane' of query query-2"):
         sink.deliver(EPOCHS[1])
     assert read(tmp_path) == ROWS[:3]
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_an_epoch_that_a_reader_took_away_does_not_come_back(tmp_path: Path, renames: bool) -> None:
+    filesystem = pafs.PyFileSystem(FaultyHandler(tmp_path, renames=renames))
+    for _ in range(2):
+        sink = opened("out", filesystem=filesystem)
+        for epoch in EPOCHS:
+            sink.deliver(epoch)
+        for number in (0, 1):
+            shutil.rmtree(tmp_path / f"out/epoch={number}", ignore_errors=True)
+    assert read(tmp_path / "out") == []
 
 
 def test_columns_count_from_their_first_rows_on(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +198,33 @@ def test_a_file_that_is_gone_is_an_error_unless_the_whole_directory_was_removed(
     assert "6 of its rows were in files" in caplog.text
     sink.deliver(output(1, written(sink, 1)))
     assert len(totals(out / "epoch=1")) == 7
+
+
+def test_lanes_keep_partitions_apart_where_names_that_differ_by_case_are_one(
+    tmp_path: Path,
+) -> None:
+    sink = opened(tmp_path, partition_by="plane")
+    made = sink.lane_writer()
+    assert isinstance(made, parquet_lanes.ParquetLaneWriter)
+    writer = replace(made, folds=True)
+    planes = ["N1", "n1", "\u00d6", "\u00f6"]
+    lane = pa.table({"plane": planes, "total": range(4)}, schema=SCHEMA)
+    files = writer.write(lane, epoch=0, place=3)
+    assert files is not None
+    assert [file.delivered.split("/")[1] for file in files] == [
+        *("plane=%4E1", "plane=n1", "plane=\u00d6", "plane=\u00f6")
+    ]
+    folded = {file.delivered.casefold() for file in files}
+    assert len(folded) == 4
+
+
+def test_files_of_an_epoch_that_a_reader_took_away_are_not_missed(tmp_path: Path) -> None:
+    sink = opened(tmp_path)
+    files = written(sink, 0)
+    sink.deliver(output(0, files))
+    shutil.rmtree(tmp_path / "epoch=0")
+    opened(tmp_path).deliver(output(0, files))
+    assert visible(tmp_path) == []
 
 
 def test_files_that_a_rival_removed_since_it_delivered_are_not_missed(
