@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from godwit.cli.demo.display import LivePage, PlainLines, sparkline
-from godwit.cli.demo.figure import epoch_figure, save
+from godwit.cli.demo.figure import epoch_figure, label_rows, save
 from godwit.cli.demo.recording import Recording
 from godwit.model import events
 
@@ -64,7 +64,7 @@ def test_the_median_leaves_the_first_epoch_out(recording: Recording) -> None:
 def test_a_recording_is_plain_json(recording: Recording) -> None:
     values = json.loads(json.dumps(recording.to_dict()))
     assert values["marks"] == [{"at_s": 2.5, "label": "executor e0 killed"}]
-    assert [e["epoch"] for e in values["epochs"]] == [0, 1, 2]
+    assert [e["epoch"] for e in values["epochs"]] == [(0, False), (1, False), (2, False)]
     assert events.event_from_dict(values["events"][0]) == recording.told[0]
 
 
@@ -81,6 +81,24 @@ def test_the_picture_shows_epoch_times_marks_and_every_key_group(
     assert max(outline[:, 1].max() for outline in outlines) == 16
     save(recording, tmp_path / "epochs.png")
     assert (tmp_path / "epochs.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_epochs_that_start_up_do_not_flatten_the_picture() -> None:
+    made = Recording(started_s=0.0, rows_in_all=800)
+    for epoch, duration_ms in enumerate([22_000.0, 6_000.0, 500.0, 600.0, 900.0, 500.0]):
+        figures = progress(epoch, e0=8) | {"durationMs": {"epoch": duration_ms}}
+        made.add_epoch(figures, status("e0"), 22.0 + epoch)
+    above, _ = epoch_figure(made).axes
+    assert 0.9 < above.get_ylim()[1] < 1.2
+    assert "off the scale: the first epochs (22.0 s, 6.0 s)" in above.get_title()
+
+
+def test_labels_that_would_cover_one_another_stand_in_rows_of_their_own() -> None:
+    marks = [(0.1, "migration started"), (0.12, "migration finished"), (0.13, "executor 2 killed")]
+    assert label_rows(marks) == [(0, False), (1, False), (2, False)]
+    apart = [(0.1, "migration started"), (0.5, "recovered"), (0.97, "recovered")]
+    assert label_rows(apart) == [(0, False), (0, False), (0, True)]
+    assert label_rows([(0.9, "migration finished"), (0.99, "recovered")]) == [(0, True), (1, True)]
 
 
 def test_plain_lines_tell_every_epoch_and_the_events_that_matter(recording: Recording) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
+from godwit.cli.demo.figure import highest_shown, label_rows
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -47,10 +49,18 @@ def scenario_figure(scenario: Scenario, runs: Sequence[ScenarioRun]) -> Figure:
         axes.set_ylim(bottom=0)
         for mark in runs[0].recording.marks:
             axes.axvline(mark.at_s, color="#6c757d", linestyle="--", linewidth=0.8)
-    for mark in runs[0].recording.marks:
-        rows[0].annotate(mark.label, (mark.at_s, 0.97), xycoords=("data", "axes fraction"),
-                         textcoords="offset points", xytext=(3, 0), fontsize=8,
-                         verticalalignment="top", color="#6c757d")  # fmt: skip
+    times = [[epoch.duration_ms / 1e3 for epoch in run.recording.epochs] for run in runs]
+    rows[0].set_ylim(0, max(map(highest_shown, times)) * 1.2)
+    marks = runs[0].recording.marks
+    end = max([*(epoch.at_s for run in runs for epoch in run.recording.epochs), 1e-3])
+    for (row, is_left), mark in zip(
+        label_rows([(mark.at_s / end, mark.label) for mark in marks]), marks, strict=True
+    ):
+        rows[0].annotate(mark.label, (mark.at_s, 0.97 - 0.12 * row),
+                         xycoords=("data", "axes fraction"), textcoords="offset points",
+                         xytext=(-3 if is_left else 3, 0), fontsize=8, color="#6c757d",
+                         horizontalalignment="right" if is_left else "left",
+                         verticalalignment="top")  # fmt: skip
     rows[0].set_title(f"{scenario.name}: {scenario.story}", fontsize=10, wrap=True)
     rows[0].legend(fontsize=8)
     rows[-1].set_xlabel("seconds since the stream began")
