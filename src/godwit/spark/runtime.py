@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,7 @@ def compile_flow(flow: LogicalFlow) -> CompiledFlow:
             check_plan(dataframe, where, source=source, function=name)
         return arrow_schema(dataframe)
 
+    @cache
     def retimed(
         source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...], column: str
     ) -> int:
