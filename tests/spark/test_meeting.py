@@ -15,6 +15,7 @@ import godwit as gw
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +24,13 @@ pytestmark = pytest.mark.spark
 
 S = 1_000_000
 BASE = 1_700_000_000 * S
-NAMES = ("united", "once", "newest", "pairs")
+COLUMNS = {
+    "united": ["k", "window_start", "window_end", "n", "total"],
+    "once": ["k", "ts", "v"],
+    "newest": ["k", "ts", "v", "at", "w"],
+    "pairs": ["k", "ts", "v", "at", "w"],
+}
+NAMES = tuple(COLUMNS)
 LONG_AGO = BASE - 10 * 86_400 * S
 
 
@@ -35,15 +42,20 @@ def random_rows(rng: np.random.Generator, first: int, number: int) -> list[tuple
     return [(k, int(m), v) for k, m, v in zip(keys, moments, values, strict=True)]
 
 
-def build(left: Inbox, right: Inbox, late: Path) -> tuple[gw.Flow, dict[str, Any]]:
+def build(
+    left: Inbox, right: Inbox, late: Path, *, reordered: bool = False
+) -> tuple[gw.Flow, dict[str, Any]]:
     """Let two streams meet in every way there is; of one, rows that are late go to files."""
     flow = gw.Flow("meeting", num_key_groups=8)
-    one = flow.source("left", left.stream(), event_time="ts", slack="1 hour")
-    other = flow.source("right", right.stream(), event_time="at", slack="1 hour")
+    frames = [inbox.stream() for inbox in (left, right)]
+    if reordered:
+        frames = [frame.select(*reversed(frame.columns)) for frame in frames]
+    one = flow.source("left", frames[0], event_time="ts", slack="1 hour")
+    other = flow.source("right", frames[1], event_time="at", slack="1 hour")
     same = other.map(
         lambda df: df.select("k", F.col("at").alias("ts"), F.col("w").alias("v"), "at")
     )
-    wide = one.map(lambda df: df.withColumn("at", F.col("ts")))
+    wide = one.map(lambda df: df.select("k", "ts", "v", F.col("ts").alias("at")))
     united = wide.union(same).key_by("k").window(gw.tumbling("1 minute"), time="ts", name="united")
     streams = {
         "united": united.compute(n=gw.count(), total=gw.sum("v")),
@@ -109,8 +121,17 @@ def plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
-def test_streams_meet_as_in_batch_queries_across_a_restart(
-    spark: SparkSession, tmp_path: Path
+@pytest.fixture
+def zones(spark: SparkSession) -> Iterator[tuple[str, str]]:
+    """Time zones of two sessions; that of the test's own is as it was afterwards."""
+    zone = spark.conf.get("spark.sql.session.timeZone", "UTC")
+    assert zone is not None
+    yield "Asia/Tokyo", "America/New_York"
+    spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_streams_meet_as_in_batch_queries_across_a_restart_in_another_time_zone(
+    spark: SparkSession, tmp_path: Path, zones: tuple[str, str]
 ) -> None:
     rng = np.random.default_rng(11)
     left = Inbox(spark=spark, directory=tmp_path / "l", columns="k string, ts timestamp, v long")
@@ -122,10 +143,13 @@ def test_streams_meet_as_in_batch_queries_across_a_restart(
             late = [("late", LONG_AGO, 1)] * (epoch == 3)
             left.put([*random_rows(rng, epoch, 40), *late])
             right.put([*random_rows(rng, epoch, 40), *late])
-        flow, sinks = build(left, right, tmp_path / "late")
+        spark.conf.set("spark.sql.session.timeZone", zones[run])
+        flow, sinks = build(left, right, tmp_path / "late", reordered=run == 1)
         drain(flow, tmp_path / "ck", close_at_end=run == 1)
         for name, sink in sinks.items():
-            epochs[name] |= {e: rows_of(plain(table)) for e, table in sink.epochs.items()}
+            epochs[name] |= {
+                e: rows_of(plain(table).select(COLUMNS[name])) for e, table in sink.epochs.items()
+            }
     found = {name: [row for rows in of.values() for row in rows] for name, of in epochs.items()}
     batch = expected(spark, left, right)
     once = [(row[0], row[2]) for row in found["once"]]
