@@ -169,10 +169,13 @@ class TrackedComponent:
     def expire(self, run: Situation) -> None:
         """Try again what failed or fell silent, and give up what did so too often."""
         for g, transfer in sorted(self.transfers.items()):
-            if transfer.warm or transfer.due > run.ticks:
+            if transfer.warm or transfer.due > run.seconds:
                 continue
             if transfer.tries + 1 < run.policy.max_attempts:
-                self.transfers[g] = replace(transfer, attempt=None, tries=transfer.tries + 1)
+                former = (*transfer.former, *([transfer.attempt] if transfer.attempt else []))
+                self.transfers[g] = replace(
+                    transfer, attempt=None, former=former, tries=transfer.tries + 1
+                )
             elif transfer.planned:
                 self.withdraw(run, f"warming at {transfer.destination} failed", only=g)
             else:
@@ -217,7 +220,7 @@ class TrackedComponent:
         for executor, key_groups in sorted(unordered.items()):
             attempt = run.next_attempt()
             for g in key_groups:
-                due = run.ticks + (run.policy.patience << self.transfers[g].tries)
+                due = run.seconds + (run.policy.patience << self.transfers[g].tries)
                 self.transfers[g] = replace(self.transfers[g], attempt=attempt, due=due)
             run.orders.append(
                 StartWarming(
@@ -301,7 +304,12 @@ class TrackedComponent:
                 ready.append(g)
             else:
                 self.transfers[g] = replace(
-                    transfer, attempt=None, warm=False, rounds=transfer.rounds + 1, tries=0
+                    transfer,
+                    attempt=None,
+                    former=(),
+                    warm=False,
+                    rounds=transfer.rounds + 1,
+                    tries=0,
                 )
         planned = {g for g, transfer in self.transfers.items() if transfer.planned}
         migration = self.migration

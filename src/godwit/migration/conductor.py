@@ -96,7 +96,7 @@ class Conductor:
         remembered: LoadSummary | None = None,
         plan: Any = None,
     ) -> None:
-        self._ports = ports
+        self._ports, self._told_s = ports, ports.now_s()
         self._regroupings = Regroupings(self, plan)
         self._copies = Copies(states)
         self._protocol = MigrationProtocol(started, policy, self._copies)
@@ -154,7 +154,7 @@ class Conductor:
     def begin(self, epoch: int) -> Mapping[str, EpochPlan] | None:
         """Begin an epoch and return component → how it runs; ``None`` while epochs are held."""
         if self._view.holds:
-            self._handle(inputs.EpochHeld())
+            self._handle(inputs.EpochHeld(seconds=self._passed()))
             return None
         plans = self._protocol.next_epoch()
         self._handle(inputs.EpochStarted(epoch=epoch))
@@ -167,17 +167,24 @@ class Conductor:
                 for state, versions in states.items():
                     self._copies.saw(executor, state, versions)
         self.recent_load.take(outcome)
-        self._handle(outcome.fact())
+        self._handle(replace(outcome.fact(), seconds=self._passed()))
 
     def abort(self, epoch: int, reason: str) -> None:
         """Take note that the attempt at an epoch came to nothing."""
-        self._handle(inputs.EpochFailed(epoch=epoch))
+        self._handle(inputs.EpochFailed(epoch=epoch, seconds=self._passed()))
         self.announce(events.EpochAborted, epoch=epoch, reason=reason)
 
     def let_time_pass(self) -> None:
         """Take note that nothing runs, and that time passes all the same."""
         if self._view.running is None:
-            self._handle(inputs.EpochHeld())
+            self._handle(inputs.EpochHeld(seconds=self._passed()))
+
+    def _passed(self) -> int:
+        """Whole seconds since the last that were told of; none where a clock jumped back."""
+        now_s = self._ports.now_s()
+        seconds = max(int(now_s - self._told_s), 0)
+        self._told_s = min(self._told_s + seconds, now_s)
+        return seconds
 
     # -- executors --------------------------------------------------------------------------------
 

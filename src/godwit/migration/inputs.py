@@ -202,6 +202,8 @@ class EpochSucceeded:
         Component → key group → bytes of state, where changed.
     empty
         State that is a slot → key groups of which it holds nothing.
+    seconds
+        Whole seconds that have passed since the last fact that said so.
     """
 
     epoch: int
@@ -209,13 +211,21 @@ class EpochSucceeded:
     held: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     empty: Mapping[Hashable, frozenset[int]] = field(default_factory=dict)
+    seconds: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFailed:
-    """The running attempt at an epoch came to nothing; the next one is planned anew."""
+    """The running attempt at an epoch came to nothing; the next one is planned anew.
+
+    Attributes
+    ----------
+    epoch, seconds
+        As of `EpochSucceeded`.
+    """
 
     epoch: int
+    seconds: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +233,14 @@ class EpochHeld:
     """An epoch was due but epochs are held, or none is due while copies are awaited.
 
     The only passing of time while nothing runs.
+
+    Attributes
+    ----------
+    seconds
+        As of `EpochSucceeded`.
     """
+
+    seconds: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

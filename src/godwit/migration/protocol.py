@@ -166,9 +166,9 @@ class MigrationProtocol:
                 self._epoch_committed(fact)
             case inputs.EpochFailed(epoch=epoch):
                 self._end_epoch(epoch, "aborted")
-                self._tick()
+                self._let_pass(fact.seconds)
             case inputs.EpochHeld():
-                self._tick()
+                self._let_pass(fact.seconds)
             case inputs.MigrationRequested():
                 self._migration_requested(fact)
             case inputs.CancellationRequested():
@@ -221,8 +221,8 @@ class MigrationProtocol:
         reasons = (component.reason_to_hold() for component in self._components.values())
         return tuple(reason for reason in reasons if reason is not None)
 
-    def _tick(self) -> None:
-        self._run.ticks += 1
+    def _let_pass(self, seconds: int) -> None:
+        self._run.seconds += seconds
         for component in self._components.values():
             component.expire(self._run)
 
@@ -258,7 +258,7 @@ class MigrationProtocol:
             pair.note(fact.empty)
         self._run.committed = fact.epoch
         self._run.on_cold = self._run.policy.on_loss
-        self._tick()
+        self._let_pass(fact.seconds)
 
     # Requests.
 
@@ -350,7 +350,7 @@ class MigrationProtocol:
         unwanted, copies = [], self._run.copies
         for g, version in fact.versions.items():
             transfer = c.transfers.get(g)
-            if transfer is not None and transfer.attempt == fact.attempt:
+            if transfer is not None and fact.attempt in (transfer.attempt, *transfer.former):
                 known = copies.reach(c.name, fact.executor, g)
                 copies.reached(c.name, fact.executor, {g: max(version, known)})
                 c.transfers[g] = replace(transfer, warm=True)
@@ -364,7 +364,7 @@ class MigrationProtocol:
             transfer = c.transfers.get(g)
             if transfer is not None and transfer.attempt == fact.attempt and not transfer.warm:
                 # Not at once: what failed just now is likely to fail again just now.
-                c.transfers[g] = replace(transfer, due=self._run.ticks + 1)
+                c.transfers[g] = replace(transfer, due=self._run.seconds + 1)
 
     # Losses.
 

@@ -59,8 +59,8 @@ class Situation:
         The last committed epoch.
     running
         The epoch that runs, if any.
-    ticks
-        Epochs committed, aborted or held since the run started: the only clock.
+    seconds
+        Whole seconds that have passed, as facts say: the only clock.
     attempts
         Number of attempts at warming so far.
     slots
@@ -77,7 +77,7 @@ class Situation:
     committed: int
     draining: set[str] = field(default_factory=set)
     running: RunningEpoch | None = None
-    ticks: int = 0
+    seconds: int = 0
     attempts: int = 0
     slots: tuple[SlotPair, ...] = ()
     orders: list[Command] = field(default_factory=list)

@@ -128,8 +128,8 @@ class Policy:
     recovery
         Bounds on copies that are warmed because of a loss.
     patience
-        Epochs without an answer after which warming is ordered again; doubles with every silence,
-        since the state may just be large.
+        Seconds without an answer after which warming is ordered again; doubles with every silence,
+        since the state may just be large. An answer to an earlier order counts all the same.
     max_attempts
         Attempts (failed or silent) after which a planned move is withdrawn and a suspended key
         group is loaded by its lane, where the true error shows.
@@ -145,7 +145,7 @@ class Policy:
     on_loss: LossPolicy = LossPolicy.SUSPEND
     on_start: LossPolicy = LossPolicy.LOAD
     recovery: Bounds = field(default_factory=Bounds)
-    patience: int = 8
+    patience: int = 60
     max_attempts: int = 4
     copies_from: CopiesFrom = CopiesFrom.QUICKER
 

@@ -56,6 +56,8 @@ class Transfer:
         Whether a migration asked for it; otherwise a suspended key group waits for it.
     attempt
         The attempt under way; ``None`` before it is ordered.
+    former
+        Attempts of this round that fell silent: their copies count too, whenever they report.
     warm
         Whether the attempt has reported (the copy may have fallen behind since).
     rounds
@@ -63,7 +65,7 @@ class Transfer:
     tries
         Attempts of this round that failed or fell silent.
     due
-        Tick (epochs committed, aborted or held) at which silence becomes a failure.
+        Second at which silence becomes a failure, and a failure another attempt.
     """
 
     key_group: int
@@ -71,6 +73,7 @@ class Transfer:
     state_bytes: int
     planned: bool
     attempt: str | None = None
+    former: tuple[str, ...] = ()
     warm: bool = False
     rounds: int = 1
     tries: int = 0

@@ -237,3 +237,24 @@ def test_draining_is_announced_once_and_only_of_an_executor_that_is_there() -> N
         story.conductor.drain(executor)
     told = [e for e in story.ports.events if isinstance(e, events.ExecutorDraining)]
     assert [(e.executor, e.epoch) for e in told] == [("b", 0)]
+
+
+def test_silence_is_measured_in_time_however_quickly_epochs_follow_one_another() -> None:
+    story = Story()
+    for _ in range(12):
+        story.run()
+    story.migrate({0: "c"})
+    for _ in range(500):
+        story.run()
+    assert len(story.ports.warmings) == 1
+    story.ports.clock_s += Policy().patience
+    story.run()
+    assert len(story.ports.warmings) == 2
+    story.ports.clock_s -= 1000  # a clock that jumps back is no time that passes
+    story.run()
+    story.ports.clock_s += Policy().patience
+    story.run()
+    assert len(story.ports.warmings) == 2
+    story.ports.clock_s += Policy().patience
+    story.run()
+    assert len(story.ports.warmings) == 3

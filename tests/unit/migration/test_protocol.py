@@ -520,12 +520,19 @@ def test_a_stale_report_has_its_unwanted_copies_dropped() -> None:
     assert stream.warmed("b", 1, {1: 10}) == (drop("b", 1),)
 
 
-def test_a_report_of_an_older_attempt_is_not_taken_for_the_newer_one() -> None:
+def test_a_copy_of_an_older_attempt_at_the_same_place_counts() -> None:
     stream = Stream("aabb", policy=Policy(patience=1))
     stream.request("abbb")
     assert stream.run_epoch() == (warm("b", (1,), 2),)
-    assert stream.warmed("b", 1, {1: 11}) == ()
-    assert stream.warmed("b", 2, {1: 11}) == (switch("abbb"),)
+    assert stream.warmed("b", 1, {1: 11}) == (switch("abbb"),)
+    assert stream.warmed("b", 2, {1: 11}) == ()
+
+
+def test_patience_is_of_seconds_and_not_of_epochs() -> None:
+    stream = Stream("aabb", policy=Policy(patience=2, max_attempts=3))
+    stream.request("abbb", strategy=Strategy.STOP_THE_WORLD)
+    assert [stream.protocol.handle(EpochHeld(seconds=0)) for _ in range(1000)] == [()] * 1000
+    assert stream.protocol.handle(EpochHeld(seconds=5)) == (warm("b", (1,), 2),)
 
 
 def test_a_repeated_report_changes_nothing() -> None:

@@ -251,6 +251,7 @@ def test_what_never_comes_together_is_given_up() -> None:
         orders, story.ports.warmings = story.ports.warmings, []
         for order in orders:
             story.conductor.warming_failed(order, "no room")
+        story.ports.clock_s += 1
         story.run()
     ended = story.conductor.ended_regrouping("r1")
     assert isinstance(ended, EndRegrouping)
