@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.wording import counted, human_bytes, printable
+from godwit.sinks.carried_files import carry_files
+from godwit.state.commit_log import CommitLog
 from godwit.state.copying import copy_checkpoint
 from godwit.state.storage import CheckpointStorage
 
@@ -38,11 +41,15 @@ def add_copy_action(actions: Any) -> None:
 
 
 def _copy(args: argparse.Namespace) -> int:
-    made = copy_checkpoint(
-        CheckpointStorage.open(args.source),
-        CheckpointStorage.open(args.target),
-        same_query=args.same_query,
-    )
+    target = CheckpointStorage.open(args.target)
+    made = copy_checkpoint(CheckpointStorage.open(args.source), target, same_query=args.same_query)
+    latest = CommitLog.open_read_only(target).latest
+    for left in carry_files(target, () if latest is None else latest.outputs):
+        print(
+            f"Not carried: {printable(left)}. Leave them there until the copy has been started "
+            "and has delivered them.",
+            file=sys.stderr,
+        )
     upto = "before its first epoch" if made.epoch < 0 else f"as of epoch {made.epoch}"
     print(
         f"{printable(args.target)}: copied {upto}, {counted(made.files, 'file')} "

@@ -21,21 +21,29 @@ if TYPE_CHECKING:
 
     import pyarrow.fs as pafs
 
+    from godwit.sinks.carried_files import CarriedFiles
     from godwit.state.written_files import WrittenFile, WrittenFiles
 
 __all__ = ["read_former_target", "rows_of_file"]
 
 
 def read_former_target(
-    written: WrittenFiles, schema: pa.Schema, sink: str
+    written: WrittenFiles, schema: pa.Schema, sink: str, carried: CarriedFiles | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files that were written for a target that `sink` does not write to.
+
+    A copy of a checkpoint carries such files with it.
 
     Raises
     ------
     SinkError
         If the target or a file is not there, or cannot be reached.
     """
+    copies = [None if carried is None else carried.read(written.target, f) for f in written.files]
+    if copies and all(copy is not None for copy in copies):
+        for file, copy in zip(written.files, copies, strict=True):
+            yield from _rows(pa.BufferReader(copy), file, schema)
+        return
     try:
         if HIDDEN in written.target:
             raise PermissionError("its password is not known here")
@@ -70,14 +78,18 @@ def rows_of_file(
     """Yield the rows of a file that a lane wrote, from where it is now."""
     path = file.delivered if exists(filesystem, f"{root}/{file.delivered}") else file.path
     with filesystem.open_input_file(f"{root}/{path}") as stream:
-        for batch in pq.ParquetFile(stream).iter_batches():
-            columns = [
-                batch.column(field.name).cast(field.type)
-                if field.name in batch.schema.names
-                else _repeated(file.partition.get(field.name), field.type, batch.num_rows)
-                for field in schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield from _rows(stream, file, schema)
+
+
+def _rows(stream: pa.NativeFile, file: WrittenFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in pq.ParquetFile(stream).iter_batches():
+        columns = [
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names
+            else _repeated(file.partition.get(field.name), field.type, batch.num_rows)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _repeated(text: str | None, dtype: pa.DataType, rows: int) -> pa.Array:

@@ -21,6 +21,7 @@ from godwit.dataflow.staging import REJECTED, Rejections, StagedSink
 from godwit.epoch.deliveries import Deliveries
 from godwit.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
+from godwit.sinks.carried_files import CarriedFiles
 from godwit.sinks.continuity import Position, continue_delivery, way_of
 from godwit.sinks.file_systems import destination_of
 from godwit.sinks.former_target import read_former_target
@@ -88,6 +89,8 @@ class StagedOutput:
     check
         Finds rows that the sink cannot take, where lanes have not looked for them: another run
         staged them, perhaps for another sink.
+    carried
+        Files of another query's target that the checkpoint, a copy, has with it.
     """
 
     output: Output
@@ -99,6 +102,7 @@ class StagedOutput:
     spark: SparkSession
     on_divert: Callable[[str, pa.Table], None] | None = None
     check: RowCheck | None = None
+    carried: CarriedFiles | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -144,7 +148,7 @@ class StagedOutput:
             if ref.kind == "rows":
                 yield self._batch(ref)
             elif not self._is_own(written := self._written(ref)):
-                yield from read_former_target(written, schema, self.output.name)
+                yield from read_former_target(written, schema, self.output.name, self.carried)
 
     def files(self) -> Sequence[WrittenFile]:
         """Files that lanes wrote to the sink's target."""
@@ -283,6 +287,7 @@ class OpenSinks:
         self._outputs = flow.outputs
         self._rejecting = {o.rejects_of: o for o in flow.outputs if o.rejects_of}
         self._diverted = DivertedRows(log.storage)
+        self._carried = CarriedFiles(log.storage)
         self._deliveries = Deliveries(flow, log.latest, renamed)
         self._continued: list[str] = []
         for name, rows in self._deliveries.left_out().items():
@@ -377,6 +382,7 @@ class OpenSinks:
         """
         if not again:
             self._deliveries.committed(record)
+            self._carried.forget()
         self._diverted.forget_before(record.epoch)
         for output in sorted(self._outputs, key=lambda o: o.rejects_of is not None):
             staged = self._staged(output, record, again=again)
@@ -422,6 +428,7 @@ class OpenSinks:
             refs=[ref for ref in record.outputs if ref.sink == name],
             point=self._log.point(record.epoch),
             storage=self._log.storage,
+            carried=self._carried,
             spark=self._spark,
             on_divert=keep if output.name in self._rejecting else None,
             check=output.sink.row_check() if again and output.rejects_of is None else None,

@@ -13,6 +13,7 @@ The checkpoint is a directory of files that are written once and never changed::
     journal/<number>.rec                    what happened, for people; nothing depends on it
     blocks/<epoch>-<who>-<attempt>.blk      segments, snapshots and staged output of one lane
     diverted/<epoch>-<sink>.rec             rows that a target refused when it got the epoch
+    carried/<file>.parquet                  of a copy: what lanes wrote for another query's target
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Final
 __all__ = [
     "ALIGNMENT",
     "BLOCKS",
+    "CARRIED",
     "COMMITS",
     "DIVERTED",
     "EDITS",
@@ -61,6 +63,7 @@ MANIFESTS: Final = "manifests"
 BLOCKS: Final = "blocks"
 JOURNAL: Final = "journal"
 DIVERTED: Final = "diverted"
+CARRIED: Final = "carried"
 
 ALIGNMENT: Final = 64
 """Blocks begin at multiples of this many bytes, so that a mapped block is aligned for Arrow."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +16,7 @@ from tests.unit.sinks.epoch_rows import SCHEMA, Committed
 from godwit.dataflow.compiled import Output
 from godwit.dataflow.staging import REJECTED, Rejections
 from godwit.model.errors import SinkError
+from godwit.sinks.carried_files import carry_files
 from godwit.sinks.sink import Sink
 from godwit.spark.outputs import OpenSinks, staged_sinks
 from godwit.state.blocks import BlockWriter, encode_batch
@@ -389,6 +391,37 @@ def test_files_go_to_the_sink_they_were_written_for_and_others_get_their_rows(
     assert other.rows == [
         *({"plane": "N9", "total": 7}, {"plane": "N9", "total": 8}, {"plane": "N1", "total": 1})
     ]
+
+
+def test_a_copy_delivers_what_another_querys_lanes_wrote_though_it_is_gone(tmp_path: Path) -> None:
+    target = tmp_path / "theirs"
+    target.mkdir()
+    for name, totals in (("a.parquet", [7, 8]), ("delivered.parquet", [9])):
+        pq.write_table(pa.table({"total": totals}), target / name)
+    written = [
+        WrittenFile(
+            path=path, delivered=delivered, rows=rows, size_bytes=1, partition={"plane": "N9"}
+        )
+        for path, delivered, rows in (("a.parquet", "x", 2), ("y", "delivered.parquet", 1))
+    ]
+    block = encode_files(WrittenFiles(target=str(target), files=tuple(written)))
+    storage = CheckpointStorage.open(str(tmp_path / "checkpoint"))
+    writer = BlockWriter(storage, epoch=3, name="copied")
+    writer.add(block)
+    (ref,) = writer.close()
+    outputs = [OutputRef(sink="out", flow=0, lane=0, rows=3, block=ref, kind="files")]
+    assert list(carry_files(storage, outputs)) == []
+    shutil.rmtree(target)
+    (left,) = carry_files(storage, outputs)
+    assert left.startswith(f"3 rows for sink 'out', in files at {target}: ")
+
+    sink = Kept()
+    given(tmp_path, sink, [(block, "files", 3)], again=True)
+    assert [row["total"] for row in sink.rows] == [7, 8, 9]
+    given(tmp_path, Kept(), [staged()], again=False)
+    assert list((tmp_path / "checkpoint/carried").iterdir()) == []
+    with pytest.raises(SinkError, match="is not there"):
+        given(tmp_path, Kept(), [(block, "files", 3)], again=True)
 
 
 def test_files_written_with_other_credentials_are_the_sinks_own(tmp_path: Path) -> None:
