@@ -89,6 +89,9 @@ class _LogPlan:
         # Spark reads the entry before the one that it resumes from as well.
         for number in sorted({self.last - 1, self.last} & self.batches.keys()):
             self._check_batch(self.batches[number])
+        before = f"{SPARK}/offsets/{self.last - 1}"
+        if self.last > 0 and self.last - 1 not in self.batches and self._read(before) is None:
+            self._cannot(before, "It is gone or torn, and no record carries it any more.")
         for directory, last in self._counted().items():
             self._check_history(directory, last)
         spoilt = bool(self.steps)

@@ -227,6 +227,15 @@ def test_epochs_without_input_carry_on_what_the_last_micro_batch_counts_on(
     assert repair(spark_log.parent, [quiet]) == [(f"offsets/{LAST}", "write")]
 
 
+def test_the_entry_before_the_last_is_needed_whether_a_record_carries_it_or_not(
+    spark_log: Path,
+) -> None:
+    (spark_log / f"offsets/{LAST - 1}").unlink()
+    quiet = CommitRecord(epoch=LAST + 1, run_id="r", before=record_of(LAST).batch)
+    assert repair(spark_log.parent, [quiet]) == [(f"offsets/{LAST - 1}", "none")]
+    assert repair(spark_log.parent, records()) == [(f"offsets/{LAST - 1}", "write")]
+
+
 def test_every_source_has_its_own_log_however_often_it_is_read(tmp_path: Path) -> None:
     def entry(number: int, lines: tuple[int, ...]) -> bytes:
         offsets = [f'{{"logOffset":{number + 10 * source}}}' for source in lines]
