@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from godwit.model.errors import CheckpointError
 from godwit.state.blocks import BlockWriter, encode_batch
-from godwit.state.entries import StateRows, pack_entries
+from godwit.state.entries import StateRows, in_utc, pack_entries
 from godwit.state.reading import BatchCache
 from godwit.state.records import SegmentRef, StateId
 from godwit.state.state_chains import rows_of
@@ -177,6 +177,7 @@ class _Removal:
     def _taken_apart(
         self, batch: pa.RecordBatch, num_keys: int
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, npt.NDArray[np.bool_]]:
+        batch = in_utc(batch)  # as descriptions say; other runs may have written another zone
         self._types.update((str(field.type), field.type) for field in batch.schema)
         last = batch.column(batch.num_columns - 1)
         removed = np.zeros(batch.num_rows, np.bool_)

@@ -12,6 +12,7 @@ from tests.unit.epoch.restarted import TIME, Restarted, changed
 import godwit as gw
 from godwit.model.errors import CheckpointMismatchError
 from godwit.state import entries
+from godwit.state.key_removal import remove_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -350,3 +351,18 @@ def test_operators_that_exchange_their_names_twice_keep_their_own_state(tmp_path
         states = {o.name: run.lanes.held(i) for i, o in enumerate(run.compiled.operators)}
         ones_in = "ab"[n in (2, 3)]
         assert states[ones_in][("k",)] < states["ab".replace(ones_in, "")][("k",)]
+
+
+def test_a_key_is_removed_from_state_that_was_written_in_two_time_zones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(entries, "_utc", lambda dtype: dtype)
+        run_of(tmp_path, by_moment, rows=zoned(AB)).epoch(rows=rows_of(AB, ROWS))
+    run = run_of(tmp_path, by_moment, rows=AB)
+    run.epoch(rows=rows_of(AB, ROWS))
+
+    def is_second(keys: pa.RecordBatch) -> Any:
+        return keys.column(0).cast("int64").to_numpy() == 2 * S
+
+    assert remove_key(run.lanes.log, "op", is_second, key="2") == {"op/state": 1}
