@@ -178,7 +178,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
                     columns=(*columns_of(operator.schema.keys), *of_state.columns),
                     upgrade=None
                     if of_state.upgrade is None
-                    else _BehindKeys(keys=keys, schema=operator.waiting, upgrade=of_state.upgrade),
+                    else _BehindKeys(keys=keys, upgrade=of_state.upgrade),
                 )
                 for flow, of_state in states.items()
             }
@@ -219,14 +219,24 @@ def _former_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BehindKeys:
-    """A `StateUpgrade` of the columns that come after the key columns."""
+    """A `StateUpgrade` of the columns that come after the key columns.
+
+    Attributes
+    ----------
+    keys
+        How many key columns there are.
+    upgrade
+        Brings the others forward.
+    """
 
     keys: int
-    schema: pa.Schema
     upgrade: StateUpgrade
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Give as many rows, in the same order."""
         names = values.schema.names
-        states = self.upgrade(values.select(list(range(self.keys, len(names)))))
-        columns = [*values.columns[: self.keys], *states.columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        states = self.upgrade(values.select(names[self.keys :]))
+        return pa.RecordBatch.from_arrays(
+            [*values.columns[: self.keys], *states.columns],
+            names=[*names[: self.keys], *states.schema.names],
+        )

@@ -349,3 +349,22 @@ def test_rows_that_wait_with_a_column_that_may_have_been_renamed_are_refused(
     renamed = pa.schema([f.with_name("w") if f.name == "v" else f for f in COLUMNS])
     with pytest.raises(CheckpointMismatchError, match="column v is gone and w is new"):
         Restarted(tmp_path, build, {"rows": {"columns": renamed}})
+
+
+def test_partial_states_that_wait_are_read_by_name_in_another_time_zone(tmp_path: Path) -> None:
+    def build(**results: Any) -> Build:
+        def flow(rows: Stream) -> Stream:
+            return rows.key_by("k").window(gw.tumbling("10 seconds"), name="op").compute(**results)
+
+        return flow
+
+    run = Restarted(tmp_path, build(total=gw.sum("v"), last=gw.max("ts")))
+    run.lanes.suspended = frozenset(range(8))
+    run.epoch(rows=[("a", 15 * S, 4), ("a", 16 * S, 5)])
+    columns = COLUMNS.set(1, pa.field("ts", pa.timestamp("us", tz="Asia/Tokyo")))
+    after = build(n=gw.count(), last=gw.max("ts"), total=gw.sum("v"))
+    run = Restarted(tmp_path, after, {"rows": {"columns": columns}})
+    run.lanes.consume = frozenset(run.lanes.waiting())
+    run.epoch(rows=[("a", 17 * S, 1)])
+    run.times.end_input()
+    assert run.epoch() == [("a", 10 * S, 20 * S, 1, 17 * S, 10)]
