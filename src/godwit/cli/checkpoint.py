@@ -6,7 +6,7 @@ Each further action is a file of its own (``checkpoint_<action>.py``) that adds 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,14 @@ from godwit.cli.progress import verify_watched, watcher_on
 from godwit.model.errors import CheckpointError, GodwitError
 from godwit.model.events import event_from_dict
 from godwit.model.wording import counted, human_bytes, printable
+from godwit.sinks.target_check import TargetReport, check_targets
+from godwit.spark.log_repair import plan_log_repair
+from godwit.state.commit_log import CommitLog
+from godwit.state.findings import Finding
 from godwit.state.inspection import CheckpointSummary, inspect
 from godwit.state.journal import read_tail
 from godwit.state.paths import IDENTITY
+from godwit.state.repair import plan_record_repair
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
 
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["add_checkpoint_command", "opened_checkpoint"]
 
 _JOURNAL_LINES = 20
+_REPAIR = "Run: godwit checkpoint repair."
 _PATH = "a path, or a URI that pyarrow.fs opens (s3://, gs://, hdfs://)"
 
 
@@ -61,7 +67,9 @@ def add_checkpoint_command(subparsers: Any) -> None:
         "verify",
         help="check every record, block and reference that the retained epochs need",
         description="Read everything that the retained epochs need and check it: checksums, "
-        "references, chains, key groups. Exit status 0 if it is whole, 1 if not, 2 if it is no "
+        "references, chains, key groups; Spark's log; and whether the targets of sinks on this "
+        "machine go on from the checkpoint and have the files of an epoch yet to be delivered. "
+        "Exit status 0 if it is whole, 1 if not, 2 if it is no "
         "checkpoint.",
     )
     checked.set_defaults(run=_verify)
@@ -196,18 +204,42 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
 def _verify(args: argparse.Namespace) -> int:
     storage = opened_checkpoint(args.path)
     if args.json:
-        report = verify(storage)
-        values = asdict(report) | {"ok": report.ok}
+        report, targets = _with_surroundings(storage, verify(storage))
+        values = asdict(report) | {"ok": report.ok, "targets": asdict(targets)}
         print(json.dumps(values, indent=2))
     else:
         # Progress goes to standard error: the report is what is piped on.
         with watcher_on(Console(stderr=True, highlight=False)) as watcher:
             report = verify_watched(storage, watcher)
-        _tell(args.path, report)
+        report, targets = _with_surroundings(storage, report)
+        _tell(args.path, report, targets)
     return 0 if report.ok else 1
 
 
-def _tell(path: str, report: VerificationReport) -> None:
+def _with_surroundings(
+    storage: CheckpointStorage, report: VerificationReport
+) -> tuple[VerificationReport, TargetReport]:
+    """Add what is wrong with Spark's log and at the targets."""
+    try:
+        targets = check_targets(storage)
+        findings = (*_log_findings(storage), *targets.findings)
+    except GodwitError:  # the checkpoint itself cannot be opened, and the report says why
+        return report, TargetReport(findings=(), refused=(), unseen=())
+    return replace(report, findings=tuple(sorted({*report.findings, *findings}))), targets
+
+
+def _log_findings(storage: CheckpointStorage) -> tuple[Finding, ...]:
+    """Find where Spark's log and the records do not go together."""
+    while True:
+        latest = CommitLog.open_read_only(storage).latest_epoch
+        steps = plan_log_repair(storage, plan_record_repair(storage).records)
+        if not steps or CommitLog.open_read_only(storage).latest_epoch == latest:
+            return tuple(
+                Finding(file=step.path, problem=step.problem, remedy=_REPAIR) for step in steps
+            )
+
+
+def _tell(path: str, report: VerificationReport, targets: TargetReport) -> None:
     console = _wide_console()
     checked = (
         f"{report.records} records and {report.blocks} blocks ({human_bytes(report.checked_bytes)})"
@@ -217,6 +249,11 @@ def _tell(path: str, report: VerificationReport) -> None:
     span = (
         "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
     )
+    if targets.unseen:
+        checked += f"; targets not looked at: {printable(', '.join(targets.unseen))}"
+    for refused in targets.refused:
+        told = f"A start is refused: {refused.problem} {refused.remedy}"
+        console.print(Text(printable(told)), soft_wrap=True)
     if report.ok:
         console.print(Text(f"{printable(path)}: whole; {span}; checked {checked}"), soft_wrap=True)
         return
