@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+
+from godwit.model.errors import GodwitError
 from godwit.spark.gate import GateClosedError
 
 if TYPE_CHECKING:
@@ -114,7 +117,8 @@ class EpochDriver:
             with self._gate.epoch(held_until):
                 epoch()
         except BaseException as error:
-            if isinstance(error, GateClosedError) or self._gate.interrupted or broken_off():
+            breaking_off = self._gate.interrupted or broken_off()
+            if isinstance(error, GateClosedError) or (breaking_off and not _is_its_own(error)):
                 self.cut_short = True
             else:
                 self.fail(error)
@@ -126,3 +130,16 @@ class EpochDriver:
             self.failure = error
         # What comes after it may not be committed: only the last epoch is delivered again.
         self._gate.close()
+
+
+def _is_its_own(error: BaseException) -> bool:
+    """Whether an epoch that is being broken off has failed all the same, by an error of its own.
+
+    Breaking it off cancels jobs of Spark's, which Py4J tells.
+    """
+    if not isinstance(error, GodwitError):
+        return False
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, Py4JError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is None

@@ -9,12 +9,14 @@ How many rows that is follows from bytes and files, by what the last micro-batch
 file has something of its own, and each row some bytes.
 
 Invariant: nobody waits for it but the controller's thread, of whose time listing directories may
-take a fiftieth; where they cannot be listed, nothing is known, and nothing is tried again.
+take a fiftieth; where they cannot be listed, nothing is known, and that is tried again ever more
+rarely.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PendingFiles"]
 
+_logger = logging.getLogger("godwit")
+
 _SHARE = 50
+_FIRST_PAUSE_S = 10.0
+_LONGEST_PAUSE_S = 600.0
 _HIDDEN = ("_", ".")
 _BATCHES = 16
 _BYTES_FIRST = 10.0
@@ -49,7 +55,7 @@ class PendingFiles:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._next_s = float("-inf")
-        self._given_up = False
+        self._pause_s = 0.0  # after a failure
         self._taken: deque[tuple[int, int, int]] = deque(maxlen=_BATCHES)
         """Rows, bytes and files of the last micro-batches."""
 
@@ -69,7 +75,7 @@ class PendingFiles:
             ``None`` where that is not known (now), and where not all sources are files.
         """
         began_s = self._now_s()
-        if self._given_up or began_s < self._next_s or not _files_only(batch):
+        if began_s < self._next_s or not _files_only(batch):
             return None
         newest_ms: dict[str, int] = {}
         names: set[str] = set()
@@ -88,13 +94,25 @@ class PendingFiles:
                     elif info.mtime_ns // 10**6 > at_ms:
                         pending_bytes += info.size
                         pending += 1
-        except Exception:  # noqa: BLE001  a store that is reached in another way, or not from here
-            self._given_up = True
+        except Exception as error:  # noqa: BLE001  a store that cannot be reached, or not from here
+            self._postpone(error)
             return None
+        self._pause_s = 0.0
         ended_s = self._now_s()
         self._next_s = ended_s + _SHARE * (ended_s - began_s)
         self._taken.append((rows, taken_bytes, len(names)))
         return self._rows_of(pending_bytes, pending)
+
+    def _postpone(self, error: Exception) -> None:
+        """Look again later, and tell of the first failure after a success."""
+        if not self._pause_s:
+            _logger.warning(
+                "Files that lie in the sources' directories cannot be listed, so nobody knows how "
+                "far behind the sources are: %s. It is tried again every now and then.",
+                str(error).partition("\n")[0],
+            )
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        self._next_s = self._now_s() + self._pause_s
 
     def _rows_of(self, size_bytes: int, files: int) -> int:
         """Say how many rows so many bytes in so many files are, by least squares."""

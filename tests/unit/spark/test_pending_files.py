@@ -66,17 +66,28 @@ def test_nothing_is_known_where_nothing_is_told(tmp_path: Path) -> None:
     assert pending.rows_after(batch, 5) == 5
 
 
-def test_a_directory_that_cannot_be_listed_is_tried_once(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_listed_is_tried_again_later_and_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     batch = files_taken(gone, taken=1, lying=0)
     for file in gone.iterdir():
         file.unlink()
     gone.rmdir()
-    pending = PendingFiles(Clock(0.0))
+    clock = Clock(0.0)
+    pending = PendingFiles(clock)
+    assert pending.rows_after(batch, 5) is None
+    clock.now += 11
     assert pending.rows_after(batch, 5) is None
     gone.mkdir()
     assert pending.rows_after(batch, 5) is None
+    clock.now += 19
+    assert pending.rows_after(batch, 5) is None  # twice as long after every failure
+    clock.now += 2
+    assert pending.rows_after(batch, 5) == 0
+    (told,) = caplog.records
+    assert "cannot be listed" in told.getMessage()
 
 
 def test_listing_takes_a_fiftieth_of_the_time(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from py4j.protocol import Py4JError
 
-from godwit.model.errors import CheckpointInUseError
+from godwit.model.errors import CheckpointInUseError, UserFunctionError
 from godwit.spark import quiet_epochs
 from godwit.spark.epoch_driver import EpochDriver
 from godwit.spark.gate import EpochGate
@@ -179,6 +180,22 @@ def test_a_micro_batch_that_fails_because_spark_s_query_was_stopped_is_no_failur
         driver.micro_batch(cast("Any", None), 0)
     assert driver.cut_short is stopped
     assert (driver.failure is None) is stopped
+
+
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_an_error_of_its_own_fails_the_query_though_the_epoch_is_being_broken_off(
+    by_spark: bool,
+) -> None:
+    def fail(_rows: Any, _number: int) -> None:
+        cause = Py4JError("the job was cancelled") if by_spark else ValueError("no number")
+        raise UserFunctionError("It raised.", remedy="Mend it.") from cause
+
+    run = SimpleNamespace(micro_batch=fail, progress=())
+    driver = EpochDriver(cast("Any", run), EpochGate(), stopped=lambda: True)
+    with pytest.raises(UserFunctionError):
+        driver.micro_batch(cast("Any", None), 0)
+    assert driver.cut_short is by_spark
+    assert (driver.failure is None) is by_spark
 
 
 @pytest.mark.parametrize(
