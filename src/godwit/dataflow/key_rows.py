@@ -153,9 +153,7 @@ def _python_values(column: pa.Array) -> list[Any]:
                 "or after 9999.",
                 remedy="Leave such rows out in a map, or give another value in their place.",
             ) from error
-        if pa.types.is_timestamp(dtype) and dtype.tz is not None:
-            return with_offsets(plain, dtype.tz)
-        return plain
+        return with_offsets(plain, dtype)
     values, mask = values_of(column), mask_of(column)
     if mask is not None:
         values = values.astype(object)

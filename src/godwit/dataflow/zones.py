@@ -12,9 +12,12 @@ import datetime as dt
 import functools
 import re
 import zoneinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["UTC", "has_instants", "in_zone", "with_offsets", "zone_of"]
 
@@ -24,16 +27,25 @@ _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?
 _offset = functools.lru_cache(maxsize=256)(dt.timezone)
 
 
-def with_offsets(moments: list[Any], zone: str) -> list[Any]:
-    """Give datetimes of a zone as datetimes of the offset that it has at each of them."""
-    if zone in _ALWAYS_THE_SAME or _FIXED.fullmatch(zone):
-        return moments
-    return [
-        moment
-        if moment is None or moment.tzinfo is None
-        else moment.replace(tzinfo=_offset(moment.utcoffset()), fold=0)
-        for moment in moments
-    ]
+def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
+    """Give values in which datetimes of a region have the offset that it has at each of them."""
+    if not _has_regions(dtype):
+        return values
+    if pa.types.is_timestamp(dtype):
+        return [None if moment is None else _at_offset(moment) for moment in values]
+    return [_each_instant(value, dtype, _at_offset) for value in values]
+
+
+def _at_offset(moment: dt.datetime) -> dt.datetime:
+    return moment.replace(tzinfo=_offset(moment.utcoffset()), fold=0)
+
+
+@functools.lru_cache(maxsize=256)
+def _has_regions(dtype: pa.DataType) -> bool:
+    if pa.types.is_timestamp(dtype):
+        zone = dtype.tz
+        return not (zone is None or zone in _ALWAYS_THE_SAME or _FIXED.fullmatch(zone))
+    return any(_has_regions(dtype.field(i).type) for i in range(dtype.num_fields))
 
 
 @functools.lru_cache(maxsize=64)
@@ -67,22 +79,35 @@ def has_instants(dtype: pa.DataType) -> bool:
 
 def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
     """Give a value in which datetimes without a zone, where the type has instants, have `zone`."""
+
+    def of_zone(moment: dt.datetime) -> dt.datetime:
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone_of(zone))
+
+    return _each_instant(value, dtype, of_zone)
+
+
+def _each_instant(
+    value: Any, dtype: pa.DataType, change: Callable[[dt.datetime], dt.datetime]
+) -> Any:
+    """Give a value in which each datetime that is an instant by the type is another."""
     if value is None or not has_instants(dtype):
         return value
     if isinstance(value, dt.datetime):
-        return value if value.tzinfo is not None else value.replace(tzinfo=zone_of(zone))
+        return change(value)
     if pa.types.is_struct(dtype):
         if not isinstance(value, dict):
             return value
         types = {dtype.field(i).name: dtype.field(i).type for i in range(dtype.num_fields)}
         return {
-            name: in_zone(held, types[name], zone) if name in types else held
+            name: _each_instant(held, types[name], change) if name in types else held
             for name, held in value.items()
         }
     if pa.types.is_map(dtype) and isinstance(value, (dict, list, tuple)):
         pairs = value.items() if isinstance(value, dict) else value
         key, item = dtype.key_type, dtype.item_type
-        return [(in_zone(k, key, zone), in_zone(held, item, zone)) for k, held in pairs]
+        return [
+            (_each_instant(k, key, change), _each_instant(held, item, change)) for k, held in pairs
+        ]
     if isinstance(value, (list, tuple)):
-        return [in_zone(held, dtype.value_type, zone) for held in value]
+        return [_each_instant(held, dtype.value_type, change) for held in value]
     return value

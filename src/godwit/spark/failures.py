@@ -114,9 +114,10 @@ def for_spark(error: Exception, flow: str, spark: SparkSession, *, cut_short: bo
     if cut_short:
         keep_stack_out_of_log(spark)
         return InterruptedError(_INTERRUPTED)
-    told = error if isinstance(error, GodwitError) else epoch_failed(flow, error)
-    if told is error:
+    ours = error if isinstance(error, GodwitError) else _ours_in(said(error))
+    if ours is not None:
         keep_stack_out_of_log(spark)
+    told = ours or epoch_failed(flow, error)
     message = told.message.replace("py4j.protocol.Py4J", "Py4J")  # what Spark searches for
     return type(told)(message, remedy=told.remedy)
 

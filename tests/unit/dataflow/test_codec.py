@@ -25,7 +25,9 @@ from godwit.dataflow.codec import (
     make_codec,
 )
 from godwit.dataflow.pickle_codec import PickleCodec
+from godwit.dataflow.state_changes import read_plain
 from godwit.dataflow.state_checks import is_same
+from godwit.dataflow.state_text import state_as_json
 from godwit.dataflow.state_values import TaggedValues
 from godwit.model.errors import InvalidFlowError, StateEncodingError
 
@@ -464,6 +466,13 @@ def test_a_state_that_an_earlier_release_could_not_read_again_is_read(
     assert isinstance(codec, MsgpackCodec)
     blob = TaggedValues({"Base": Base, "Derived": Derived}).encode(state)  # as it was written
     assert all(map(is_same, codec.decode(views([blob, blob])), [state, state]))
+
+
+def test_a_tagged_state_among_native_ones_is_shown_and_read_without_its_classes() -> None:
+    codec = make_codec("o", "msgpack", dict[str, Base], [Derived])
+    (blob,) = codec.encode([{"a": Derived(1, 2)}])
+    assert state_as_json(blob) == '{"a":{"n":1,"extra":2}}'
+    assert read_plain(blob, codec.describe()) == {"a": {"n": 1, "extra": 2}}
 
 
 @pytest.mark.parametrize("state", [Checked(), Doubling()])

@@ -58,6 +58,16 @@ def test_an_hour_after_a_row_is_an_hour_later_also_where_summer_time_ends() -> N
     assert [ts.hour for ts in values] == [2, 2, 3]  # the clock on the wall
 
 
+def test_moments_within_rows_values_have_offsets_too() -> None:
+    instant = ROWS.field("ts").type
+    dtype = pa.struct({"many": pa.list_(instant), "by": pa.map_(pa.string(), instant)})
+    value = {"many": [BEFORE, None, BEFORE + HOUR], "by": [("x", BEFORE + HOUR)]}
+    ((read,),) = rows_as_tuples(pa.record_batch({"v": pa.array([value], dtype)}))
+    assert read["many"] == value["many"]
+    assert read["many"][2] - read["many"][0] == HOUR
+    assert read["by"] == value["by"]
+
+
 def test_a_timer_set_by_a_rows_time_is_due_when_that_time_has_passed() -> None:
     set_at: list[dt.datetime] = []
 

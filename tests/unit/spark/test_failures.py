@@ -72,8 +72,12 @@ def test_an_error_of_ours_from_an_executor_is_told_as_what_it_is() -> None:
         f"Traceback (most recent call last):\n{frames}godwit.model.errors.EpochFailedError: {told}"
     )
     error = epoch_failed("delays", RuntimeError(FUNCTION.replace(RAISED, raised)))
-    assert type(error) is EpochFailedError
-    assert str(error) == told
+    passed_on = for_spark(
+        RuntimeError(FUNCTION.replace(RAISED, raised)), "delays", MagicMock(), cut_short=False
+    )
+    for one in (error, passed_on):
+        assert type(one) is EpochFailedError
+        assert str(one) == told
 
 
 @pytest.mark.parametrize("cut_short", [True, False])
