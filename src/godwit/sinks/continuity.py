@@ -133,7 +133,7 @@ def continue_delivery(
     SinkError
         If they do not, and the user has not said how to go on, or it cannot be done.
     """
-    if not sink.keeps_epochs or epochs.latest_epoch < 0:
+    if not sink.keeps_epochs:
         return None
     problem = _problem(sink, epochs, position)
     if problem is None:
@@ -159,7 +159,7 @@ def continue_delivery(
     now = sink.last_delivered()
     return (
         f"sink {name}: {problem.what}; it was rolled back to "
-        f"{'nothing' if now is None else f'epoch {now.epoch}'}"
+        f"{'nothing' if now is None or now.epoch < 0 else f'epoch {now.epoch}'}"
     )
 
 
@@ -189,25 +189,28 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
             kind="ahead" if ahead else "diverged",
             what=f"its target has epochs up to {point.epoch}"
             + ("" if ahead else " of another history")
-            + f", and the checkpoint ends with epoch {latest}",
+            + f", and the checkpoint {'has none' if latest < 0 else f'ends with epoch {latest}'}",
             settled=latest if shared >= latest else latest - 1,
         )
     if point.epoch < position.before:
         return _Problem(
             kind="behind",
-            what=f"its target has epochs up to {point.epoch}, and epochs up to {position.before} "
-            "were delivered to it",
+            what=f"its target has {_up_to(point)}, and epochs up to {position.before} were "
+            "delivered to it",
             settled=latest - 1,
         )
     return None
+
+
+def _up_to(point: HistoryPoint) -> str:
+    return f"epochs up to {point.epoch}" if point.epoch >= 0 else "nothing"
 
 
 def point_at(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
     """Return the point of an epoch, without its digest where the record is gone."""
     if epoch in epochs.retained_epochs:
         return epochs.point(epoch)
-    latest = epochs.point(epochs.latest_epoch)
-    return HistoryPoint(query_id=latest.query_id, history=latest.history, epoch=epoch, digest="")
+    return HistoryPoint(query_id="", history="", epoch=epoch, digest="")
 
 
 _CAUSES: Final[dict[str, str]] = {

@@ -281,7 +281,7 @@ class DeltaSink(Sink):
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the table holds, whatever it was restored from."""
-        return None if self._held is None or self._base < 0 else self._held.point
+        return None if self._held is None else self._held.point
 
     def cannot_roll_back(self) -> None:
         """Versions of a table are kept, as long as nobody vacuums them."""

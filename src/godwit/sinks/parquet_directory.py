@@ -392,7 +392,7 @@ def last_point(filesystem: pafs.FileSystem, root: str) -> HistoryPoint | None:
     """Find the last epoch that was delivered, be its directory there or taken away by somebody."""
     noted = read_point(filesystem, f"{root}/{_LAST}")
     newest = max(delivered_epochs(filesystem, root), default=-1)
-    if noted is not None and noted.epoch >= max(newest, 0):
+    if noted is not None and noted.epoch >= newest:
         return noted
     return None if newest < 0 else epoch_point(filesystem, root, newest)
 

@@ -168,10 +168,10 @@ class Sink(ABC):
         return False
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch that the target has of this writer; ``None`` if it has none.
+        """Return the last epoch that the target has of this writer; ``None`` if it never had one.
 
         Called once the sink is open. Its digest is empty where the target does not say which
-        history the epoch is of.
+        history the epoch is of, and its epoch -1 where all that it had was taken back.
         """
         return None
 

@@ -330,15 +330,11 @@ class OpenSinks:
         )
 
     def _continue(self, output: Output, way: Way) -> None:
-        state, latest = self._deliveries.of.get(output.name), self._log.latest
-        if state is None or latest is None:
+        state, identity = self._deliveries.of.get(output.name), self._log.identity
+        if state is None:
             return
-        query_id = self._log.identity.query_id
-        position = Position(
-            before=state.before,
-            stays=state.stays,
-            copied=self._log.identity.origin_of(latest.epoch).query_id != query_id,
-        )
+        by = identity.origin_of(max(self._log.latest_epoch, 0)).query_id
+        position = Position(before=state.before, stays=state.stays, copied=by != identity.query_id)
         told = continue_delivery(output.sink, output.name, self._log, position, way)
         if told is not None:
             _logger.warning("%s.", told[0].upper() + told[1:])

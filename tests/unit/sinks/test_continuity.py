@@ -82,6 +82,7 @@ def test_epochs_without_rows_are_not_missed() -> None:
         (target(7, "other"), r"epochs up to 7 of another history, and the checkpoint ends"),
         (target(4, "other"), r"epochs up to 4 of another history"),
         (target(2), r"epochs up to 2, and epochs up to 3 were delivered to it"),
+        (Ledger(HistoryPoint(query_id="", history="", epoch=-1, digest="")), "has nothing, and"),
         (Ledger(HistoryPoint(query_id="", history="", epoch=7, digest="")), "epochs up to 7"),
     ],
 )
@@ -91,7 +92,8 @@ def test_a_target_that_does_not_go_on_is_refused_with_the_ways_out(
     with pytest.raises(SinkError, match=message) as caught:
         go_on(sink, 4)
     assert "new_writer" in caught.value.remedy
-    assert ("roll_back" in caught.value.remedy) == ("were delivered" not in message)
+    behind = caught.value.context["divergence"] == "behind"
+    assert ("roll_back" in caught.value.remedy) != behind
 
 
 def test_an_epoch_of_an_earlier_version_goes_by_its_number() -> None:
@@ -163,7 +165,15 @@ def test_a_target_that_lost_everything_is_told_of() -> None:
 
 def test_sinks_that_keep_no_epochs_are_not_asked() -> None:
     assert go_on(Ledger(keeps=False), 4) is None
-    assert go_on(target(3), -1) is None
+
+
+def test_a_checkpoint_without_epochs_is_behind_any_target() -> None:
+    assert go_on(Ledger(), -1) is None
+    with pytest.raises(SinkError, match="epochs up to 0, and the checkpoint has none"):
+        go_on(target(0), -1)
+    sink = target(0)
+    go_on(sink, -1, "new_writer")
+    assert sink.points[-1].epoch == -1
 
 
 def test_a_way_may_be_given_for_one_sink() -> None:
