@@ -472,7 +472,7 @@ class DeltaSink(Sink):
             )
             return
         same_keys = " AND ".join(
-            f"target.{_quoted(key)} IS NOT DISTINCT FROM source.{_quoted(key)}"
+            f"(target.{_quoted(key)} IS NOT DISTINCT FROM source.{_quoted(key)})"
             for key in self._merge_keys
         )
         merger = self._table.merge(

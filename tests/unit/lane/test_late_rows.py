@@ -65,14 +65,22 @@ def test_late_rows_that_may_be_duplicates_go_to_the_sink(tmp_path: Path) -> None
     assert run.output("late") == [("a", 50 * S, 3, "late")]
 
 
-@pytest.mark.parametrize("window", [tumbling("1 second"), session("1 second")])
+@pytest.mark.parametrize(
+    ("window", "options"),
+    [
+        (tumbling("1 second"), {}),
+        (tumbling("1 second"), {"consolidate": "apart"}),
+        (tumbling("1 second"), {"output": "update"}),
+        (session("1 second"), {}),
+    ],
+)
 @pytest.mark.parametrize("aggregate", [gw.count(), gw.sum("v")])
 def test_late_rows_of_windows_have_all_columns(
-    tmp_path: Path, window: WindowSpec, aggregate: Aggregate
+    tmp_path: Path, window: WindowSpec, options: dict[str, Any], aggregate: Aggregate
 ) -> None:
     def counted(streams: Mapping[str, Stream]) -> Stream:
         keyed = streams["left"].key_by("k")
-        return keyed.window(window, late=FakeSink()).compute(n=aggregate)
+        return keyed.window(window, late=FakeSink(), **options).compute(n=aggregate)
 
     feed = Feed({"v": pa.int64(), "k": pa.string(), "tag": pa.list_(pa.string()), "ts": TIME})
     run = MeetingRun(counted, tmp_path, {"left": feed})

@@ -103,6 +103,35 @@ def test_partitioned_tables_are_merged_as_well(tmp_path: Path) -> None:
     assert read(tmp_path) == UPSERTED
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        (pa.timestamp("us", "Etc/UTC"), [0, 1, None]),
+        (pa.timestamp("us"), [0, 1, None]),
+        (pa.date32(), [0, 1, None]),
+        (pa.int64(), [0, 1, None]),
+        (pa.string(), ["", "x", None]),
+        (pa.bool_(), [True, False, None]),
+        (pa.float64(), [0.0, 0.5, None]),
+        (pa.binary(), [b"", b"\0", None]),
+        (pa.decimal128(9, 2), [0, 1, None]),
+    ],
+    ids=str,
+)
+def test_several_keys_are_merged_whatever_their_types(
+    tmp_path: Path, dtype: pa.DataType, values: list[Any]
+) -> None:
+    schema = pa.schema([("plane", pa.string()), ("at", dtype), ("total", pa.int64())])
+    keys = ("plane", "at")
+    sink = opened(tmp_path, context(schema=schema, keys=keys), mode="upsert")
+    at = pa.array([value for value in values for _ in (0, 1)], dtype)
+    for epoch in range(2):
+        table = pa.table([["N1", None] * 3, at, [epoch] * 6], schema=schema)
+        sink.deliver(EpochRows(epoch=epoch, table=table))
+    found = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
+    assert found.column("total").to_pylist() == [1] * 6
+
+
 def test_keys_with_odd_names_are_merged(tmp_path: Path) -> None:
     schema = pa.schema([('the "plane".x', pa.string()), ("Total", pa.int64())])
     sink = opened(tmp_path, context(schema=schema, keys=schema.names[:1]), mode="upsert")
