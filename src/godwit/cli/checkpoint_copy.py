@@ -42,9 +42,10 @@ def add_copy_action(actions: Any) -> None:
 
 def _copy(args: argparse.Namespace) -> int:
     target = CheckpointStorage.open(args.target)
-    made = copy_checkpoint(CheckpointStorage.open(args.source), target, same_query=args.same_query)
+    source = CheckpointStorage.open(args.source)
+    made = copy_checkpoint(source, target, same_query=args.same_query)
     latest = CommitLog.open_read_only(target).latest
-    for left in carry_files(target, () if latest is None else latest.outputs):
+    for left in carry_files(target, () if latest is None else latest.outputs, source=source):
         print(
             f"Not carried: {printable(left)}. Leave them there until the copy has been started "
             "and has delivered them.",

@@ -36,7 +36,9 @@ __all__ = ["CarriedFiles", "carry_files"]
 _LENGTH: Final = 32
 
 
-def carry_files(storage: CheckpointStorage, outputs: Iterable[OutputRef]) -> Iterator[str]:
+def carry_files(
+    storage: CheckpointStorage, outputs: Iterable[OutputRef], *, source: CheckpointStorage
+) -> Iterator[str]:
     """Put files of the last epoch beside a copy of a checkpoint.
 
     Parameters
@@ -45,20 +47,24 @@ def carry_files(storage: CheckpointStorage, outputs: Iterable[OutputRef]) -> Ite
         The copy.
     outputs
         What its last record says of the output.
+    source
+        The checkpoint that was copied, which may be a copy itself and carry them.
 
     Yields
     ------
     str
         What could not be carried, for people: the target, rows, and why.
     """
+    carried = CarriedFiles(source)
     for ref in outputs:
         if ref.kind != "files":
             continue
         written = decode_files(read_block(storage, ref.block))
         try:
-            filesystem, root = open_file_system(written.target)
             for file in written.files:
-                data = _read(filesystem, root, file)
+                data = carried.read(written.target, file)
+                if data is None:
+                    data = _read(*open_file_system(written.target), file)
                 storage.write_atomic(_path(written.target, file), data.to_pybytes())
         except (OSError, SinkError, pa.ArrowInvalid) as error:
             yield f"{ref.rows} rows for sink {ref.sink!r}, in files at {written.target}: {error}"
@@ -89,8 +95,11 @@ class CarriedFiles:
 
     def read(self, target: str, file: WrittenFile) -> pa.Buffer | None:
         """Return a file that was written for a target; ``None`` if it was not carried."""
-        path = _path(target, file)
-        return self._storage.read(path) if path in self._paths else None
+        return self._storage.read(_path(target, file)) if self.has(target, file) else None
+
+    def has(self, target: str, file: WrittenFile) -> bool:
+        """Whether a file that was written for a target was carried."""
+        return _path(target, file) in self._paths
 
     def forget(self) -> None:
         """Let go of all files: an epoch after theirs is committed."""

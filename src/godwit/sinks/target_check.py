@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow.fs as pafs
 
 from godwit.model.errors import GodwitError
+from godwit.sinks.carried_files import CarriedFiles
 from godwit.sinks.continuity import is_shared
 from godwit.sinks.parquet_directory import last_point
 from godwit.state.blocks import read_block
@@ -162,6 +163,7 @@ def _lacking(
 
 
 def _lane_files_gone(log: CommitLog, record: CommitRecord, name: str) -> Iterator[tuple[str, str]]:
+    carried = CarriedFiles(log.storage)
     for output in record.outputs:
         if output.sink != name or output.kind != "files":
             continue
@@ -173,5 +175,7 @@ def _lane_files_gone(log: CommitLog, record: CommitRecord, name: str) -> Iterato
         if not root.is_absolute():
             continue
         for file in written.files:
+            if carried.has(written.target, file):
+                continue
             if not (root / file.path).exists() and not (root / file.delivered).exists():
                 yield written.target, file.path

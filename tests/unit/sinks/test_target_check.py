@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,12 @@ def test_files_of_an_epoch_that_is_yet_to_be_delivered_are_looked_for(
     assert "yet to be delivered to sink 'out'" in gone.problem
     assert main(["checkpoint", "verify", str(tmp_path / "ck")]) == 1
     assert "yet to be delivered" in " ".join(capsys.readouterr().out.split())
+    carried = tmp_path / "ck/carried"
+    carried.mkdir()
+    name = hashlib.sha256(f"{tmp_path / 'out'}\0_staging/0/a.parquet".encode()).hexdigest()[:32]
+    (carried / f"{name}.parquet").touch()
+    assert check_targets(storage).findings == ()
+    shutil.rmtree(carried)
     staged.parent.mkdir(parents=True)
     staged.touch()
     (tmp_path / "out/_godwit.json").write_text("{}")

@@ -410,10 +410,13 @@ def test_a_copy_delivers_what_another_querys_lanes_wrote_though_it_is_gone(tmp_p
     writer.add(block)
     (ref,) = writer.close()
     outputs = [OutputRef(sink="out", flow=0, lane=0, rows=3, block=ref, kind="files")]
-    assert list(carry_files(storage, outputs)) == []
+    nothing = CheckpointStorage.open(tmp_path / "nothing")
+    assert list(carry_files(storage, outputs, source=nothing)) == []
     shutil.rmtree(target)
-    (left,) = carry_files(storage, outputs)
+    (left,) = carry_files(storage, outputs, source=nothing)
     assert left.startswith(f"3 rows for sink 'out', in files at {target}: ")
+    # A copy of the copy takes what that one carries.
+    assert list(carry_files(storage, outputs, source=storage)) == []
 
     sink = Kept()
     given(tmp_path, sink, [(block, "files", 3)], again=True)
