@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from tests.oracles.checkpoint_model import IDENTITY, make_history, run_epoch
@@ -22,10 +22,10 @@ from godwit.model import events
 from godwit.state.commit_log import CommitLog
 from godwit.state.edits import drop_operator, rename_operator
 from godwit.state.evolution import Columns, FlowVersion, OperatorVersion, StateDescription
-from godwit.state.framing import _HEADER, encode_record
+from godwit.state.framing import _HEADER, _frame_problem, digest_of, encode_record
 from godwit.state.journal import JournalWriter
 from godwit.state.local_storage import LocalStorage
-from godwit.state.paths import ALIGNMENT, padded
+from godwit.state.paths import ALIGNMENT, commit_path, number_in, padded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,6 +122,45 @@ def change_something(files: Files, random: Random) -> None:
     """Change the files of a checkpoint, path → content."""
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         random.choice(_MUTATIONS)(files, random)
+    if random.random() < 0.8:
+        chain_again(files)
+
+
+def chain_again(files: Files) -> None:
+    """Let records name their predecessors as they are now, as whoever forges a history would."""
+    for path in sorted(path for path in files if path.startswith("commits/")):
+        number = number_in(path)
+        before = None if number is None else files.get(commit_path(number - 1))
+
+        def link(said: dict[str, Any], before: bytes | None = before) -> None:
+            if said.get("history"):
+                said["previous"] = "" if before is None else digest_of(before)
+                for name in ("flow", "plan"):
+                    named = files.get(f"{name}s/{said.get(name)!s:0>12}.rec")
+                    said[f"{name}_digest"] = "" if named is None else digest_of(named)
+
+        _rewrite(files, path, link)
+    for path in sorted(path for path in files if path.startswith("manifests/")):
+        record = files.get(path.replace("manifests/", "commits/"))
+
+        def name(said: dict[str, Any], record: bytes | None = record) -> None:
+            said["record"] = "" if record is None else digest_of(record)
+
+        _rewrite(files, path, name)
+
+
+def _rewrite(files: Files, path: str, change: Callable[[dict[str, Any]], None]) -> None:
+    opened = record_in(files[path])
+    if opened is None or not isinstance(opened[1], dict) or not is_whole(files[path]):
+        return
+    blocks, said = opened
+    change(said)
+    files[path] = encode_record(cast("Any", said), blocks)
+
+
+def is_whole(content: bytes) -> bool:
+    """Whether a record's file passes its checksums."""
+    return not _frame_problem(memoryview(content))
 
 
 def _replace_by_no_file(root: Path, path: str, random: Random) -> None:

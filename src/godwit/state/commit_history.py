@@ -58,8 +58,8 @@ class CommitHistory:
         self.storage = storage
         self.identity = identity
         self._records: dict[int, tuple[CommitRecord, str]] = {}  # each with its digest
-        self._versions: dict[int, FlowVersion] = {}
-        self._plans: dict[int, PhysicalPlan] = {}
+        self._versions: dict[int, tuple[FlowVersion, str]] = {}  # each with its digest
+        self._plans: dict[int, tuple[PhysicalPlan, str]] = {}
         self.latest: CommitRecord | None = None
         records = numbers_in(storage, COMMITS)
         self._manifests = numbers_in(storage, MANIFESTS)
@@ -70,6 +70,7 @@ class CommitHistory:
             self.latest = self.load(latest)
             if self.latest.manifest >= 0 and self.latest.manifest not in self._manifests:
                 load_record(storage, manifest_path(self.latest.manifest), Manifest)
+            self._insist_on_version(self.latest)
         self.chains = self.replay(latest)
         self.flow = self.chains.flow
         self.plan = -1 if self.latest is None else self.latest.plan
@@ -82,11 +83,27 @@ class CommitHistory:
         CorruptCheckpointError
             If its file is missing or damaged.
         """
+        return self._version(number)[0]
+
+    def _version(self, number: int) -> tuple[FlowVersion, str]:
         found = self._versions.get(number)
         if found is None:
-            found = load_record(self.storage, flow_path(number), FlowVersion)
+            found = load_with_digest(self.storage, flow_path(number), FlowVersion)
             self._versions[number] = found
         return found
+
+    def _plan(self, number: int) -> tuple[PhysicalPlan, str]:
+        found = self._plans.get(number)
+        if found is None:
+            found = load_with_digest(self.storage, plan_path(number), PhysicalPlan)
+            self._plans[number] = found
+        return found
+
+    def _insist_on_version(self, record: CommitRecord) -> None:
+        """Refuse a file of another history in the place of a flow version."""
+        if record.flow_digest and record.flow_digest != self._version(record.flow)[1]:
+            problem = f"epoch {record.epoch} ran under another flow version of this number"
+            raise self._forked(flow_path(record.flow), problem)
 
     @property
     def physical_plan(self) -> PhysicalPlan | None:
@@ -99,9 +116,16 @@ class CommitHistory:
         """
         if self.plan < 0:
             return None
-        if self.plan not in self._plans:
-            self._plans[self.plan] = load_record(self.storage, plan_path(self.plan), PhysicalPlan)
-        return self._plans[self.plan]
+        plan, digest = self._plan(self.plan)
+        latest = self.latest
+        if (
+            latest is not None
+            and latest.plan == self.plan
+            and latest.plan_digest not in {"", digest}
+        ):
+            problem = f"epoch {latest.epoch} ran under another physical plan of this number"
+            raise self._forked(plan_path(self.plan), problem)
+        return plan
 
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
         """Flow versions from the one that counts back to `number`, as far as they go."""
@@ -296,6 +320,7 @@ class CommitHistory:
             for problem in link_problems(self.identity, record, before=before, digest=digest):
                 raise self._forked(commit_path(later), problem)
             before, digest = record, own_digest
+            self._insist_on_version(record)
             if record.flow != chains.flow:
                 chains.become(record.flow, self.version(record.flow))
             for problem in chains.problems(record):

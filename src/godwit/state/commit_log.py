@@ -207,7 +207,6 @@ class CommitLog(CommitHistory):
             )
         # Versions of starts that failed before their first epoch keep their numbers.
         number = create_numbered(self.storage, FLOWS, version, after=self.flow)
-        self._versions[number] = version
         self.chains.become(number, version)
         self.flow = number
 
@@ -215,7 +214,6 @@ class CommitLog(CommitHistory):
         """Commit the epochs from the next one on under a physical plan."""
         if self.plan < 0 or plan != self.physical_plan:
             self.plan = create_numbered(self.storage, PLANS, plan, after=self.plan)
-            self._plans[self.plan] = plan
 
     def commit(self, record: CommitRecord) -> CommitRecord:
         """Commit the next epoch. When this returns, it is durable; before, it may or may not be.
@@ -224,7 +222,7 @@ class CommitLog(CommitHistory):
         ----------
         record
             Of epoch ``latest_epoch + 1``; ``run_id``, ``query_id``, ``history``, ``previous``,
-            ``flow``, ``plan``, ``retained_from`` and ``manifest`` are set here.
+            ``flow``, ``plan``, their digests, ``retained_from`` and ``manifest`` are set here.
 
         Returns
         -------
@@ -255,6 +253,8 @@ class CommitLog(CommitHistory):
             previous="" if self.latest is None else self.digest(self.latest_epoch),
             flow=self.flow,
             plan=self.plan,
+            flow_digest=self._version(self.flow)[1],
+            plan_digest=self._plan(self.plan)[1],
         )
         self.chains.check(record)
         self._check_files(record)

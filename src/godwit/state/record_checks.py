@@ -120,6 +120,8 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
         return
     yield from _digest("history", record.history)
     yield from _digest("predecessor", record.previous)
+    yield from _digest("flow version", record.flow_digest)
+    yield from _digest("plan", record.plan_digest)
     yield from _within("flow version", record.flow, 0, _MAX_NUMBER)
     yield from _within("plan", record.plan, 0, _MAX_NUMBER)
     yield from _within("first retained epoch", record.retained_from, 0, record.epoch)

@@ -255,6 +255,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     plan
         Number of the physical plan it ran under (`godwit.state.physical_plan`). Set by the commit
         log.
+    flow_digest, plan_digest
+        Of the files of those two; empty in format 2. Set by the commit log.
     batch
         The micro-batch that it covers; ``None`` for an epoch without input.
     before
@@ -298,6 +300,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     previous: str = ""
     flow: int = 0
     plan: int = 0
+    flow_digest: str = ""
+    plan_digest: str = ""
     batch: BatchRef | None = None
     before: BatchRef | None = None
     segments: tuple[SegmentRef, ...] = ()

@@ -164,6 +164,7 @@ class _Verification:
                 self.check_segments(chains.segments())
                 self.check_snapshots(chains.snapshots())
             if epoch >= floor and record is not None:
+                self.check_named(record)
                 self.check_plan(record)
                 self.check_segments(record.segments)
                 self.check_snapshots(record.snapshots)
@@ -204,6 +205,16 @@ class _Verification:
         if any(name.isdecimal() for name in names):
             problem = "No record is there, though Spark has noted that micro-batches were done."
             self.find(COMMITS, problem, _RESTORE)
+
+    def check_named(self, record: CommitRecord) -> None:
+        """Find flow versions and plans of another history than the record that names them."""
+        for path, digest, what in (
+            (flow_path(record.flow), record.flow_digest, "flow version"),
+            (plan_path(record.plan), record.plan_digest, "physical plan"),
+        ):
+            if digest and self.digests.get(path, digest) != digest:
+                problem = f"It is another {what} than the one that retained epochs ran under."
+                self.find(path, problem, _ONE_HISTORY)
 
     def check_plan(self, record: CommitRecord) -> None:
         if record.plan not in self.plans:

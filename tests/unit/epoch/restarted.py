@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
-from tests.fuzz.variants import record_in
+from tests.fuzz.variants import chain_again, record_in
 from tests.oracles.one_process import Fed, OneProcess
 from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
 
@@ -150,3 +150,8 @@ def changed(root: Path, directory: str, change: Callable[[Any], None]) -> None:
     blocks, said = record
     change(said)
     path.write_bytes(encode_record(said, blocks))
+    checkpoint = root / "checkpoint"
+    files = {str(p.relative_to(checkpoint)): p.read_bytes() for p in checkpoint.rglob("*.rec")}
+    chain_again(files)
+    for name, content in files.items():
+        (checkpoint / name).write_bytes(content)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
 from godwit.model.errors import CorruptCheckpointError
+from godwit.state import framing
 from godwit.state.commit_log import CommitLog
 from godwit.state.copying import copy_checkpoint
+from godwit.state.evolution import FlowVersion
 from godwit.state.framing import encode_record
 from godwit.state.history import HistoryPoint
 from godwit.state.ownership import load_record
-from godwit.state.paths import IDENTITY, commit_path, manifest_path
+from godwit.state.paths import IDENTITY, commit_path, flow_path, manifest_path, plan_path
+from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.state.records import CommitRecord, FlowIdentity
 from godwit.state.storage import CheckpointStorage
 from godwit.state.verification import verify
@@ -22,6 +25,9 @@ from godwit.state.verification import verify
 if TYPE_CHECKING:
     from pathlib import Path
 
+BARE: dict[str, Any] = dict.fromkeys(
+    ("history", "previous", "query_id", "flow_digest", "plan_digest"), ""
+)
 FLOW = FlowIdentity(name="flow", num_key_groups=4, query_id="ab" * 16)
 
 
@@ -53,14 +59,15 @@ def put(source: CheckpointStorage, target: CheckpointStorage, *paths: str) -> No
         target.write_atomic(path, source.read(path).to_pybytes())
 
 
-def old_format(storage: CheckpointStorage) -> None:
+def old_format(storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the records what they were before they named their predecessors."""
+    monkeypatch.setattr(framing, "_MAGIC", b"GODWIT\x00\x02")
     identity = load_record(storage, IDENTITY, FlowIdentity)
     storage.write_atomic(IDENTITY, encode_record(replace(identity, history="", format=2)))
     for entry in storage.list("commits"):
         record = load_record(storage, entry.path, CommitRecord)
-        bare = replace(record, history="", previous="", query_id="")
-        storage.write_atomic(entry.path, encode_record(bare))
+        storage.write_atomic(entry.path, encode_record(replace(record, **BARE)))
+    monkeypatch.undo()
 
 
 def test_each_record_names_its_predecessor_and_its_query(ours: CheckpointStorage) -> None:
@@ -155,17 +162,35 @@ def test_a_backup_knows_that_what_came_after_it_is_ahead(
     assert log.relation(collected) == "unknown"
 
 
-def test_a_checkpoint_of_format_2_is_upgraded_by_its_next_epoch(ours: CheckpointStorage) -> None:
+def test_a_checkpoint_of_format_2_is_upgraded_by_its_next_epoch(
+    ours: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(ours, "a", until=3)
-    old_format(ours)
+    old_format(ours, monkeypatch)
     assert verify(ours).ok
     log = run(ours, "b", until=5)
     assert log.record(4).previous == log.digest(3)
     assert log.record(4).history == log.identity.history_id == log.point(3).history
     assert open_log(ours, "c").latest_epoch == 5
     assert verify(ours).ok
-    bare = replace(log.record(5), history="", previous="", query_id="")
-    ours.write_atomic(commit_path(5), encode_record(bare))
+    ours.write_atomic(commit_path(5), encode_record(replace(log.record(5), **BARE)))
     with pytest.raises(CorruptCheckpointError, match="does not name its predecessor"):
         open_log(ours, "d")
     assert not verify(ours).ok
+
+
+@pytest.mark.parametrize("kind", ["flow version", "physical plan"])
+def test_a_flow_version_or_a_plan_of_a_fork_is_refused(ours: CheckpointStorage, kind: str) -> None:
+    run(ours, "a", until=3)
+    if kind == "flow version":
+        path, other = flow_path(0), encode_record(FlowVersion(sources=("other",)))
+    else:
+        path = plan_path(0)
+        plan = PhysicalPlan(components=(ComponentPlan(name="a", operators=("a",)),))
+        other = encode_record(plan)
+    ours.write_atomic(path, other)
+    with pytest.raises(CorruptCheckpointError, match=f"ran under another {kind}") as refused:
+        open_log(ours, "b")
+    assert path in str(refused.value)
+    (found,) = verify(ours).findings
+    assert found.file == path
