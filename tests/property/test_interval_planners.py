@@ -47,7 +47,7 @@ def _check_against_brute_force(seed: int, most: int = 9) -> tuple[Problem, Solut
 
 def test_ssm_equals_brute_force_on_thousands_of_problems_of_every_kind() -> None:
     kinds: Counter[str] = Counter()
-    for seed in range(5_000):
+    for seed in range(2_500):
         problem, solution = _check_against_brute_force(seed)
         sources, targets = len(np.unique(problem.current)), problem.target_executors
         kinds["states of no size"] += bool((problem.state_bytes == 0).any())
@@ -58,7 +58,7 @@ def test_ssm_equals_brute_force_on_thousands_of_problems_of_every_kind() -> None
         kinds["tau out of reach"] += solution.status is Status.INFEASIBLE
         kinds["draining"] += bool(problem.draining[problem.current].any())
     assert len(kinds) == 7
-    assert min(kinds.values()) >= 500, kinds
+    assert min(kinds.values()) >= 250, kinds
 
 
 @given(seeds)
@@ -85,7 +85,7 @@ def test_ssm_equals_brute_force_when_blocks_are_small_and_kept(seed: int) -> Non
 
 
 @given(seeds)
-@settings(derandomize=True, deadline=None, max_examples=1_000)
+@settings(derandomize=True, deadline=None, max_examples=400)
 def test_simple_ssm_ssm_and_one_step_oms_agree(seed: int) -> None:
     problem = random_line_problem(np.random.default_rng(seed), most=7)
     plans = [plan_ssm(problem), plan_simple_ssm(problem), plan_oms(problem)]
@@ -96,7 +96,7 @@ def test_simple_ssm_ssm_and_one_step_oms_agree(seed: int) -> None:
 
 
 @given(seeds)
-@settings(derandomize=True, deadline=None, max_examples=2_500)
+@settings(derandomize=True, deadline=None, max_examples=1_000)
 def test_oms_equals_trying_every_sequence(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_line_problem(rng, most=6)

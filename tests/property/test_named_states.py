@@ -34,7 +34,7 @@ STEP = st.fixed_dictionaries(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=14, database=None)
+@settings(derandomize=True, deadline=None, max_examples=7, database=None)
 @given(steps=st.lists(STEP, min_size=1, max_size=8))
 def test_states_are_those_of_dicts_and_lists(steps: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as root:

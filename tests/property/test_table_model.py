@@ -385,7 +385,7 @@ def test_the_store_does_what_dictionaries_do() -> None:
         settings=settings(
             derandomize=True,
             deadline=None,
-            max_examples=40,
+            max_examples=24,
             stateful_step_count=20,
             suppress_health_check=list(HealthCheck),
         ),

@@ -61,7 +61,7 @@ def test_panes_make_exactly_the_windows_of_each_moment(kinds_: Any, data: st.Dat
     assert grid.closes(closed, until) == bool(closing)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.lists(kinds(), min_size=1, max_size=3, unique=True),
     st.integers(0, 15),
@@ -141,7 +141,7 @@ def _sink() -> Any:
     return FakeSink()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(kinds(), min_size=1, max_size=6, unique=True), st.booleans(), st.integers(0, 2**32 - 1)
 )

@@ -37,7 +37,7 @@ def _unlocked() -> Iterator[None]:
 
 
 def _changes(epoch: int) -> Changes:
-    count = 300
+    count = 150
     values = {
         "key": [str(n) for n in range(count)],
         "part": range(count),

@@ -26,7 +26,7 @@ TYPES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(derandomize=True, deadline=None, max_examples=150, database=None)
+@settings(derandomize=True, deadline=None, max_examples=60, database=None)
 @given(data=st.data())
 def test_rows_of_any_types_come_back(data: st.DataObject) -> None:
     dtypes = data.draw(st.lists(st.sampled_from(list(TYPES)), min_size=1, max_size=3))
