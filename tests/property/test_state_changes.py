@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+from types import GenericAlias
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from godwit.dataflow.codec import UnencodableError, make_codec
 from godwit.dataflow.process import ProcessOperator
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError
-from godwit.state.evolution import plain
+from godwit.state.evolution import FlowVersion, OperatorVersion, described, plain
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=150, database=None)
 
@@ -123,6 +124,73 @@ def test_old_state_says_the_same_to_a_changed_class_or_the_change_is_refused(dat
     fresh = new._state_type()
     for name in new_fields:
         assert getattr(state, name) == values.get(name, getattr(fresh, name))
+
+
+def list_of(of: Any) -> Any:
+    return GenericAlias(list, (of,))
+
+
+def dict_of(of: Any) -> Any:
+    return GenericAlias(dict, (str, of))
+
+
+NESTED: dict[str, tuple[Any, Any]] = {
+    "itself": (lambda cls: cls, lambda one: one),
+    "in a list": (list_of, lambda one: [one]),
+    "in a dict": (dict_of, lambda one: {"k": one}),
+    "in a tuple": (
+        lambda cls: list_of(GenericAlias(tuple, (int, cls))),
+        lambda one: [(1, one)],
+    ),
+    "in lists": (lambda cls: dict_of(list_of(cls)), lambda one: {"k": [one]}),
+    "or none": (lambda cls: list_of(cls | None), lambda one: [None, one]),
+}
+
+
+@PROFILE
+@given(data=st.data(), nested=st.sampled_from(sorted(NESTED)))
+def test_fields_that_some_version_did_not_have_begin_with_their_defaults(
+    data: Any, nested: str
+) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(KINDS)), unique=True, min_size=1))
+    away = data.draw(st.sets(st.sampled_from(names)))
+    fields = {f"{name}_k": KINDS[name][:2] for name in names}
+    cls, fewer = (
+        struct({field: of for field, of in fields.items() if field[:-2] not in gone})
+        for gone in (frozenset[str](), away)
+    )
+    type_of, of_one = NESTED[nested]
+    whole, less = operator(type_of(cls)), operator(type_of(fewer))
+    line = [
+        FlowVersion(
+            previous=number - 1,
+            operators={
+                "o": OperatorVersion(
+                    kind="process", keys=(("k", "int64"),), states=of.describe_states()
+                )
+            },
+        )
+        for number, of in enumerate((whole, less))
+    ]
+    versions = dict(enumerate(msgpack_round(version) for version in line))
+    written = described(versions, 1, "o", "state", 0)
+    assert written is not None
+    upgrade = whole.upgrade_state_from("state", written)
+    values = {field: data.draw(KINDS[field[:-2]][2]) for field in fields}
+    (blob,) = whole._codec.encode([of_one(cls(**values))])
+    if upgrade is not None:
+        blob = (
+            upgrade(pa.record_batch({"state": pa.array([blob], pa.large_binary())}))
+            .column(0)[0]
+            .as_py()
+        )
+    (state,) = whole._codec.decode([memoryview(blob)])
+    kept = {field: value for field, value in values.items() if field[:-2] not in away}
+    assert state == of_one(cls(**kept))
+
+
+def msgpack_round(version: FlowVersion) -> FlowVersion:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
 
 
 @PROFILE

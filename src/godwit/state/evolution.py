@@ -185,6 +185,10 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     renamed: dict[str, str] = msgspec.field(default_factory=dict)
     dropped: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Read types with a time zone, of earlier versions."""
+        msgspec.structs.force_setattr(self, "sinks", without_zones(self.sinks))
+
     def operator(self, name: str) -> OperatorVersion | None:
         """Operator of that name that has state, in the flow or kept."""
         return self.operators.get(name) or self.kept.get(name)
