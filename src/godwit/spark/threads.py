@@ -171,5 +171,6 @@ def close_all(parts: Iterable[tuple[str, Callable[[], object]]]) -> list[tuple[s
         except Exception as error:
             problems.append((f"closing {what}", one_line(error)))
             with suppress(Exception):  # a log handler of the user's
-                _logger.warning("Closing %s failed: %s", what, one_line(error), exc_info=error)
+                _logger.warning("Closing %s failed: %s", what, one_line(error))
+                _logger.debug("Closing %s failed", what, exc_info=error)
     return problems
