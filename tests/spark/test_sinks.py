@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pytest
+from tests.spark.streams import Inbox, drain, rows_of
 from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
 
+import godwit as gw
 from godwit.model.errors import SinkError
 from godwit.sinks.foreach_sink import ForeachSink
 from godwit.sinks.memory_sink import MemorySink
@@ -54,6 +58,80 @@ def test_spark_reads_partition_values_as_they_were(spark: SparkSession, tmp_path
     sink.deliver(EpochRows(epoch=0, table=table))
     found = spark.read.parquet(str(tmp_path)).orderBy("total").select("plane").collect()
     assert [plane for (plane,) in found] == planes
+
+
+def test_spark_reads_partition_values_whose_capitals_are_escaped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = ParquetSink(tmp_path, partition_by="plane")
+    sink.open(context())
+    sink._folds = True
+    sink.deliver(rows(0, ("N1 %2F", 1), ("n1 %2f", 2), ("\u00d6Z", 3)))
+    found = spark.read.parquet(str(tmp_path)).orderBy("total").select("plane").collect()
+    assert [plane for (plane,) in found] == ["N1 %2F", "n1 %2f", "\u00d6Z"]
+
+
+def at(hour: int) -> dt.datetime:
+    return dt.datetime(2026, 10, 25, hour, 30, tzinfo=dt.UTC)
+
+
+def in_utc(table: pa.Table) -> list[tuple[Any, ...]]:
+    """Rows whose instants Python compares: a time that an hour's change repeats equals no other."""
+    fields = [
+        field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) else field
+        for field in table.schema
+    ]
+    return rows_of(table.cast(pa.schema(fields)))
+
+
+def windowed(inbox: Inbox, directory: Path) -> tuple[gw.Flow, gw.sinks.MemorySink]:
+    flow, memory = gw.Flow("fares", num_key_groups=4), gw.sinks.memory()
+    rides = flow.source("rides", inbox.stream(), event_time="ts")
+    late = gw.sinks.parquet(directory / "late")
+    hourly = rides.key_by("zone").window(gw.tumbling("1 hour"), late=late, name="hourly")
+    fares = hourly.compute(fares=gw.sum("fare"), last=gw.max("ts"))
+    flow.sink("delta", fares, gw.sinks.delta(directory / "delta", mode="upsert"))
+    flow.sink("parquet", fares, gw.sinks.parquet(directory / "parquet", lane_bytes=0))
+    flow.sink("memory", fares, memory)
+    return flow, memory
+
+
+def test_windows_reach_every_target_whatever_the_zone_of_the_session_is_called(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="Delta tests need deltalake.")
+    columns = "zone string, ts timestamp, note string, fare long"
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns=columns)
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    seen: list[tuple[Any, ...]] = []
+    try:
+        for zone, hours in (("Etc/UTC", (0, 1)), ("+05:30", (2,))):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            for hour in hours:
+                inbox.put([("a", at(hour), "x", 1), ("b", at(hour), "x", 2)])
+            if zone == "+05:30":
+                inbox.put([("a", at(0), "too late", 9)])
+            flow, memory = windowed(inbox, tmp_path)
+            drain(flow, tmp_path / "ck", close_at_end=zone == "+05:30")
+            seen += in_utc(memory.table().select(["zone", "window_start", "fares"]))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    expected = sorted(
+        (zone, at(hour).replace(minute=0), fares)
+        for hour in range(3)
+        for zone, fares in (("a", 1), ("b", 2))
+    )
+    assert sorted(set(seen)) == expected
+    parquet = pads.dataset(tmp_path / "parquet", partitioning="hive").to_table()
+    query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(tmp_path / "delta"))
+    delta = pa.table(query.execute("SELECT zone, window_start, fares FROM t"))
+    for name, table in {"parquet": parquet, "delta": delta}.items():
+        assert sorted(in_utc(table.select(["zone", "window_start", "fares"]))) == expected, name
+    late = pads.dataset(tmp_path / "late", partitioning="hive").to_table()
+    assert in_utc(late.select(["zone", "ts", "note", "fare", "reason"])) == [
+        ("a", at(0), "too late", 9, "late")
+    ]
 
 
 def test_an_empty_complete_epoch_does_not_stop_spark_from_reading_the_others(
