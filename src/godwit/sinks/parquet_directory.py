@@ -46,6 +46,7 @@ __all__ = [
     "write_point",
 ]
 
+_ATTEMPTS: Final = 5
 _LAST: Final = "_delivered.json"
 _MARKER: Final = "_godwit.json"
 _EPOCH: Final = re.compile(r"epoch=(\d+)")
@@ -247,13 +248,16 @@ def _write_beside(filesystem: pafs.FileSystem, root: str, mine: dict[str, Any]) 
 
 def _put_in_place(filesystem: pafs.FileSystem, path: str) -> None:
     marker = f"{path.rsplit('/', 1)[0]}/{_MARKER}"
-    try:
-        filesystem.move(path, marker)
-    except OSError:
-        if not exists(filesystem, marker):
-            raise
-        filesystem.delete_file(marker)  # HDFS renames onto nothing that is there
-        filesystem.move(path, marker)
+    for attempt in range(_ATTEMPTS):
+        try:
+            filesystem.move(path, marker)
+            break
+        except OSError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            # HDFS renames onto nothing that is there, and another delivery may be doing the same.
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.delete_file(marker)
     if here := local_path(filesystem, marker):
         _force_names_above(here.parent)
 
@@ -389,12 +393,17 @@ def epoch_point(filesystem: pafs.FileSystem, root: str, epoch: int) -> HistoryPo
 
 
 def last_point(filesystem: pafs.FileSystem, root: str) -> HistoryPoint | None:
-    """Find the last epoch that was delivered, be its directory there or taken away by somebody."""
+    """Find the last epoch that was delivered, be its directory there or taken away by somebody.
+
+    Lists the directory once, and looks into those of later epochs than the noted one only.
+    """
     noted = read_point(filesystem, f"{root}/{_LAST}")
-    newest = max(delivered_epochs(filesystem, root), default=-1)
-    if noted is not None and noted.epoch >= newest:
-        return noted
-    return None if newest < 0 else epoch_point(filesystem, root, newest)
+    for epoch in reversed(epochs_begun(filesystem, root)):
+        if noted is not None and epoch <= noted.epoch:
+            break
+        if exists(filesystem, f"{root}/epoch={epoch}/_SUCCESS"):
+            return epoch_point(filesystem, root, epoch)
+    return noted
 
 
 def note_last(filesystem: pafs.FileSystem, root: str, point: HistoryPoint) -> None:

@@ -230,8 +230,8 @@ class ParquetSink(Sink):
             self._force_names_in_root()
             # Not what lanes wrote: an epoch of the last run may be delivered only now.
             remove_staged(self._fs, self._root, lambda name: name.startswith("_"))
-            last = last_point(self._fs, self._root)
-            self._last = self._noted = -1 if last is None else last.epoch
+            self._held = last_point(self._fs, self._root)
+            self._last = self._noted = -1 if self._held is None else self._held.epoch
         except OSError as error:
             raise self._error(
                 f"cannot write to {self._shown_path}: {error}",
@@ -244,8 +244,8 @@ class ParquetSink(Sink):
         return True
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch that was delivered to the directory."""
-        return last_point(self._fs, self._root)
+        """Return the last epoch that the directory had when it was opened, or rolled back."""
+        return self._held
 
     def cannot_roll_back(self) -> None:
         """Epochs are directories of their own."""
@@ -298,7 +298,7 @@ class ParquetSink(Sink):
         if point is None:
             point = HistoryPoint(query_id="", history="", epoch=-1, digest="")
         note_last(self._fs, self._root, point)
-        self._last = self._noted = point.epoch
+        self._held, self._last, self._noted = point, point.epoch, point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's directory unless it is there.
