@@ -139,11 +139,11 @@ class StatesBroughtForward:
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
         """Give as many states; those that were removed, which have no bytes, stay so."""
-        blobs = values.column(0).to_pylist()
+        at = values.schema.get_field_index("state")
+        blobs = values.column(at).to_pylist()
         made = [self._upgraded(row, blob) if blob else blob for row, blob in enumerate(blobs)]
-        column = pa.array(made, values.schema.field(0).type)
-        others = values.columns[1:]  # what is kept beside it: timers, expiry
-        return pa.RecordBatch.from_arrays([column, *others], schema=values.schema)
+        field = values.schema.field(at)
+        return values.set_column(at, field, pa.array(made, field.type))
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
         if self.gone:
