@@ -47,7 +47,7 @@ class SinkState:
     before
         The last epoch before it that had something for it; -1 if none had.
     stays
-        Whether it writes where it wrote then, as far as that is known.
+        Whether it is known to write where it wrote then.
     """
 
     writer: str
@@ -107,7 +107,7 @@ class Deliveries:
                 former=old,
                 former_complete=now if old is None else recorded[old].complete,
                 before=-1 if old is None else recorded[old].before,
-                stays=old is not None and recorded[old].target in {"", _target(output)},
+                stays=old is not None and recorded[old].target == _target(output) != "",
             )
             self._emitted[output.name] = -1 if old is None else self._last(old, recorded[old])
 

@@ -82,7 +82,7 @@ class Position:
     before
         Last epoch before the latest that had something for it; -1 if none had.
     stays
-        Whether it writes where it wrote in the latest epoch.
+        Whether it is known to write where it wrote in the latest epoch.
     copied
         Whether another query committed the latest epoch.
     """

@@ -161,6 +161,15 @@ def test_the_last_epoch_of_an_earlier_version_goes_by_names() -> None:
     assert former(whole) == {"a": ("a", "a"), "b": (None, "b")}
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "stays"),
+    [("x", "x", True), ("x", "y", False), ("", "x", False), ("", "", False)],
+)
+def test_a_sink_stays_where_that_is_known(then: str, now: str, *, stays: bool) -> None:
+    found = Deliveries(flow(output("a", now)), record(a=was("a", then, before=3)), {})
+    assert (found.of["a"].stays, found.of["a"].before) == (stays, 3)
+
+
 def test_records_say_which_earlier_epoch_had_something_for_a_sink() -> None:
     flow_of_two = flow(output("a"), output("b"))
     first = Deliveries(flow_of_two, None, {})
