@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from tests.oracles.checkpoint_model import make_history, models, open_log, run_e
 from godwit.model.errors import CheckpointError
 from godwit.state.commit_log import CommitLog
 from godwit.state.framing import encode_record
+from godwit.state.local_storage import LocalStorage
 from godwit.state.manifest import Manifest
 from godwit.state.ownership import load_record
 from godwit.state.paths import commit_path, flow_path, manifest_path
@@ -186,3 +188,54 @@ def test_a_manifest_of_another_history_is_written_anew(log: CommitLog) -> None:
     assert done in ([(path, "write")], [(path, "none")])
     if done == [(path, "write")]:
         assert storage.read(path).to_pybytes() == whole
+
+
+class Dying(LocalStorage):
+    """A disk of a process that is killed after so many changes."""
+
+    left = 10**6
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self._count()
+        super().write_atomic(path, data)
+
+    def delete(self, path: str) -> None:
+        self._count()
+        super().delete(path)
+
+
+def test_a_repair_that_is_killed_at_any_step_is_finished_by_the_next(
+    log: CommitLog, tmp_path: Path
+) -> None:
+    last = log.latest_epoch
+    for entry in log.storage.list("manifests"):
+        if entry.path > manifest_path(last - 2):
+            log.storage.delete(entry.path)
+    log.storage.delete(commit_path(last - 1))
+    log.storage.write_atomic(commit_path(99), b"stray")
+    killed = 0
+    while True:
+        directory = tmp_path.with_name(f"{tmp_path.name}-{killed}")
+        shutil.copytree(tmp_path, directory)
+        storage = Dying(str(directory))
+        storage.left = killed
+        try:
+            carry_out(storage, plan_record_repair(storage).steps)
+        except KeyboardInterrupt:
+            storage.left = 10**6
+            carry_out(storage, plan_record_repair(storage).steps)
+            killed += 1
+        else:
+            break
+        again = CommitLog.open_read_only(storage)
+        assert again.latest_epoch == last - 2
+        assert_state(storage, again.chains, models(HISTORY)[last - 2])
+        assert start_problems(storage) == ()
+        set_aside = {entry.path for entry in storage.list("set-aside/commits")}
+        assert set_aside == {f"set-aside/{commit_path(number)}" for number in (last, 99)}
+    assert killed > 3
