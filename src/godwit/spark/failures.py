@@ -8,16 +8,19 @@ two lines, with the same stacks once more.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from godwit.model import errors
-from godwit.model.errors import EpochFailedError, GodwitError
+from godwit.model.errors import CheckpointError, EpochFailedError, GodwitError
+from godwit.model.secrets import shown_uri, unless_confidential
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
-__all__ = ["epoch_failed", "for_spark", "keep_stack_out_of_log", "said"]
+__all__ = ["epoch_failed", "for_spark", "keep_stack_out_of_log", "said", "without_credentials"]
 
 _STACK = re.compile(r"\n\s+at [\w.$/]+\(")
 _PREAMBLES = (
@@ -146,3 +149,19 @@ def keep_stack_out_of_log(spark: SparkSession) -> None:
 
 _LOGGER = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _filters: list[Any] = []
+
+
+@contextmanager
+def without_credentials(uri: str) -> Iterator[None]:
+    """Tell what Spark raises in words of ours where it repeats what is confidential."""
+    try:
+        yield
+    except Exception as error:
+        if unless_confidential(error) is not None:
+            raise
+        raise CheckpointError(
+            f"Spark cannot start on the checkpoint {shown_uri(uri)!r}: {said(error)}.",
+            remedy="Check that Spark, too, reaches the location, with the credentials that its "
+            "Hadoop configuration has.",
+            uri=shown_uri(uri),
+        ) from None

@@ -18,7 +18,7 @@ from godwit.model.errors import InvalidFlowError
 from godwit.spark.dispatcher import EventDispatcher
 from godwit.spark.epoch_driver import EpochDriver
 from godwit.spark.executors_python import insist_on_python
-from godwit.spark.failures import for_spark
+from godwit.spark.failures import for_spark, without_credentials
 from godwit.spark.feeds import arrow_schema, feed_frames, feeds_of, streaming_dataframe
 from godwit.spark.gate import EpochGate
 from godwit.spark.input_end import is_stopped
@@ -177,7 +177,7 @@ def _start_spark(
         given: dict[str, Any] = dict(options.trigger)
         writer = writer.trigger(**given)
     uri = f"{_spark_uri(options)}/spark"
-    with quick_local_logs(rows.sparkSession, uri):
+    with without_credentials(uri), quick_local_logs(rows.sparkSession, uri):
         started = writer.option("checkpointLocation", uri).start()
         wait_for_sources(started)
     return started

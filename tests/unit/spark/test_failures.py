@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from unittest.mock import MagicMock
 
 import pytest
 
-from godwit.model.errors import EpochFailedError, SinkError
-from godwit.spark.failures import epoch_failed, for_spark, said
+from godwit.model.errors import CheckpointError, EpochFailedError, SinkError
+from godwit.model.secrets import Secrets
+from godwit.spark.failures import epoch_failed, for_spark, said, without_credentials
 
 LOST = "most recent failure: Lost task 0.0 in stage 87.0 (TID 130) (localhost executor driver): "
 CRASHED = (
@@ -95,3 +97,14 @@ def test_spark_gets_an_error_of_ours_as_it_is() -> None:
     raised = for_spark(error, "delays", MagicMock(), cut_short=False)
     assert isinstance(raised, SinkError)
     assert str(raised) == str(SinkError("Py4JJavaError: An error", remedy="Do."))
+
+
+def test_what_spark_says_of_a_checkpoint_is_told_without_its_credentials() -> None:
+    uri = "s3a://AKIA:hunter2secret@bucket/ck"
+    Secrets.of_uri(uri)
+    with pytest.raises(CheckpointError, match="cannot start") as told, without_credentials(uri):
+        raise OSError(f"Cannot create {uri}/spark/metadata")
+    assert "hunter2secret" not in "".join(traceback.format_exception(told.value))
+    assert "s3a://***@bucket/ck/spark/metadata" in told.value.message
+    with pytest.raises(OSError, match="no room"), without_credentials(uri):
+        raise OSError("no room")
