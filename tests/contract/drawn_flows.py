@@ -185,6 +185,8 @@ class _DrawnHistory(History):
             self.run.warming(Warming(goes=goes))
         elif chance < 0.8:
             self.restart()
+        if drawn.random() < 0.25:  # as where a lane runs elsewhere for an epoch
+            self.run.forget_store(drawn.choice(sorted(self.run.view.executors)))
         misfortune: Any = drawn.choice([None] * 5 + ["aborted", "planned", "staged", "committed"])
         self.epoch(14, misfortune)
         if misfortune not in (None, "aborted"):

@@ -658,7 +658,7 @@ def drawn(seed: int, *, regrouped: bool = False) -> Scenario:
                 steps.append(Cancel())
             case _:
                 pass
-    policy = rng.choice((Policy(), LOAD, replace(Policy(), patience=2, max_attempts=2)))
+    policy = rng.choice((Policy(patience=8), LOAD, replace(Policy(), patience=2, max_attempts=2)))
     return Scenario(
         name=f"drawn from {seed}",
         steps=(*steps, Warming(goes="works"), *_rows(2)),

@@ -46,7 +46,10 @@ class WindowsApart(OneProcess):
     def __init__(self, directory: Path, **options: Any) -> None:
         self._options = options
         super().__init__(
-            directory, deep=False, policy=Policy(), settings=LaneSettings(inline_bytes=512)
+            directory,
+            deep=False,
+            policy=Policy(patience=8),
+            settings=LaneSettings(inline_bytes=512),
         )
         self.outcomes: list[EpochOutcome] = []
 
