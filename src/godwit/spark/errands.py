@@ -72,6 +72,7 @@ class Errands:
         self._instructor, self._watch, self._spark = instructor, watch, spark
         self._stopping = threading.Event()
         self._pools: dict[str, DaemonPool] = {}
+        self._guard = Guard("background copies", conducting.background_failed)
         self._links, self._link_is_free = PeerLinks(), threading.Condition()
         self._thread = threading.Thread(target=self._hand_out, name="godwit-errands", daemon=True)
         self._thread.start()
@@ -85,9 +86,8 @@ class Errands:
             pool.close()
 
     def _hand_out(self) -> None:
-        guard = Guard("handing out background copies", self._conducting.background_failed)
         while (order := self._orders.get()) is not None:
-            guard(self._hand, order)
+            self._guard(self._hand, order)
 
     def _hand(self, order: StartWarming | DropCopies) -> None:
         if isinstance(order, StartWarming) and order.peers:
@@ -102,7 +102,8 @@ class Errands:
             pool = DaemonPool(1, f"godwit-copies-{order.executor}")
             self._pools[order.executor] = pool
         work = self._warm if isinstance(order, StartWarming) else self._drop
-        pool.submit(inheritable_thread_target(self._spark)(work), order)
+        # Nobody asks for the future: what is raised would be dropped with it.
+        pool.submit(self._guard, inheritable_thread_target(self._spark)(work), order)
 
     def _warm(self, order: StartWarming) -> None:
         started = time.perf_counter()
