@@ -8,6 +8,7 @@ the log, and the loser looks again.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import uuid
@@ -148,9 +149,9 @@ class DeltaSink(Sink):
         partition_by = tuple(self._table.metadata().partition_columns)
         return file_row_check(self._context, partition_by, self._max_partitions, never_null)
 
-    @property
+    @functools.cached_property
     def destination(self) -> str:
-        """The table."""
+        """The table, wherever the process goes after it was first asked."""
         return destination_of(self._path)
 
     @property
@@ -207,6 +208,7 @@ class DeltaSink(Sink):
             If the table cannot be opened or its columns are others.
         """
         self._context = context
+        self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
         self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
         for key in self._merge_keys:

@@ -27,6 +27,7 @@ over what is there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import uuid
@@ -173,9 +174,9 @@ class ParquetSink(Sink):
             self._context, self._partition_by, self._max_partitions, folds=self._folds
         )
 
-    @property
+    @functools.cached_property
     def destination(self) -> str:
-        """The directory."""
+        """The directory, wherever the process goes after it was first asked."""
         if self._filesystem is not None and not isinstance(self._filesystem, pafs.LocalFileSystem):
             return self._shown_path
         return destination_of(self._path)
@@ -219,6 +220,7 @@ class ParquetSink(Sink):
         # Rows of an earlier flow have nulls in columns that are new, whatever these are declared.
         self._schema = pa.schema([f.with_nullable(True) for f in storable_schema(context.schema)])
         self._check_columns()
+        self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._fs, self._root = open_file_system(self._path, self._filesystem)
         self._renames = renames_directories(self._fs)
         self._opening = uuid.uuid4().hex[:12]

@@ -661,6 +661,17 @@ def test_a_directory_says_which_epoch_of_which_history_it_got_last(tmp_path: Pat
     assert (unknown.epoch, unknown.digest) == (1, "")
 
 
+def test_a_directory_is_the_same_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sink = opened("out")
+    before = sink.target
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert sink.target == before == str(tmp_path / "out")
+
+
 def test_an_epoch_that_somebody_took_away_does_not_come_back(tmp_path: Path) -> None:
     up_to(opened(tmp_path), 1)
     shutil.rmtree(tmp_path / "epoch=1")
