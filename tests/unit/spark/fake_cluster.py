@@ -111,6 +111,7 @@ class FakeStream(Balancing):
     def run(self) -> None:
         """Carry out an epoch, and answer what was ordered meanwhile."""
         epoch = self.conducting.view.committed + 1
+        self.ports.clock_s += 1.0
         with self.gate.epoch():
             with self.conducting.turn() as conductor:
                 plans = conductor.begin(epoch)
