@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import errno
 import os
@@ -539,7 +540,11 @@ class PowerCuts:
         inode = os.fstat(descriptor).st_ino
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         if path.is_dir():
-            self._names[inode] = {entry.name: entry.stat().st_ino for entry in path.iterdir()}
+            names = self._names[inode] = {}
+            for entry in path.iterdir():
+                # Other processes use directories above ours too.
+                with contextlib.suppress(FileNotFoundError):
+                    names[entry.name] = entry.stat().st_ino
         else:
             self._bytes[inode] = path.read_bytes()
         self.check_names()
