@@ -54,6 +54,7 @@ from godwit.sinks.rows import (
     require_columns,
     storable_schema,
     upsert_keys,
+    with_plain_types,
     without_replaced_rows,
 )
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
@@ -224,12 +225,7 @@ class DeltaSink(Sink):
                     "Rename the column before the sink.",
                 )
         require_columns(context, self._partition_by, "partition_by")
-        self._schema = pa.schema(
-            [
-                field.with_type(as_delta_stores(field.type))
-                for field in storable_schema(context.schema)
-            ]
-        )
+        self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
         try:
             self._is_new = not DeltaTable.is_deltatable(self._path, self._storage_options)
             if self._is_new:

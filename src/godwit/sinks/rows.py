@@ -35,6 +35,7 @@ __all__ = [
     "storable_schema",
     "upsert_keys",
     "with_columns_of",
+    "with_plain_types",
     "without_replaced_rows",
 ]
 
@@ -145,22 +146,29 @@ def storable_schema(schema: pa.Schema) -> pa.Schema:
     An instant is the same one whatever the session's zone is called; Delta Lake and the marker of a
     directory know one name only.
     """
-    return _with_timestamps(schema, lambda dtype: _in_utc(pa.timestamp("us", dtype.tz)))
+    return with_plain_types(
+        schema,
+        lambda dtype: (
+            _in_utc(pa.timestamp("us", dtype.tz)) if pa.types.is_timestamp(dtype) else dtype
+        ),
+    )
 
 
 def instants_in_utc(schema: pa.Schema) -> pa.Schema:
     """Return `schema` with the zones of instants called UTC, so that zones make no difference."""
-    return _with_timestamps(schema, _in_utc)
+    return with_plain_types(schema, _in_utc)
 
 
-def _in_utc(dtype: pa.TimestampType) -> pa.TimestampType:
-    return pa.timestamp(dtype.unit, None if dtype.tz is None else "UTC")
+def _in_utc(dtype: pa.DataType) -> pa.DataType:
+    is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
+    return pa.timestamp(dtype.unit, "UTC") if is_instant else dtype
 
 
-_Change: TypeAlias = "Callable[[pa.TimestampType], pa.TimestampType]"
+_Change: TypeAlias = "Callable[[pa.DataType], pa.DataType]"
 
 
-def _with_timestamps(schema: pa.Schema, change: _Change) -> pa.Schema:
+def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
+    """Return `schema` with all types changed that are not made of others, however deep they are."""
     return pa.schema(
         [
             pa.field(field.name, _changed(field.type, change), nullable=field.nullable)
@@ -170,13 +178,9 @@ def _with_timestamps(schema: pa.Schema, change: _Change) -> pa.Schema:
 
 
 def _changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
-    """Change the timestamp types in a type, however deep."""
-
     def inner(field: pa.Field) -> pa.Field:
         return field.with_type(_changed(field.type, change))
 
-    if pa.types.is_timestamp(dtype):
-        return change(dtype)
     if pa.types.is_dictionary(dtype):
         return _changed(dtype.value_type, change)
     if pa.types.is_list(dtype):
@@ -191,7 +195,7 @@ def _changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
         return pa.map_(
             inner(dtype.key_field), inner(dtype.item_field), keys_sorted=dtype.keys_sorted
         )
-    return dtype
+    return change(dtype)
 
 
 def fit(

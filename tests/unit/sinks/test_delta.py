@@ -431,6 +431,32 @@ def test_types_that_delta_lacks_are_widened_and_accepted_again(tmp_path: Path) -
     assert [int(found.column(n)[1].as_py()) for n in "abcd"] == [v[0] for v in largest[:4]]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        (pa.struct([("x", pa.uint64())]), {"x": 2**64 - 1}),
+        (pa.list_(pa.uint16()), [2**16 - 1]),
+        (pa.map_(pa.string(), pa.uint32()), [("x", 2**32 - 1)]),
+        (pa.list_(pa.struct([("x", pa.list_(pa.uint8()))])), [{"x": [255]}]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("lanes", [False, True])
+def test_types_that_delta_lacks_are_widened_however_deep(
+    tmp_path: Path, dtype: pa.DataType, value: Any, lanes: bool
+) -> None:
+    schema = pa.schema([("plane", pa.string()), ("value", dtype)])
+    table = pa.table([["N1"], pa.array([value], dtype)], schema=schema)
+    sink = opened(tmp_path, context(schema=schema), lane_bytes=0)
+    writer = sink.lane_writer()
+    assert writer is not None
+    files = writer.write(table, epoch=0, place=0) if lanes else None
+    rest = schema.empty_table() if lanes else table
+    sink.deliver(EpochRows(epoch=0, table=rest, written=files or ()))
+    (found,) = deltalake.DeltaTable(tmp_path).to_pyarrow_table().column("value").to_pylist()
+    assert found == value
+
+
 def test_a_type_that_delta_cannot_hold_is_refused(tmp_path: Path) -> None:
     schema = pa.schema([("plane", pa.string()), ("at", pa.time64("us"))])
     with pytest.raises(SinkError, match=r"cannot open .*Time64"):

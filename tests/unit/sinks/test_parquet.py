@@ -280,6 +280,12 @@ def test_an_epoch_that_a_reader_took_away_does_not_come_back(tmp_path: Path, ren
     assert read(tmp_path / "out") == []
 
 
+def test_a_type_that_parquet_cannot_hold_is_refused(tmp_path: Path) -> None:
+    schema = pa.schema([("plane", pa.string()), ("total", pa.decimal128(5, -2))])
+    with pytest.raises(SinkError, match="Parquet cannot hold these columns"):
+        opened(tmp_path, context(schema=schema))
+
+
 def test_columns_count_from_their_first_rows_on(tmp_path: Path) -> None:
     wrong = context(schema=pa.schema([("plane", pa.string()), ("total", pa.float64())]))
     opened(tmp_path, wrong)
