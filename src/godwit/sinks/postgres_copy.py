@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from godwit.sinks.rows import with_plain_types
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -197,6 +199,8 @@ def _joined(*parts: pa.Array | str) -> pa.Array:
 
 def _json(values: pa.Array) -> pa.Array:
     """Nested values as JSON: decimals as numbers, times in ISO 8601, binary in base 64."""
+    schema = with_plain_types(pa.schema([("values", values.type)]), _as_python_knows)
+    values = values.cast(schema.field(0).type)
     encoder = msgspec.json.Encoder(decimal_format="number")
     return pa.array(
         [
@@ -205,6 +209,11 @@ def _json(values: pa.Array) -> pa.Array:
         ],
         pa.large_string(),
     )
+
+
+def _as_python_knows(dtype: pa.DataType) -> pa.DataType:
+    """Return a length of time in microseconds, which Python has a type for."""
+    return pa.duration("us") if pa.types.is_duration(dtype) else dtype
 
 
 def _is_text(dtype: pa.DataType) -> bool:

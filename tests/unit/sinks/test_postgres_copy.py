@@ -96,6 +96,7 @@ CASES: list[Any] = [
         [[], [{"a": 1, "b": 'x"\n'}, {"a": None, "b": None}, None]],
     ),
     (pa.struct([("a", pa.list_(pa.int64()))]), "jsonb", [{"a": [1, 2]}, {"a": None}]),
+    (pa.list_(pa.list_(pa.float64())), "jsonb", [[[0.5], None]]),
     (pa.map_(pa.string(), pa.int64()), "jsonb", [{}, {"k": 1, "l": None}]),
     (pa.list_(pa.list_(pa.int64())), "jsonb", [[[1], [2, 3]], [None]]),
 ]

@@ -277,6 +277,15 @@ def test_maps_whose_keys_name_no_fields_are_refused_at_open(
         deliver(postgres, pa.table({"plane": pa.array([], pa.string()), "value": values}))
 
 
+def test_lengths_and_times_of_day_in_nanoseconds_are_written_as_json(postgres: str) -> None:
+    kinds = pa.struct([("d", pa.duration("ns")), ("t", pa.time64("ns"))])
+    table = pa.table({"plane": ["N1"], "value": pa.array([{"d": 1_500_000, "t": 2_000}], kinds)})
+    assert deliver(postgres, table) == []
+    assert execute(postgres, "SELECT value FROM target") == [
+        ({"d": "PT0.0015S", "t": "00:00:00.000002"},)
+    ]
+
+
 def test_a_row_that_cannot_be_written_as_text_is_set_aside(postgres: str) -> None:
     twice = pa.array([[("a", 1)], [("a", 1), ("a", 2)], []], pa.map_("string", "int64"))
     table = pa.table({"plane": ["N1", "bad", "N3"], "value": twice})
