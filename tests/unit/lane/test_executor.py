@@ -86,3 +86,14 @@ def test_a_directory_that_everybody_may_rename_things_in_is_refused(tmp_path: Pa
     shared.chmod(0o1777)
     claim_local_store(root)
     assert root.parent.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_run_opens_no_table_that_an_earlier_one_left_behind(tmp_path: Path) -> None:
+    earlier = local_store_root(str(tmp_path), "0123456789ab-aaaa", "0")
+    later = local_store_root(str(tmp_path), "0123456789ab-bbbb", "0")
+    claim_local_store(earlier)
+    (earlier / "operator").mkdir(parents=True)
+    (earlier / "operator" / "000000.table").write_bytes(bytes(256))  # as a power cut may leave it
+    claim_local_store(later)
+    assert not earlier.exists()
+    assert not any(later.rglob("*.table"))
