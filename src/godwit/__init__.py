@@ -26,6 +26,7 @@ from godwit.control.worth import Budget
 from godwit.dataflow.aggregates import (
     Aggregator,
     approx_distinct,
+    avg,
     collect_set,
     count,
     first,
@@ -102,6 +103,7 @@ __all__ = [
     "WindowedStream",
     "__version__",
     "approx_distinct",
+    "avg",
     "collect_set",
     "count",
     "errors",

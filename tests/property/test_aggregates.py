@@ -16,6 +16,7 @@ from tests.oracles import aggregates as oracle
 from tests.oracles.lane import Lane
 
 from godwit.dataflow import aggregates as gw
+from godwit.dataflow.aggregates.conditional import counted_where
 from godwit.dataflow.compute import ComputeOperator
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -144,6 +145,53 @@ def test_any_split_into_epochs_and_partials_gives_what_plain_python_gives(kind: 
                 assert_same(results[key][name], expected(all_values), scale=scale)
 
     holds()
+
+
+@settings(derandomize=True, deadline=None, max_examples=40, database=None)
+@given(
+    parts=st.lists(
+        st.lists(
+            st.tuples(KEYS, st.tuples(st.integers(-3, 3), st.one_of(st.none(), st.integers(0, 3)))),
+            max_size=8,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_every_aggregate_with_a_condition_is_that_of_the_rows_for_which_it_holds(
+    parts: list[list[tuple[Any, tuple[int, int | None]]]],
+) -> None:
+    cases = {name: (made, expected) for name, made, expected, kinds in CASES if "small" in kinds}
+    cases |= {"min": (gw.min("v"), oracle.minimum), "rows": (gw.count(), oracle.count_rows)}
+    operator = ComputeOperator(
+        name="o",
+        keys=pa.schema({"k": pa.string()}),
+        inputs=pa.schema({"v": pa.int64(), "w": pa.int64()}),
+        aggregates={name: counted_where(made, "w >= 2") for name, (made, _) in cases.items()},
+    )
+    batches = [
+        pa.record_batch(
+            {
+                "k": pa.array([key for key, _ in part], pa.string()),
+                "v": pa.array([v for _, (v, _) in part], pa.int64()),
+                "w": pa.array([w for _, (_, w) in part], pa.int64()),
+            }
+        )
+        for part in parts
+    ]
+    whole, split = Lane(operator), Lane(operator)
+    whole.epoch(pa.concat_batches(batches))
+    split.epoch_of_partials(batches)
+    seen: dict[Any, list[Any]] = {}
+    for key, (v, w) in (row for part in parts for row in part):
+        seen.setdefault((key,), []).extend([v] if w is not None and w >= 2 else [])
+    for lane in (whole, split):
+        results = lane.results()
+        assert results.keys() == seen.keys()
+        for key, values in seen.items():
+            for name, (_, expected) in cases.items():
+                of_none = None if name in ("first", "last") else expected(values)
+                assert_same(results[key][name], expected(values) if values else of_none, scale=10.0)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60, database=None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import random
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that PySpark's us
 from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
+from godwit.dataflow.aggregates.conditions import parse_condition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +28,6 @@ EPOCHS, ROWS, KEYS = 4, 300, 40
 
 def generated(rng: random.Random) -> list[list[tuple[Any, ...]]]:
     """Epochs of rows with nulls everywhere; `n` counts them."""
-    from decimal import Decimal
-
     number = 0
     epochs = []
     for _ in range(EPOCHS):
@@ -82,6 +83,7 @@ def test_every_aggregate_gives_what_a_batch_over_all_rows_gives(
         distinct=gw.approx_distinct("n"),
         strings=gw.collect_set("s"),
         top=gw.top_k("i", 3),
+        positive=gw.sum("n", where="i > 0 and v is not null"),
     )
     sinks = {"exact": gw.sinks.memory(), "rounded": gw.sinks.memory(), "sets": gw.sinks.memory()}
     for (name, sink), stream in zip(sinks.items(), (exact, rounded, sets), strict=True):
@@ -129,21 +131,60 @@ def test_every_aggregate_gives_what_a_batch_over_all_rows_gives(
             assert math.isclose(value, other, rel_tol=1e-9), (key, value, other)
 
     whole = {
-        row["k"]: (row["n"], set(row["s"]), sorted(row["i"], reverse=True)[:3])
+        row["k"]: (row["n"], set(row["s"]), sorted(row["i"], reverse=True)[:3], row["p"])
         for row in batch.groupBy("k")
         .agg(
             F.count_distinct("n").alias("n"),
             F.collect_set("s").alias("s"),
             F.collect_list("i").alias("i"),
+            F.expr("sum(n) filter (where i > 0 and v is not null)").alias("p"),
         )
         .collect()
     }
-    for key, distinct, strings, top in rows_of(sinks["sets"].table()):
-        count, expected_strings, expected_top = whole.pop(key)
+    for key, distinct, strings, top, positive in rows_of(sinks["sets"].table()):
+        count, expected_strings, expected_top, expected_positive = whole.pop(key)
         assert distinct == pytest.approx(count, rel=0.1)
         assert set(strings) == expected_strings
         assert top == expected_top
+        assert positive == expected_positive
     assert not whole
+
+
+def test_a_condition_holds_for_the_rows_for_which_it_holds_in_spark(spark: SparkSession) -> None:
+    names = ["i", "v", "s", "d", "flag", "day"]
+    day = dt.date(2026, 3, 29)
+    rows = [
+        (1, 0.5, "a", Decimal("1.50"), True, day),
+        (-2, math.nan, "", Decimal("-2.00"), False, None),
+        (None, None, None, None, None, day + dt.timedelta(1)),
+        (3, math.inf, "it's", Decimal("3.00"), None, day),
+        (2**31 - 1, -0.0, "b", Decimal("0.00"), True, None),
+    ]
+    frame = spark.createDataFrame(
+        rows, "i int, v double, s string, d decimal(12,2), flag boolean, day date"
+    )
+    conditions = [
+        *(
+            "i > 1",
+            "i >= 0.5",
+            "not i < 2",
+            "i in (1, 3)",
+            "i not in (1, -2)",
+            "i = d",
+            "i = 99999",
+        ),
+        *("v > 1", "v >= 0", "v < 1", "v <= v", "v = 0", "v <> 0.5", "v = i", "v > d", "d > 1.499"),
+        *("s = ''", "s > 'a'", "s is null", "s is not null and i > 0", "d < -1.5", "d <> 3"),
+        *("flag", "not flag", "flag or i > 0", "flag = false", "not (flag and i > 0)"),
+        *("day = '2026-03-29'", "day > '2026-03-29' or s = 'b'"),
+    ]
+    table = frame.toArrow()
+    batch = table.combine_chunks().to_batches()[0]
+    columns = dict(zip(names, batch.columns, strict=True))
+    expected = frame.selectExpr(*(f"({c}) as c{n}" for n, c in enumerate(conditions))).toArrow()
+    for condition, column in zip(conditions, expected.columns, strict=True):
+        found = parse_condition(condition, "count").evaluate(columns)
+        assert found.to_pylist() == column.to_pylist(), condition
 
 
 def test_rows_that_are_combined_at_the_source_and_rows_that_are_not_give_one_result(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from godwit.dataflow.aggregates.conditional import Conditional
 from godwit.dataflow.naming import function_name
 from godwit.dataflow.nodes import DropDuplicatesNode, JoinNode, ProcessNode, WindowedNode
 from godwit.dataflow.states.declared import MapState
 from godwit.dataflow.windows.durations import spelled
 
 if TYPE_CHECKING:
+    from godwit.dataflow.aggregates import Aggregate
     from godwit.dataflow.nodes import OperatorNode
     from godwit.dataflow.states.declared import Declared
 
@@ -37,11 +39,17 @@ def action_of(node: OperatorNode) -> str:
     if isinstance(node, JoinNode):
         return _join_in_words(node)
     results = (
-        f"{result} = {getattr(aggregate, 'name', type(aggregate).__name__)}"
-        f"({', '.join(aggregate.columns)})"
-        for result, aggregate in node.aggregates.items()
+        f"{result} = {_aggregate_text(aggregate)}" for result, aggregate in node.aggregates.items()
     )
     return f"compute {', '.join(results)}{windows}"
+
+
+def _aggregate_text(aggregate: Aggregate) -> str:
+    """Say what an aggregate computes, and of which rows."""
+    if isinstance(aggregate, Conditional):
+        return f"{_aggregate_text(aggregate.aggregate)} where {aggregate.where}"
+    name = getattr(aggregate, "name", type(aggregate).__name__)
+    return f"{name}({', '.join(aggregate.columns)})"
 
 
 def _declared(state: Declared) -> str:

@@ -19,11 +19,12 @@ _FORMATS = (
 )
 
 CALLS: Mapping[str, str] = {
-    **dict.fromkeys(("avg", "average"), "gw.mean"),
+    "average": "gw.mean",
     **dict.fromkeys(
         ("count_distinct", "countDistinct", "approx_count_distinct", "distinct", "nunique"),
         "gw.approx_distinct",
     ),
+    **dict.fromkeys(("count_if", "countIf"), 'gw.count(where="v > 3")'),
     **dict.fromkeys(("std", "stdev", "stddev_samp"), "gw.stddev"),
     "stddev_pop": 'gw.stddev("v", population=True)',
     **dict.fromkeys(("var", "var_samp"), "gw.variance"),

@@ -90,7 +90,7 @@ def test_a_declaration_that_will_not_do_is_refused_in_its_line(call: Any, said: 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("avg", r"Use gw\.mean"),
+        ("average", r"Use gw\.mean"),
         ("count_distinct", r"Use gw\.approx_distinct"),
         ("utilization", "Did you mean 'utilisation'"),
         ("window", r"Use stream\.key_by"),

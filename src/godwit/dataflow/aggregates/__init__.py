@@ -7,6 +7,7 @@ every other module is one family of them.
 from godwit.dataflow.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate
 from godwit.dataflow.aggregates.builtin import (
     approx_distinct,
+    avg,
     collect_set,
     count,
     first,
@@ -25,6 +26,7 @@ __all__ = [
     "Aggregator",
     "BoundAggregate",
     "approx_distinct",
+    "avg",
     "collect_set",
     "count",
     "first",

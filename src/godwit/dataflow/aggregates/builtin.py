@@ -2,6 +2,10 @@
 
 Nulls are treated as in Spark SQL: aggregates of a column skip them (``first`` and ``last`` only if
 asked to), and an aggregate of nothing is null, except counts, which are 0.
+
+Every one takes ``where``, a condition on the columns of a row
+(`godwit.dataflow.aggregates.conditions`): rows for which it is false or null are left out, as by
+``FILTER (WHERE ...)`` in SQL.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import pyarrow as pa
 
 from godwit.dataflow.aggregates.aggregate import Aggregate, BoundAggregate, column_type
 from godwit.dataflow.aggregates.collect_set import bind_collect_set
+from godwit.dataflow.aggregates.conditional import counted_where
 from godwit.dataflow.aggregates.counts import bind_count
 from godwit.dataflow.aggregates.distinct import bind_approx_distinct
 from godwit.dataflow.aggregates.extremes import bind_extreme
@@ -95,7 +100,7 @@ _ORDERED = "numbers, booleans, dates, timestamps, durations, strings and binary"
 
 
 @user_call
-def count(column: str | None = None) -> Aggregate:
+def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
     """Count rows, or the values of a column that are not null.
 
     Parameters
@@ -104,111 +109,137 @@ def count(column: str | None = None) -> Aggregate:
         The column; all rows count if it is left out. The result is an int64.
     """
     columns = () if column is None else (column,)
-    return _BuiltIn(name="count", columns=columns, binder=bind_count)
+    return counted_where(_BuiltIn(name="count", columns=columns, binder=bind_count), where)
 
 
 @user_call
-def sum(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
+def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Sum a column: integers exactly in int64, decimals exactly, floats as doubles.
 
     Decimals of precision p have a sum of precision ``min(38, p + 10)``, as in Spark. A sum that its
     type cannot hold fails the epoch, as in Spark's ANSI mode, instead of being wrong.
     """
-    return _BuiltIn(name="sum", columns=(column,), binder=bind_sum, takes=_NUMBERS)
+    return counted_where(
+        _BuiltIn(name="sum", columns=(column,), binder=bind_sum, takes=_NUMBERS), where
+    )
 
 
 @user_call
-def min(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
+def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Smallest value of a column; NaN is larger than any number, as in Spark."""
-    return _BuiltIn(
-        name="min",
-        columns=(column,),
-        binder=bind_extreme,
-        takes=_ORDERED,
-        options={"largest": False},
+    return counted_where(
+        _BuiltIn(
+            name="min",
+            columns=(column,),
+            binder=bind_extreme,
+            takes=_ORDERED,
+            options={"largest": False},
+        ),
+        where,
     )
 
 
 @user_call
-def max(column: str) -> Aggregate:  # noqa: A001 - the name users know it by
+def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Largest value of a column; NaN is larger than any number, as in Spark."""
-    return _BuiltIn(
-        name="max",
-        columns=(column,),
-        binder=bind_extreme,
-        takes=_ORDERED,
-        options={"largest": True},
+    return counted_where(
+        _BuiltIn(
+            name="max",
+            columns=(column,),
+            binder=bind_extreme,
+            takes=_ORDERED,
+            options={"largest": True},
+        ),
+        where,
     )
 
 
 @user_call
-def mean(column: str) -> Aggregate:
+def mean(column: str, *, where: str | None = None) -> Aggregate:
     """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark."""
-    return _BuiltIn(name="mean", columns=(column,), binder=bind_mean, takes=_NUMBERS)
+    return counted_where(
+        _BuiltIn(name="mean", columns=(column,), binder=bind_mean, takes=_NUMBERS), where
+    )
+
+
+avg = mean
+"""As `mean`, by the name that Spark knows it by."""
 
 
 @user_call
-def variance(column: str, *, population: bool = False) -> Aggregate:
+def variance(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Sample variance (``var_samp``), or with ``population`` the population's (``var_pop``).
 
     The sample variance of one value is null. Numerically stable: deviations from the mean are
     summed, and merged by Chan's formula.
     """
     _check_flag("variance", column, "population", population)
-    return _BuiltIn(
-        name="variance",
-        columns=(column,),
-        binder=bind_moments,
-        takes=_NUMBERS,
-        options={"population": population, "root": False},
-        shown=("population=True",) if population else (),
+    return counted_where(
+        _BuiltIn(
+            name="variance",
+            columns=(column,),
+            binder=bind_moments,
+            takes=_NUMBERS,
+            options={"population": population, "root": False},
+            shown=("population=True",) if population else (),
+        ),
+        where,
     )
 
 
 @user_call
-def stddev(column: str, *, population: bool = False) -> Aggregate:
+def stddev(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Compute the standard deviation: the square root of `variance`."""
     _check_flag("stddev", column, "population", population)
-    return _BuiltIn(
-        name="stddev",
-        columns=(column,),
-        binder=bind_moments,
-        takes=_NUMBERS,
-        options={"population": population, "root": True},
-        shown=("population=True",) if population else (),
+    return counted_where(
+        _BuiltIn(
+            name="stddev",
+            columns=(column,),
+            binder=bind_moments,
+            takes=_NUMBERS,
+            options={"population": population, "root": True},
+            shown=("population=True",) if population else (),
+        ),
+        where,
     )
 
 
 @user_call
-def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
     """Value of the first row to arrive, null or not, or the first that is not null."""
     _check_flag("first", column, "ignore_nulls", ignore_nulls)
-    return _BuiltIn(
-        name="first",
-        columns=(column,),
-        binder=bind_position,
-        takes=_ORDERED,
-        options={"last": False, "ignore_nulls": ignore_nulls},
-        shown=("ignore_nulls=True",) if ignore_nulls else (),
+    return counted_where(
+        _BuiltIn(
+            name="first",
+            columns=(column,),
+            binder=bind_position,
+            takes=_ORDERED,
+            options={"last": False, "ignore_nulls": ignore_nulls},
+            shown=("ignore_nulls=True",) if ignore_nulls else (),
+        ),
+        where,
     )
 
 
 @user_call
-def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
     """Value of the last row to arrive, null or not, or the last that is not null."""
     _check_flag("last", column, "ignore_nulls", ignore_nulls)
-    return _BuiltIn(
-        name="last",
-        columns=(column,),
-        binder=bind_position,
-        takes=_ORDERED,
-        options={"last": True, "ignore_nulls": ignore_nulls},
-        shown=("ignore_nulls=True",) if ignore_nulls else (),
+    return counted_where(
+        _BuiltIn(
+            name="last",
+            columns=(column,),
+            binder=bind_position,
+            takes=_ORDERED,
+            options={"last": True, "ignore_nulls": ignore_nulls},
+            shown=("ignore_nulls=True",) if ignore_nulls else (),
+        ),
+        where,
     )
 
 
 @user_call
-def approx_distinct(column: str, *, error: float = 0.02) -> Aggregate:
+def approx_distinct(column: str, *, error: float = 0.02, where: str | None = None) -> Aggregate:
     """Estimate how many different values a column has (HyperLogLog).
 
     Parameters
@@ -226,18 +257,21 @@ def approx_distinct(column: str, *, error: float = 0.02) -> Aggregate:
             remedy="Give a relative error between 0.0041 (64 KiB a key) and 0.26.",
             aggregate="approx_distinct",
         )
-    return _BuiltIn(
-        name="approx_distinct",
-        columns=(column,),
-        binder=bind_approx_distinct,
-        takes="numbers, booleans, dates, timestamps, durations, strings, binary and decimals",
-        options={"precision": math.ceil(2 * math.log2(1.04 / error))},
-        shown=() if error == 0.02 else (f"error={error!r}",),
+    return counted_where(
+        _BuiltIn(
+            name="approx_distinct",
+            columns=(column,),
+            binder=bind_approx_distinct,
+            takes="numbers, booleans, dates, timestamps, durations, strings, binary and decimals",
+            options={"precision": math.ceil(2 * math.log2(1.04 / error))},
+            shown=() if error == 0.02 else (f"error={error!r}",),
+        ),
+        where,
     )
 
 
 @user_call
-def top_k(column: str, k: int, *, by: str | None = None) -> Aggregate:
+def top_k(column: str, k: int, *, by: str | None = None, where: str | None = None) -> Aggregate:
     """Collect the k rows with the largest values, largest first.
 
     Parameters
@@ -257,18 +291,21 @@ def top_k(column: str, k: int, *, by: str | None = None) -> Aggregate:
     """
     _check_size("top_k", column, "k", k)
     columns = (column,) if by is None or (isinstance(by, str) and by == column) else (column, by)
-    return _BuiltIn(
-        name="top_k",
-        columns=columns,
-        binder=bind_top_k,
-        takes=_ORDERED,
-        options={"k": k},
-        shown=(repr(k),) if by is None else (repr(k), f"by={by!r}"),
+    return counted_where(
+        _BuiltIn(
+            name="top_k",
+            columns=columns,
+            binder=bind_top_k,
+            takes=_ORDERED,
+            options={"k": k},
+            shown=(repr(k),) if by is None else (repr(k), f"by={by!r}"),
+        ),
+        where,
     )
 
 
 @user_call
-def collect_set(column: str, limit: int = 100) -> Aggregate:
+def collect_set(column: str, limit: int = 100, *, where: str | None = None) -> Aggregate:
     """Collect the different values of a column, in order of first arrival.
 
     Parameters
@@ -280,13 +317,16 @@ def collect_set(column: str, limit: int = 100) -> Aggregate:
         ignored: the result is the first `limit` different values. It is exact if it is shorter.
     """
     _check_size("collect_set", column, "limit", limit)
-    return _BuiltIn(
-        name="collect_set",
-        columns=(column,),
-        binder=bind_collect_set,
-        takes=_ORDERED,
-        options={"limit": limit},
-        shown=() if limit == 100 else (f"limit={limit}",),
+    return counted_where(
+        _BuiltIn(
+            name="collect_set",
+            columns=(column,),
+            binder=bind_collect_set,
+            takes=_ORDERED,
+            options={"limit": limit},
+            shown=() if limit == 100 else (f"limit={limit}",),
+        ),
+        where,
     )
 
 
