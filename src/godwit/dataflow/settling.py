@@ -116,11 +116,6 @@ class Settled:
 class SettlingOperator(WindowedOperator):
     """An operator over event time that asks for the entries that its rows meet."""
 
-    @property
-    def output_ahead_us(self) -> int:
-        """What comes out is no later than what came in."""
-        return 0
-
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
         """Whether rows are older than the watermark that earlier epochs acted on."""
         late: npt.NDArray[np.bool_] = times < closed

@@ -186,6 +186,7 @@ class EventTimes:
         """
         suspended = self._suspended(components)
         drained = self._drained(silence_us)
+        furthest = max((time.max_ahead_us for time in self._flow.times.values()), default=0)
         told: dict[str, OperatorTime] = {}
         emitted: dict[str, _Front | None] = {}
         for operator in self._flow.operators:
@@ -204,7 +205,10 @@ class EventTimes:
             if arriving is not None:
                 until = arriving.watermark
                 state = str(operator.states[0])
-                newest = max(arriving.newest, self._times.reached.get(state, BEGINNING))
+                reached = self._times.reached.get(state, BEGINNING)
+                if not self._ended:  # a moment far ahead would make whatever comes later late
+                    reached = min(reached, clock_us + furthest)
+                newest = max(arriving.newest, reached)
                 if isinstance(operator, WindowedOperator) and newest > BEGINNING:
                     over = operator.end_of(newest)
                     newest = operator.last_emitted(newest)
@@ -231,7 +235,8 @@ class EventTimes:
     def _ahead(self) -> dict[str, list[int]]:
         """Operator → how far ahead of the clock the rows of each of its inputs may be.
 
-        As far as their sources allow, and by as much more as windows on the way end later.
+        As far as their sources allow; what an operator over event time emits is of rows that it
+        judged by the clock of then, which may have jumped back, and windows may end later.
         """
         ahead: dict[str, list[int]] = {}
         emitted: dict[str, int] = {}
@@ -244,8 +249,8 @@ class EventTimes:
                 else END
                 for given in self._flow.inputs_of(operator.name)
             ]
-            more = operator.output_ahead_us if isinstance(operator, WindowedOperator) else 0
-            emitted[operator.name] = max(of_inputs) + more
+            judged = isinstance(operator, WindowedOperator)
+            emitted[operator.name] = END if judged else max(of_inputs)
         return ahead
 
     def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -155,6 +155,39 @@ def test_windows_that_end_long_after_the_clock_are_not_ahead_of_it(tmp_path: Pat
     run.epoch()
     assert not any(o.arrivals.ahead for r in run.reports for o in r.operators)
     assert run.epoch() == [("a", 7 * DAY, 7 * DAY + 2 * S, 1)]
+
+
+def test_rows_that_a_join_held_are_not_ahead_of_a_clock_that_jumped_back(tmp_path: Path) -> None:
+    def build(streams: Mapping[str, Stream]) -> Stream:
+        left, right = (streams[name].key_by("k") for name in ("left", "right"))
+        return counted(left.join_newest(right, suffix="_r", name="joined"), "ts")
+
+    feeds = {name: Feed({f.name: f.type for f in ROWS}) for name in ("left", "right")}
+    run = MeetingRun(build, tmp_path, feeds)
+    run.run.clock_us = 9 * DAY
+    run.epoch(left=[("a", 9 * DAY, 1)], right=[("a", 9 * DAY, 1)])
+    run.run.clock_us = 2 * DAY
+    run.times.end_input()
+    found = run.epoch() + run.epoch()
+    assert found == [("a", 9 * DAY, 9 * DAY + 2 * S, 1)]
+
+
+def test_a_moment_far_ahead_closes_nothing_while_a_source_is_idle(tmp_path: Path) -> None:
+    def far(key: Any, rows: Any, window: Any) -> Any:
+        yield key[0], datetime(9999, 1, 1, tzinfo=UTC), 0
+        yield from rows_of(key, rows, window)
+
+    def build(keyed: KeyedStream) -> Stream:
+        return counted(keyed.window(TENS, name="first").process(far, output=OUT), "ts")
+
+    run = WindowedRun(build, tmp_path, idle="1 second")
+    for second in (1, 21):
+        run.epoch([("a", second * S, 1)])
+        run.run.clock_us += 60 * S
+        for _ in range(3):  # the source is idle
+            run.epoch()
+    assert sum(o.arrivals.late for r in run.reports for o in r.operators) == 0
+    assert max(run.times.times.closed.values()) < 2 * DAY
 
 
 def test_what_a_timer_emits_is_not_late_where_its_slack_is_said(tmp_path: Path) -> None:

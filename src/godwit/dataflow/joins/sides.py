@@ -157,10 +157,6 @@ class JoinOperator(SettlingOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.arriving)
 
-    def gets_windows(self, given: int) -> bool:
-        """See `WindowedOperator.gets_windows`."""
-        return self.sides[self._side_of(given)].time.is_end
-
     def _side_of(self, given: int) -> int:
         return LEFT if given in self.sides[LEFT].inputs else RIGHT
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from godwit.dataflow.arrays import column_of, mask_of, values_of
 from godwit.dataflow.naming import RESERVED_PREFIX, check_column_names
 from godwit.dataflow.operator import KeyedOperator
-from godwit.dataflow.windows.grid import BEGINNING, END
+from godwit.dataflow.windows.grid import BEGINNING
 from godwit.dataflow.windows.moments import Arrivals
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class WindowedOperator(KeyedOperator):
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
-        not_after = END if self.gets_windows(given) else told.latest(given)
+        not_after = told.latest(given)
         ahead = (times > not_after) & ~untimed
         late = (self.is_late(times, told.closed) | (times < BEGINNING)) & ~untimed & ~ahead
         out = untimed | ahead | late
@@ -217,10 +217,6 @@ class WindowedOperator(KeyedOperator):
                 reached=int(np.max(times, initial=BEGINNING)) if self.time.is_told else BEGINNING,
             ),
         )
-
-    def gets_windows(self, given: int) -> bool:  # noqa: ARG002
-        """Whether rows of an input are windows, which may end after the clock: theirs did not."""
-        return self.time.is_end
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
         """Whether all windows of rows of these moments were closed by earlier epochs."""
@@ -279,11 +275,6 @@ class WindowedOperator(KeyedOperator):
     def output_delay_us(self) -> int:
         """How far behind the watermark what it emits may be, in microseconds."""
         return 0
-
-    @property
-    def output_ahead_us(self) -> int:
-        """How much later than the rows that came in what it emits may be, in microseconds."""
-        return max(window.length_us for window in self.grid.windows)
 
     def gone_before(self, closed: int) -> int:
         """Panes before this one are of no window that ends after `closed`."""

@@ -148,11 +148,6 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         """Whether any session may be over in this epoch that was not before."""
         return told.until > told.closed
 
-    @property
-    def output_ahead_us(self) -> int:
-        """A session ends a gap after its last row."""
-        return self.gap_us
-
     def end_of(self, moment: int) -> int:
         """End of the session whose last row is of this moment."""
         return moment + self.gap_us
