@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 __all__ = ["OneProcess"]
 
 _ROWS = pa.schema({"k": pa.int32(), "number": pa.int64()})
-_PATIENCE = 500
+_PATIENCE = 3_000
 
 
 class _Rows:

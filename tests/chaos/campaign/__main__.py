@@ -11,9 +11,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from tests.chaos.campaign.histories import History, draw_history
+from tests.chaos.campaign import timed
+from tests.chaos.campaign.histories import draw_history
 from tests.chaos.campaign.oracle import problems
 
 from godwit.cli.main import main as godwit
@@ -36,31 +38,43 @@ def run_history(seed: int, rounds: int, directory: Path) -> list[str]:
         Empty; holds everything about it afterwards.
     """
     history = draw_history(seed, rounds)
-    ended = _live(history, directory)
+    ended = _live("driver", {"history": msgspec.to_builtins(history)}, rounds, directory)
     if ended:
         return [ended]
     files = sum(told["files"] for told in history.rounds)
     wrong = list(problems(history, directory, files))
-    if godwit(["checkpoint", "verify", str(directory / "ck")]) != 0:
-        wrong.append("the checkpoint is not whole")
-    return wrong
+    return wrong + _verified(directory)
 
 
-def _live(history: History, directory: Path) -> str | None:
+def run_timed(seed: int, rounds: int, directory: Path) -> list[str]:
+    """Live a flow over event time, as `run_history` does."""
+    drawn = timed.draw_rounds(seed, rounds)
+    ended = _live("timed_driver", {"seed": seed, "rounds": drawn}, rounds, directory)
+    if ended:
+        return [ended]
+    files = sum(told["files"] for told in drawn)
+    return [*timed.problems(seed, directory, files), *_verified(directory)]
+
+
+def _verified(directory: Path) -> list[str]:
+    whole = godwit(["checkpoint", "verify", str(directory / "ck")]) == 0
+    return [] if whole else ["the checkpoint is not whole"]
+
+
+def _live(program: str, told: dict[str, Any], rounds: int, directory: Path) -> str | None:
     """Start the driver again and again, until it has lived all rounds; say why it could not."""
     path = directory / "config.json"
-    config = {"directory": str(directory), "history": msgspec.to_builtins(history)}
-    path.write_text(json.dumps(config))
+    path.write_text(json.dumps({"directory": str(directory), **told}))
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "src")]),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    limit_s = _ROUND_LIMIT_S * len(history.rounds)
-    for _ in history.rounds:
+    limit_s = _ROUND_LIMIT_S * rounds
+    for _ in range(rounds):
         with (directory / "driver.log").open("ab") as log:
             try:
                 done = subprocess.run(
-                    [sys.executable, "-m", "tests.chaos.campaign.driver", str(path)],
+                    [sys.executable, "-m", f"tests.chaos.campaign.{program}", str(path)],
                     cwd=_ROOT,
                     env=environment,
                     stdin=subprocess.DEVNULL,
@@ -75,7 +89,7 @@ def _live(history: History, directory: Path) -> str | None:
             return None
         if done.returncode != _KILLED:
             return f"it ended with status {done.returncode}: see {directory / 'driver.log'}"
-    return None if (directory / "next").read_text() == str(len(history.rounds)) else "it never ends"
+    return None if (directory / "next").read_text() == str(rounds) else "it never ends"
 
 
 def main() -> int:
@@ -85,21 +99,26 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first history (default 1)")
     parser.add_argument("--length", type=int, default=10, help="rounds of one history (default 10)")
     parser.add_argument("--keep", action="store_true", help="keep what good histories left, too")
+    parser.add_argument(
+        "--timed", action="store_true", help="flows over event time, backups, other writings-down"
+    )
     args = parser.parse_args()
+    live = run_timed if args.timed else run_history
+    again = " --timed" if args.timed else ""
     base = Path(tempfile.mkdtemp(prefix="godwit-campaign-"))
     failed, lived, seed = 0, 0, args.seed
     while lived < args.rounds:
         directory = base / str(seed)
         directory.mkdir()
         started = time.monotonic()
-        wrong = run_history(seed, args.length, directory)
+        wrong = live(seed, args.length, directory)
         took = time.monotonic() - started
         lived += args.length
         verdict = "; ".join(wrong) or "as it should be"
         print(f"history {seed}: {verdict} ({took:.0f} s)", flush=True)
         if wrong:
             failed += 1
-            print(f"  again: --rounds {args.length} --length {args.length} --seed {seed}")
+            print(f"  again: --rounds {args.length} --length {args.length} --seed {seed}{again}")
             print(f"  what it left: {directory}", flush=True)
         elif not args.keep:
             shutil.rmtree(directory)
