@@ -33,6 +33,11 @@ METRICS: Final[Mapping[str, tuple[type[MetricWrapperBase], str, tuple[str, ...]]
     "godwit_lane_seconds": (Counter, "Time in phases of lanes, the sum over lanes", ("phase",)),
     "godwit_rows_in": (Counter, "Source rows, after the DataFrame maps", ()),
     "godwit_rows_out": (Counter, "Rows given to sinks and operators", ()),
+    "godwit_rows_left_out": (
+        Counter,
+        "Rows that an operator over event time left out, by the reason: late, ahead, untimed",
+        ("operator", "reason"),
+    ),
     "godwit_changelog_bytes": (Counter, "Changelog written", ()),
     "godwit_snapshot_bytes": (Counter, "Snapshots written", ()),
     "godwit_crossed_bytes": (Counter, "Sent between operators on different executors", ()),
@@ -95,6 +100,7 @@ _OF_EVENTS: Final = {
     "MigrationFinished": "godwit_migrations_finished",
     "MigrationCancelled": "godwit_migrations_cancelled",
 }
+_LEFT_OUT: Final = ("late", "ahead", "untimed")
 _DECISIONS: Final = frozenset(deciding.__all__) - {"LoadMeasured"}
 _OF_EXECUTORS = (
     "godwit_executor_load_seconds",
@@ -183,6 +189,10 @@ class Metrics:
             self._measured(values)
         if kind in _OF_EVENTS:
             self._metrics[_OF_EVENTS[kind]].inc()
+        if kind == "RowsLeftOut":
+            rows = self._metrics["godwit_rows_left_out"]
+            for reason in _LEFT_OUT:
+                rows.labels(printable(values["operator"]), reason).inc(values[reason])
         if "moved" in values:
             self._metrics["godwit_key_groups_moved"].inc(values["moved"])
 

@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from godwit.model.errors import InvalidFlowError
+from godwit.model.events import RowsLeftOut
 from godwit.spark import metrics_server
 from godwit.spark.metrics import METRICS, Metrics
 from godwit.spark.metrics_server import MetricsServer
@@ -131,6 +132,15 @@ def test_events_and_lag_are_counted(server: MetricsServer) -> None:
     assert speeds == {("2",): 0.4}
     behind = [key for key in seen if key[0] == "godwit_source_offsets_behind"]
     assert behind == [("godwit_source_offsets_behind", ('0 Kafka "x"\n\\',))]
+
+
+def test_rows_that_are_left_out_are_counted_by_operator_and_reason(server: MetricsServer) -> None:
+    event = RowsLeftOut(epoch=3, at_s=1.0, operator="hourly", late=3, untimed=2)
+    for _ in range(2):
+        server.metrics.add("event", event.to_dict())
+    seen = samples(fetched(server.url)[1])
+    left_out = {labels: n for (name, labels), n in seen.items() if name.endswith("left_out_total")}
+    assert left_out == {("hourly", "late"): 6, ("hourly", "ahead"): 0, ("hourly", "untimed"): 4}
 
 
 def test_a_source_whose_name_is_no_text_keeps_nothing_from_being_read(
