@@ -178,7 +178,9 @@ def _stream(drawn: Drawn, depth: int) -> tuple[ref.Node, Any]:
 
 def _operator(drawn: Drawn, node: ref.Node, maker: Any) -> tuple[ref.Node, Any]:
     rng = drawn.rng
-    kinds = ["window", "window", "session", "join", "newest"]
+    kinds = ["window", "window", "session"]
+    if not _has_lists(node):  # which cannot wait for what they meet
+        kinds += ["join", "newest"]
     if not _meets(node):
         kinds.append("duplicates")
     kind = rng.choice(kinds)
@@ -197,6 +199,12 @@ def _operator(drawn: Drawn, node: ref.Node, maker: Any) -> tuple[ref.Node, Any]:
 
 def _meets(node: ref.Node) -> bool:
     return not isinstance(node, ref.Source)
+
+
+def _has_lists(node: ref.Node) -> bool:
+    """Whether a column is a list."""
+    made = getattr(node, "aggregates", {}).values()
+    return any(what in ("collect_set", "top_k") for what, _ in made)
 
 
 def _in_order(node: ref.Node, keys: list[str]) -> bool:
