@@ -8,9 +8,12 @@ from fractions import Fraction
 from typing import Any
 
 __all__ = [
+    "collect_list",
     "collect_set",
     "count",
+    "count_distinct",
     "count_rows",
+    "extreme_by",
     "first",
     "first_valid",
     "last",
@@ -19,6 +22,7 @@ __all__ = [
     "mean",
     "mean_of_decimals",
     "minimum",
+    "percentile",
     "top_k",
     "top_k_by",
     "total",
@@ -119,6 +123,34 @@ def collect_set(values: Values, limit: int) -> Values:
         if not any(_same(value, other) for other in found):
             found.append(value)
     return found[:limit]
+
+
+def collect_list(values: Values, limit: int) -> Values:
+    return _valid(values)[:limit]
+
+
+def count_distinct(values: Values) -> int:
+    return len(collect_set(values, len(values)))
+
+
+def percentile(values: Values, percentage: float) -> Any:
+    """Smallest value with at least this share of all at or below it."""
+    ordered = sorted(_valid(values), key=_rank)
+    if not ordered:
+        return None
+    return float(ordered[max(math.ceil(percentage * len(ordered) - 1e-9) - 1, 0)])
+
+
+def extreme_by(pairs: list[tuple[Any, Any]], *, largest: bool) -> Any:
+    """First value of the pairs of a value and what decides that is larger, or smaller, than all."""
+    best: list[tuple[Any, Any]] = []
+    for pair in pairs:
+        if pair[1] is None:
+            continue
+        ranks = [_rank(pair[1]), _rank(best[0][1])] if best else []
+        if not best or (ranks[0] > ranks[1] if largest else ranks[0] < ranks[1]):
+            best = [pair]
+    return best[0][0] if best else None
 
 
 def top_k(values: Values, k: int) -> Values:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -66,6 +67,10 @@ CASES: list[tuple[str, gw.Aggregate, Oracle, list[str]]] = [
     ("first not null", gw.first("v", ignore_nulls=True), oracle.first_valid, EXACT),
     ("last not null", gw.last("v", ignore_nulls=True), oracle.last_valid, EXACT),
     ("collect_set", gw.collect_set("v", 3), partial(oracle.collect_set, limit=3), EXACT),
+    ("collect_list", gw.collect_list("v", 3), partial(oracle.collect_list, limit=3), EXACT),
+    ("count_distinct", gw.count_distinct("v"), oracle.count_distinct, EXACT),
+    ("max_by itself", gw.max_by("v", "v"), oracle.maximum, EXACT),
+    ("min_by itself", gw.min_by("v", "v"), oracle.minimum, EXACT),
     ("top_k", gw.top_k("v", 2), partial(oracle.top_k, k=2), EXACT),
 ]
 
@@ -200,7 +205,7 @@ def test_every_aggregate_with_a_condition_is_that_of_the_rows_for_which_it_holds
     deciding=st.sampled_from(["int64", "float64", "string", "decimal"]),
     taken=st.sampled_from(["string", "bool", "decimal", "float64", "binary"]),
 )
-def test_top_k_by_another_column_keeps_pairs_and_breaks_ties_by_arrival(
+def test_rows_chosen_by_another_column_stay_whole_and_ties_are_broken_by_arrival(
     data: st.DataObject, deciding: str, taken: str
 ) -> None:
     by_type, by_values = TYPES[deciding]
@@ -212,7 +217,11 @@ def test_top_k_by_another_column_keeps_pairs_and_breaks_ties_by_arrival(
         name="o",
         keys=pa.schema({"k": pa.string()}),
         inputs=pa.schema({"v": value_type, "by": by_type}),
-        aggregates={"r": gw.top_k("v", 2, by="by")},
+        aggregates={
+            "r": gw.top_k("v", 2, by="by"),
+            "largest": gw.max_by("v", "by"),
+            "smallest": gw.min_by("v", "by"),
+        },
     )
     batches = [
         pa.record_batch(
@@ -236,6 +245,39 @@ def test_top_k_by_another_column_keeps_pairs_and_breaks_ties_by_arrival(
             pairs = [value for row in result["r"] for value in (row["v"], row["by"])]
             expected = [value for pair in oracle.top_k_by(seen[key], 2) for value in pair]
             assert_same(pairs, expected, scale=1)
+            for name in ("largest", "smallest"):
+                one = oracle.extreme_by(seen[key], largest=name == "largest")
+                assert_same(result[name], one, scale=1)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int64", "float32", "float64", "decimal"])
+@settings(derandomize=True, deadline=None, max_examples=40, database=None)
+@given(data=st.data(), percentage=st.floats(0, 1), error=st.sampled_from([0.001, 0.01, 0.25]))
+def test_percentiles_are_within_their_error_however_values_are_split(
+    kind: str, data: st.DataObject, percentage: float, error: float
+) -> None:
+    dtype, values = TYPES[kind]
+    rows = st.tuples(st.just("x"), st.one_of(st.none(), values))
+    parts = data.draw(st.lists(st.lists(rows, max_size=20), min_size=1, max_size=4))
+    bound = gw.approx_percentile("v", percentage, error=error).bind(pa.schema({"v": dtype}))
+
+    def sketch(part: list[tuple[Any, Any]]) -> pa.RecordBatch:
+        column = batch_of(part, dtype).column("v")
+        return bound.update(bound.create(1), np.zeros(len(part), np.int64), column)
+
+    merged = bound.create(1)
+    for part in parts:
+        merged = bound.merge(merged, sketch(part))
+    everything = [row for part in parts for row in part]
+    assert merged.equals(sketch(everything))
+    assert merged.equals(sketch(everything[::-1]))
+    found = bound.finish(merged)[0].as_py()
+    column = batch_of(everything, dtype).column("v").to_pylist()
+    expected = oracle.percentile(column, percentage)
+    if expected is None or not math.isfinite(expected):
+        assert_same(found, expected, scale=1)
+    else:  # doubles next to zero are themselves further apart than the error
+        assert math.isclose(found, expected, rel_tol=error * (1 + 1e-9), abs_tol=1e-321)
 
 
 @settings(derandomize=True, deadline=None, max_examples=40, database=None)

@@ -153,16 +153,19 @@ def test_windows_built_of_one_another_hold_what_plain_python_says(
     rng = np.random.default_rng(seed)
     specs = [Hopping(window=TimeWindow(length_us=n, every_us=e, offset_us=o)) for n, e, o in kinds_]
     some = {"low": gw.min("v"), "high": gw.max("v"), "values": gw.approx_distinct("v")}
+    some["exact"] = gw.count_distinct("v")
     if not overlapping:
         some = {"n": gw.count(), "v": gw.sum("v"), "first": gw.first("v"), "last": gw.last("v")}
+        some |= {"all": gw.collect_list("v"), "most": gw.max_by("v", "v", where="v > 20")}
 
     def build(keyed: KeyedStream) -> Stream:
         return keyed.window(*specs).compute(**some)
 
-    def of(values: list[int]) -> tuple[int, ...]:
+    def of(values: list[int]) -> tuple[Any, ...]:
         if overlapping:
-            return min(values), max(values), len(set(values))
-        return len(values), sum(values), values[0], values[-1]
+            return min(values), max(values), len(set(values)), len(set(values))
+        most = max((v for v in values if v > 20), default=None)
+        return len(values), sum(values), values[0], values[-1], values, most
 
     moments = np.sort(rng.integers(0, 60 * S, 80))
     rows = [(f"k{rng.integers(0, 5)}", int(m), int(rng.integers(0, 50))) for m in moments]

@@ -84,6 +84,10 @@ def test_every_aggregate_gives_what_a_batch_over_all_rows_gives(
         strings=gw.collect_set("s"),
         top=gw.top_k("i", 3),
         positive=gw.sum("n", where="i > 0 and v is not null"),
+        values=gw.count_distinct("i"),
+        numbers=gw.collect_list("n", 10_000),
+        best=gw.max_by("n", "i", where="s = 'a'"),
+        median=gw.approx_median("v"),
     )
     sinks = {"exact": gw.sinks.memory(), "rounded": gw.sinks.memory(), "sets": gw.sinks.memory()}
     for (name, sink), stream in zip(sinks.items(), (exact, rounded, sets), strict=True):
@@ -131,22 +135,29 @@ def test_every_aggregate_gives_what_a_batch_over_all_rows_gives(
             assert math.isclose(value, other, rel_tol=1e-9), (key, value, other)
 
     whole = {
-        row["k"]: (row["n"], set(row["s"]), sorted(row["i"], reverse=True)[:3], row["p"])
+        row["k"]: (row["n"], set(row["s"]), sorted(row["i"], reverse=True)[:3], row)
         for row in batch.groupBy("k")
         .agg(
             F.count_distinct("n").alias("n"),
             F.collect_set("s").alias("s"),
             F.collect_list("i").alias("i"),
-            F.expr("sum(n) filter (where i > 0 and v is not null)").alias("p"),
+            F.expr("sum(n) filter (where i > 0 and v is not null)").alias("positive"),
+            F.count_distinct("i").alias("values"),
+            F.sort_array(F.collect_list("n")).alias("numbers"),
+            F.expr("max_by(n, struct(i, -n)) filter (where s = 'a' and i is not null)").alias(
+                "best"
+            ),
+            F.percentile_approx("v", 0.5, 10_000).alias("median"),
         )
         .collect()
     }
-    for key, distinct, strings, top, positive in rows_of(sinks["sets"].table()):
-        count, expected_strings, expected_top, expected_positive = whole.pop(key)
+    for key, distinct, strings, top, *more, median in rows_of(sinks["sets"].table()):
+        count, expected_strings, expected_top, row = whole.pop(key)
         assert distinct == pytest.approx(count, rel=0.1)
         assert set(strings) == expected_strings
         assert top == expected_top
-        assert positive == expected_positive
+        assert more == [row["positive"], row["values"], row["numbers"], row["best"]]
+        assert median == pytest.approx(row["median"], rel=0.01)
     assert not whole
 
 

@@ -167,6 +167,12 @@ EMPTY: list[tuple[gw.Aggregate, Any]] = [
     (gw.approx_distinct("v"), 0),
     (gw.top_k("v", 3), []),
     (gw.collect_set("v"), []),
+    (gw.collect_list("v"), []),
+    (gw.count_distinct("v"), 0),
+    (gw.max_by("v", "v"), None),
+    (gw.min_by("v", "v"), None),
+    (gw.approx_percentile("v", 0.9), None),
+    (gw.approx_median("v"), None),
 ]
 
 
@@ -194,6 +200,62 @@ def test_state_of_top_k_and_collect_set_grows_by_the_width_of_a_value() -> None:
 def test_collect_set_holds_the_first_values_and_ignores_new_ones_beyond_its_bound() -> None:
     column = pa.array(["c", "a", "c", None, "b", "d"])
     assert results(gw.collect_set("v", 3), column) == [["c", "a", "b"]]
+
+
+def test_collect_list_holds_the_first_values_again_and_again() -> None:
+    column = pa.array(["c", "a", "c", None, "b"])
+    assert results(gw.collect_list("v"), column) == [["c", "a", "c", "b"]]
+    assert results(gw.collect_list("v", 3), column) == [["c", "a", "c"]]
+
+
+def test_a_value_by_another_may_be_null_and_what_decides_may_not() -> None:
+    symbols, prices = pa.array(["A", None, "C", "D"]), pa.array([1.0, 5.0, 5.0, None])
+    assert results(gw.max_by("symbol", "price"), symbols, prices) == [None]
+    assert results(gw.min_by("symbol", "price"), symbols, prices) == ["A"]
+    # NaN is larger than any number, and a key of its own.
+    prices = pa.array([math.nan, 5.0, math.nan, -math.inf])
+    found = results(gw.max_by("symbol", "price"), symbols, prices, groups=[0, 0, 2, 2])
+    assert found == ["A", None, "C"]
+    assert results(gw.min_by("symbol", "price"), symbols, prices) == ["D"]
+
+
+def test_different_values_are_counted_exactly_and_cost_what_they_are_wide() -> None:
+    bound = gw.count_distinct("v").bind(pa.schema({"v": pa.int64()}))
+    column = pa.array([i % 5_000 for i in range(20_000)])
+    state = bound.update(bound.create(1), np.zeros(20_000, np.int64), column)
+    assert bound.finish(state).to_pylist() == [5_000]
+    assert len(state.column(0)[0].as_py()) == 40_000
+    assert results(gw.count_distinct("v"), pa.array([0.0, -0.0, math.nan, math.nan, None])) == [2]
+
+
+def test_percentiles_of_many_values_take_little_state_and_keep_their_error() -> None:
+    values = np.exp(np.random.default_rng(3).normal(0, 3, 200_000))
+    for percentage in (0.0, 0.01, 0.5, 0.99, 1.0):
+        bound = gw.approx_percentile("v", percentage).bind(pa.schema({"v": pa.float64()}))
+        state = bound.update(bound.create(1), np.zeros(len(values), np.int64), pa.array(values))
+        exact = float(np.quantile(values, percentage, method="inverted_cdf"))
+        assert bound.finish(state)[0].as_py() == pytest.approx(exact, rel=0.01)
+        assert len(state.column(0)[0].as_py()) <= 12 * 1_400
+
+
+def test_a_state_of_percentiles_answers_another_percentage() -> None:
+    schema = pa.schema({"v": pa.float64()})
+    one = gw.approx_percentile("v", 0.9).bind(schema).describe()
+    assert gw.approx_median("v").bind(schema).describe() == one
+    assert gw.approx_median("v", error=0.02).bind(schema).describe() != one
+
+
+def test_the_median_of_an_even_number_of_values_is_the_lower_one() -> None:
+    found = results(gw.approx_median("v"), pa.array([4, 1, 2, 3, 0, 0]), groups=[0, 0, 0, 0, 1, 1])
+    assert found == [pytest.approx(2, rel=0.01), 0.0]
+
+
+@pytest.mark.parametrize("percentage", [-0.1, 1.5, math.nan, "0.5", True, [0.5]])
+def test_percentages_out_of_range_are_refused(percentage: Any) -> None:
+    with pytest.raises(InvalidFlowError, match=r"percentage=.*between 0 and 1"):
+        gw.approx_percentile("v", percentage)
+    with pytest.raises(InvalidFlowError, match=r"error=.*between 0\.001 and 0\.25"):
+        gw.approx_median("v", error=percentage)
 
 
 def test_collect_set_holds_equal_floats_once() -> None:
@@ -254,6 +316,11 @@ BAD: list[tuple[gw.Aggregate, str, str]] = [
     (gw.first("route"), "first('route') cannot take", "cast"),
     (gw.collect_set("route"), "collect_set('route') cannot take", "cast"),
     (gw.approx_distinct("route"), "approx_distinct('route') cannot take", "cast"),
+    (gw.collect_list("route"), "collect_list('route') cannot take", "cast"),
+    (gw.count_distinct("route"), "count_distinct('route') cannot take", "cast"),
+    (gw.max_by("text", "route"), "max_by('text', 'route') cannot take", "cast"),
+    (gw.approx_percentile("text", 0.5), "approx_percentile('text') cannot take", "integers"),
+    (gw.approx_median("day"), "approx_median('day') cannot take", "integers"),
     (gw.top_k("text", 2, by="route"), "top_k('text', 'route') cannot take", "cast"),
     (gw.sum("txet"), "sum('txet') reads column 'txet', which does not exist", "'text'"),
     (gw.count("nothing"), "count('nothing') reads column 'nothing'", "The columns are"),
@@ -352,6 +419,10 @@ def test_dates_keep_their_type_in_extremes() -> None:
         (gw.top_k("x", 3, by="y"), "gw.top_k('x', 3, by='y')"),
         (gw.collect_set("x"), "gw.collect_set('x')"),
         (gw.collect_set("x", limit=7), "gw.collect_set('x', limit=7)"),
+        (gw.collect_list("x", limit=7), "gw.collect_list('x', limit=7)"),
+        (gw.max_by("x", "y"), "gw.max_by('x', 'y')"),
+        (gw.approx_percentile("x", 0.9), "gw.approx_percentile('x', 0.9)"),
+        (gw.approx_median("x", error=0.05), "gw.approx_median('x', error=0.05)"),
         (gw.approx_distinct("x", error=0.05), "gw.approx_distinct('x', error=0.05)"),
     ],
 )

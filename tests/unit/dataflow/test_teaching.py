@@ -91,7 +91,8 @@ def test_a_declaration_that_will_not_do_is_refused_in_its_line(call: Any, said: 
     ("name", "said"),
     [
         ("average", r"Use gw\.mean"),
-        ("count_distinct", r"Use gw\.approx_distinct"),
+        ("countDistinct", r"Use gw\.count_distinct, or gw\.approx_distinct"),
+        ("median", r"Use gw\.approx_median"),
         ("utilization", "Did you mean 'utilisation'"),
         ("window", r"Use stream\.key_by"),
         ("parquet", r"Use gw\.sinks\.parquet"),

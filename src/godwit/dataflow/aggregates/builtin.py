@@ -18,13 +18,19 @@ from typing import Any
 import pyarrow as pa
 
 from godwit.dataflow.aggregates.aggregate import Aggregate, BoundAggregate, column_type
-from godwit.dataflow.aggregates.collect_set import bind_collect_set
+from godwit.dataflow.aggregates.collect_set import (
+    bind_collect_list,
+    bind_collect_set,
+    bind_count_distinct,
+)
 from godwit.dataflow.aggregates.conditional import counted_where
 from godwit.dataflow.aggregates.counts import bind_count
 from godwit.dataflow.aggregates.distinct import bind_approx_distinct
 from godwit.dataflow.aggregates.extremes import bind_extreme
+from godwit.dataflow.aggregates.extremes_by import bind_extreme_by
 from godwit.dataflow.aggregates.moments import bind_moments
 from godwit.dataflow.aggregates.positions import bind_position
+from godwit.dataflow.aggregates.quantiles import bind_percentile
 from godwit.dataflow.aggregates.rows import bind_rows
 from godwit.dataflow.aggregates.sums import bind_mean, bind_sum
 from godwit.dataflow.aggregates.top_k import bind_top_k
@@ -34,13 +40,19 @@ from godwit.model.errors import InvalidFlowError
 
 __all__ = [
     "approx_distinct",
+    "approx_median",
+    "approx_percentile",
+    "collect_list",
     "collect_set",
     "count",
+    "count_distinct",
     "first",
     "last",
     "max",
+    "max_by",
     "mean",
     "min",
+    "min_by",
     "stddev",
     "sum",
     "top_k",
@@ -330,12 +342,140 @@ def collect_set(column: str, limit: int = 100, *, where: str | None = None) -> A
     )
 
 
+@user_call
+def collect_list(column: str, limit: int = 100, *, where: str | None = None) -> Aggregate:
+    """Collect the values of a column, in order of arrival.
+
+    Parameters
+    ----------
+    column
+        The column; nulls are skipped.
+    limit
+        Most values to hold, 1 to 10,000: the result is the first `limit` values. It is complete if
+        it is shorter.
+    where
+        Condition on the rows that count.
+    """
+    _check_size("collect_list", column, "limit", limit)
+    aggregate = _BuiltIn(
+        name="collect_list",
+        columns=(column,),
+        binder=bind_collect_list,
+        takes=_ORDERED,
+        options={"limit": limit},
+        shown=() if limit == 100 else (f"limit={limit}",),
+    )
+    return counted_where(aggregate, where)
+
+
+@user_call
+def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
+    """Count the different values of a column exactly; nulls are skipped.
+
+    A key holds all its different values, so it costs what they are large, and writes them again in
+    every epoch that touches it: `approx_distinct` takes a few KiB where there are many.
+    """
+    aggregate = _BuiltIn(
+        name="count_distinct", columns=(column,), binder=bind_count_distinct, takes=_ORDERED
+    )
+    return counted_where(aggregate, where)
+
+
+@user_call
+def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
+    """Value of a column in the row where another is largest.
+
+    Of rows that tie, the one that arrived first counts. Rows where `by` is null do not count, and
+    NaN is larger than any number; the value may be null.
+    """
+    return counted_where(_extreme_by("max_by", column, by, largest=True), where)
+
+
+@user_call
+def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
+    """Value of a column in the row where another is smallest; otherwise as `max_by`."""
+    return counted_where(_extreme_by("min_by", column, by, largest=False), where)
+
+
+@user_call
+def approx_percentile(
+    column: str, percentage: float, *, error: float = 0.01, where: str | None = None
+) -> Aggregate:
+    """Estimate a percentile of a column of numbers (DDSketch).
+
+    Parameters
+    ----------
+    column
+        The column; nulls are skipped, and NaN is larger than any number.
+    percentage
+        Share of the values at or below the result, 0 to 1: 0.5 is the median, 0.99 what one value
+        in a hundred exceeds.
+    error
+        Relative error of the value, 0.001 to 0.25: the result is a double within this share of the
+        smallest value that has at least `percentage` of all values at or below it.
+    where
+        Condition on the rows that count.
+    """
+    options = _percentile_options("approx_percentile", column, percentage, error)
+    aggregate = _BuiltIn(
+        name="approx_percentile",
+        columns=(column,),
+        binder=bind_percentile,
+        takes=_NUMBERS,
+        options=options,
+        shown=(repr(percentage), *(() if error == 0.01 else (f"error={error!r}",))),
+    )
+    return counted_where(aggregate, where)
+
+
+@user_call
+def approx_median(column: str, *, error: float = 0.01, where: str | None = None) -> Aggregate:
+    """Estimate the median of a column of numbers: `approx_percentile` at 0.5."""
+    aggregate = _BuiltIn(
+        name="approx_median",
+        columns=(column,),
+        binder=bind_percentile,
+        takes=_NUMBERS,
+        options=_percentile_options("approx_median", column, 0.5, error),
+        shown=() if error == 0.01 else (f"error={error!r}",),
+    )
+    return counted_where(aggregate, where)
+
+
 def kept_rows(*columns: str) -> Aggregate:
     """Keep rows as they are, in order of arrival, for operators that make something of them.
 
     Not for users, to whom `process` gives rows; so it is not among the names that they see.
     """
     return _BuiltIn(name="kept_rows", columns=columns, binder=bind_rows, takes=_ORDERED)
+
+
+def _extreme_by(name: str, column: str, by: str, *, largest: bool) -> Aggregate:
+    return _BuiltIn(
+        name=name,
+        columns=(column,) if isinstance(by, str) and by == column else (column, by),
+        binder=bind_extreme_by,
+        takes=_ORDERED,
+        options={"largest": largest},
+        shown=(repr(by),),
+    )
+
+
+def _percentile_options(
+    name: str, column: str, percentage: float, error: float
+) -> dict[str, float]:
+    for option, value, low, high in (
+        ("percentage", percentage, 0, 1),
+        ("error", error, 0.001, 0.25),
+    ):
+        is_number = isinstance(value, float | int) and not isinstance(value, bool)
+        if not (is_number and low <= value <= high):
+            raise InvalidFlowError(
+                f"{name}({column!r}) has {option}={value!r}.",
+                remedy=f"Give {option} as a number between {low} and {high}.",
+                aggregate=name,
+            )
+    return {"percentage": float(percentage), "error": float(error)}
 
 
 def _check_size(name: str, column: str, option: str, size: int) -> None:

@@ -43,6 +43,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+_MAX_DEPTH, _MAX_DIGITS = 30, 38  # what is evaluated and pickled by recursion is never deep
 _SIGNS = {"==": "=", "!=": "<>"}
 _COMPARED = {"=", "<>", "<", "<=", ">", ">="}
 _RESERVED = {"and", "or", "not", "is", "in", "null", "true", "false", "between", "like"}
@@ -306,11 +307,20 @@ def parse_condition(text: object, call: str) -> Condition:
     return condition
 
 
+def _joined(word: str, parts: list[Condition]) -> Condition:
+    """Join conditions; as a balanced tree, so that many are not deep."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return _Both(word, _joined(word, parts[:half]), _joined(word, parts[half:]))
+
+
 class _Parser:
     """The grammar at the top of the module, from left to right."""
 
     def __init__(self, text: str, call: str) -> None:
         self.text, self.call = text, call
+        self.depth = 0
         self.tokens: list[tuple[str, str]] = []
         at, end = 0, len(text.rstrip())
         while at < end:
@@ -328,19 +338,24 @@ class _Parser:
         )
 
     def either(self) -> Condition:
-        condition = self._all()
+        parts = [self._all()]
         while self._skip("or"):
-            condition = _Both("or", condition, self._all())
-        return condition
+            parts.append(self._all())
+        return _joined("or", parts)
 
     def _all(self) -> Condition:
-        condition = self._not()
+        parts = [self._not()]
         while self._skip("and"):
-            condition = _Both("and", condition, self._not())
-        return condition
+            parts.append(self._not())
+        return _joined("and", parts)
 
     def _not(self) -> Condition:
-        return _Not(self._not()) if self._skip("not") else self._test()
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            self.refuse(f"parentheses and not are nested more than {_MAX_DEPTH} deep")
+        condition = _Not(self._not()) if self._skip("not") else self._test()
+        self.depth -= 1
+        return condition
 
     def _test(self) -> Condition:
         if self._skip("("):
@@ -365,11 +380,11 @@ class _Parser:
 
     def _one_of(self, operand: Condition) -> Condition:
         self._expect("(")
-        found: Condition = self._comparison("=", operand)
+        parts: list[Condition] = [self._comparison("=", operand)]
         while self._skip(","):
-            found = _Both("or", found, self._comparison("=", operand))
+            parts.append(self._comparison("=", operand))
         self._expect(")")
-        return found
+        return _joined("or", parts)
 
     def _comparison(self, sign: str, left: Condition) -> Condition:
         right = self._operand()
@@ -383,6 +398,8 @@ class _Parser:
         negative = self._skip("-")
         kind, token = self.tokens.pop(0) if self.tokens else ("", "")
         if kind == "number":
+            if len(token) > _MAX_DIGITS:
+                self.refuse(f"a number has more than {_MAX_DIGITS} digits")
             value = int(token) if token.isdigit() else Decimal(token)
             return _Literal(-value if negative else value)
         if negative:

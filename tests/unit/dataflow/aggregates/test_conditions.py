@@ -70,6 +70,14 @@ def test_rows_count_for_which_the_condition_holds(where: str) -> None:
     assert bound.finish(state).to_pylist() == [[row + 1 for row in HOLDS[where]]]
 
 
+def test_a_condition_may_list_many_values() -> None:
+    where = f"n in ({', '.join(map(str, range(3, 5_000)))})"
+    aggregate = gw.count(where=where)
+    bound = pickle.loads(pickle.dumps(aggregate.bind(ROWS.schema)))
+    state = bound.update(bound.create(1), np.zeros(4, np.int64), ROWS.column("n"))
+    assert bound.finish(state).to_pylist() == [1]
+
+
 def test_a_condition_says_how_it_was_written_and_adds_its_columns() -> None:
     assert repr(gw.count(where="n > 1")) == "gw.count(where='n > 1')"
     assert repr(gw.top_k("n", 2, by="x", where="flag")) == "gw.top_k('n', 2, by='x', where='flag')"
@@ -110,6 +118,9 @@ def test_a_condition_leaves_order_as_much_or_as_little_weight_as_it_has(aggregat
         ("1 = 1 and flag", "none is a column"),
         ("true", "names no column"),
         ("n > -s", "minus sign"),
+        ("n > " + "1" * 5_000, "more than 38 digits"),
+        ("(" * 1_000 + "flag" + ")" * 1_000, "nested more than 30 deep"),
+        ("not " * 1_000 + "flag", "nested more than 30 deep"),
         (lambda: True, "as in where="),
     ],
 )

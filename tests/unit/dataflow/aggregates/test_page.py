@@ -43,7 +43,13 @@ def test_every_aggregate_has_a_section_under_its_signature() -> None:
 @pytest.mark.parametrize("name", builtin.__all__)
 def test_the_result_for_every_type_of_column_is_the_one_in_the_table(name: str) -> None:
     assert list(TABLE) == sorted(builtin.__all__)
-    aggregate = builtin.top_k("x", 1) if name == "top_k" else getattr(builtin, name)("x")
+    more: dict[str, list[object]] = {
+        "top_k": [1],
+        "max_by": ["x"],
+        "min_by": ["x"],
+        "approx_percentile": [0.5],
+    }
+    aggregate = getattr(builtin, name)("x", *more.get(name, []))
     for header, result in zip(TYPES, TABLE[name], strict=True):
         for word, dtype in types_of(header):
             inputs = pa.schema({"x": dtype})
