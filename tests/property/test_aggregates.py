@@ -152,7 +152,7 @@ def test_any_split_into_epochs_and_partials_gives_what_plain_python_gives(kind: 
     holds()
 
 
-@settings(derandomize=True, deadline=None, max_examples=40, database=None)
+@settings(derandomize=True, deadline=None, max_examples=20, database=None)
 @given(
     parts=st.lists(
         st.lists(

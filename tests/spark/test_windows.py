@@ -181,3 +181,33 @@ def test_windows_hold_every_row_once_while_key_groups_move(
         first = min(row.pane for row in held)
         kept = [ts for part in epochs for _, ts, _ in part if ts >= first]
         assert sum(row.n for row in held) == len(kept) > 0
+
+
+def test_windows_of_local_time_are_local_days_also_where_summer_time_begins_and_ends(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns=COLUMNS)
+    half_hours = [
+        [("a", start * S + n * 1_800 * S, n) for n in range(3 * 48)]
+        for start in (1_774_656_000, 1_792_800_000)  # 2026-03-28 and 2026-10-24, UTC
+    ]
+    inbox.put(*half_hours)
+    local = F.convert_timezone(None, F.lit("Europe/Berlin"), "ts")
+    flow = gw.Flow("local", num_key_groups=4)
+    source = flow.source(
+        "rows", inbox.stream().withColumn("local", local), event_time="local", slack="1 hour"
+    )
+    sink = gw.sinks.memory()
+    days = source.key_by("k").window(gw.tumbling("1 day")).compute(n=gw.count(), v=gw.sum("v"))
+    flow.sink("days", days, sink)
+    query = drain(flow, tmp_path / "ck")
+    assert not any(progress["leftOutRows"] for progress in query.recentProgress)
+    day = F.to_date(local)
+    expected = (
+        inbox.batch()
+        .groupBy("k", day.cast("timestamp_ntz"), F.date_add(day, 1).cast("timestamp_ntz"))
+        .agg(F.count("*"), F.sum("v"))
+    )
+    found = counted(rows_of(sink.table()))
+    assert found == counted(rows_of(expected))
+    assert {46, 50} <= {row[3] for row in found}  # days of 23 and of 25 hours
