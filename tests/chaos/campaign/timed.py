@@ -151,7 +151,7 @@ def _sessions(rows: list[dict[str, int]]) -> Counter[tuple[int, ...]]:
         mine = sorted((row["ts"], row["v"]) for row in rows if row["k"] == k)
         open_: list[tuple[int, int]] = []
         for at, v in [*mine, (2**62, 0)]:
-            if open_ and at >= open_[-1][0] + GAP_S * S:
+            if open_ and at > open_[-1][0] + GAP_S * S:  # a pause as long as the gap is in it
                 bounds = {
                     "window_start": _ms(open_[0][0]),
                     "window_end": _ms(open_[-1][0] + GAP_S * S),

@@ -136,13 +136,14 @@ class Round:
     def _start(self, options: dict[str, Any]) -> gw.Query:
         try:
             flow = build(self.spark, self.directory, self.told["order"])
-            return flow.start(**options)
+            query = flow.start(**options)
         except gw.errors.SinkError as error:
             if not (self.directory / "restored").exists():
                 raise
             print("  refused, rolled back:", str(error)[:100], flush=True)  # noqa: T201
             flow = build(self.spark, self.directory, self.told["order"])
             query = flow.start(**options, on_divergence="roll_back")
+        (self.directory / "restored").unlink(missing_ok=True)  # from here on, targets go on from it
         return query
 
     def _backup(self) -> None:
