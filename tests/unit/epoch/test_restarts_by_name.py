@@ -89,6 +89,9 @@ def compute(rows: Stream) -> Stream:
         newest=gw.max("ts"),
         first=gw.first("ts"),
         seen=gw.collect_set("ts"),
+        different=gw.count_distinct("ts"),
+        best=gw.max_by("ts", "a"),
+        some=gw.sum("a", where="ts is not null and a > 1"),
     )
 
 

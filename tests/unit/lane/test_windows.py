@@ -284,6 +284,26 @@ def test_sessions_hold_rows_that_lie_at_most_a_gap_apart(tmp_path: Path, seed: i
     assert run.run.held() == {}
 
 
+def test_sessions_that_meet_merge_every_kind_of_aggregate(tmp_path: Path) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.window(session("1 second")).compute(
+            values=gw.collect_list("v"),
+            different=gw.count_distinct("v"),
+            most=gw.max_by("v", "v", where="v < 9"),
+            median=gw.approx_median("v", error=0.001),
+        ),
+        tmp_path,
+    )
+    run.epoch([("a", 0, 9), ("a", 1_600_000, 2)])
+    run.epoch([("a", 800_000, 2)])
+    run.times.end_input()
+    (row,) = run.epoch()
+    assert row[:3] == ("a", 0, 2_600_000)
+    assert sorted(row[3]) == [2, 2, 9]
+    assert row[4:6] == (2, 2)
+    assert round(row[6], 1) == 2.0
+
+
 def test_open_sessions_of_a_key_are_looked_for_many_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
