@@ -194,7 +194,7 @@ def end(query: gw.Query, feed: Feed, sink: Any) -> dict[str, Any]:
     query.stop()
     return {
         "parts": feed.parts,
-        "rows": sorted(tuple(row.values()) for row in sink.table().to_pylist()),
+        "rows": sorted(tuple(row.values()) for row in sink.table("k").to_pylist()),
         "events": [type(event).__name__ for event in query.events],
     }
 
