@@ -95,7 +95,9 @@ def put(directory: Path, seed: int, source: str, number: int) -> None:
     """Write one input file, into place in one step."""
     hidden, place = directory / "hidden", directory / source / f"{number:06d}.parquet"
     rows = timed.rows_of_file(seed, source, number)
-    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), hidden, compression="none")
+    table = pa.Table.from_pylist(rows, schema=_SCHEMA)
+    # Of equal size, all of them: of two in a micro-batch, Spark reads the larger one first.
+    pq.write_table(table, hidden, compression="none", use_dictionary=False, write_statistics=False)
     stamp = 1_600_000_000 + number
     os.utime(hidden, (stamp, stamp))
     hidden.rename(place)
