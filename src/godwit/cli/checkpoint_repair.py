@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.wording import counted, printable
+from godwit.sinks.target_check import check_targets
 from godwit.spark.log_repair import plan_log_repair
 from godwit.state.lease import acquire_lease
 from godwit.state.repair import carry_out, plan_record_repair
@@ -76,9 +77,14 @@ def _try(path: str, storage: CheckpointStorage) -> int:
     for problem in problems:
         print(f"{printable(path)}: cannot be started: {printable(problem.file)}")
         print(f"  {printable(problem.problem)} {printable(problem.remedy)}")
-    if not problems:
-        print(f"{printable(path)}: can be started")
-    return 1 if problems else 0
+    if problems:
+        return 1
+    refused = check_targets(storage).refused
+    how = ", once it is said how its targets go on: on_divergence=" if refused else ""
+    print(f"{printable(path)}: can be started{how}")
+    for target in refused:
+        print(f"  {printable(target.problem)} {printable(target.remedy)}")
+    return 0
 
 
 def _tell(path: str, steps: Sequence[RepairStep], taken_back: Sequence[int], *, done: bool) -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "continue_delivery",
     "is_shared",
     "point_at",
+    "too_few_left",
     "way_of",
 ]
 
@@ -152,7 +153,7 @@ def continue_delivery(
         )
     if problem.kind not in {"ahead", "diverged"} or sink.cannot_roll_back() is not None:
         raise _refused(name, problem, sink)
-    sink.roll_back(epochs)
+    sink.roll_back(epochs, _min_epoch(problem, sink, epochs, position))
     left = _problem(sink, epochs, position)
     if left is not None:
         raise _refused(name, left, sink)
@@ -204,6 +205,32 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
 
 def _up_to(point: HistoryPoint) -> str:
     return f"epochs up to {point.epoch}" if point.epoch >= 0 else "nothing"
+
+
+def _min_epoch(problem: _Problem, sink: Sink, epochs: CommittedEpochs, position: Position) -> int:
+    """Return the epoch up to which a target may lose nothing when it is rolled back.
+
+    Where it parted from the checkpoint before epochs that the checkpoint has delivered to it, these
+    are of the other history at the target, and the checkpoint does not make them again.
+    """
+    point = sink.last_delivered()
+    if problem.kind != "diverged" or point is None or not position.stays:
+        return -1
+    return position.before if epochs.shared_with(point) < position.before else -1
+
+
+def too_few_left(left: int, min_epoch: int) -> tuple[str, str]:
+    """Problem and remedy of a target that would lack delivered epochs once it is rolled back."""
+    problem = (
+        f"cannot be rolled back: it would have epochs up to {left}, and epochs up to "
+        f"{min_epoch} were delivered to it and do not come again"
+    )
+    remedy = (
+        "Restore the target as it was with this checkpoint; start from a backup of the "
+        "checkpoint that is as old as what both have; or go on all the same, "
+        'on_divergence="new_writer".'
+    )
+    return problem, remedy
 
 
 def point_at(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:

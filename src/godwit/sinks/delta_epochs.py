@@ -154,17 +154,20 @@ def held_epoch(table: DeltaTable, query_id: str, writer: str, application: str) 
 
 def version_to_restore(
     table: DeltaTable, is_shared: Callable[[HistoryPoint], bool], query_id: str, writer: str
-) -> tuple[int | None, Mapping[str, Any] | None]:
+) -> tuple[int | None, int, Mapping[str, Any] | None]:
     """Find the version of a table that has nothing of a writer but what is shared.
 
     Returns
     -------
     int or None
         The version; ``None`` if the log does not say.
+    int
+        The writer's last epoch in it; -1 if it has none.
     Mapping or None
         A commit of somebody else that would be undone too.
     """
     version: int | None = None
+    left = -1
     others: list[Mapping[str, Any]] = []
     undone: list[Mapping[str, Any]] = []
     for commit in _commits_back(table):
@@ -175,10 +178,10 @@ def version_to_restore(
             continue
         undone, others = [*undone, *others], []
         if is_shared(found.point):
-            version = found.version
+            version, left = found.version, found.point.epoch
             break
         version = found.version - 1  # before our first epoch, if none is shared
-    return version, undone[0] if undone else None
+    return version, left, undone[0] if undone else None
 
 
 def _unknown(query_id: str, epoch: int) -> HistoryPoint:

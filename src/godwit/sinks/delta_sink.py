@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError
 
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sinks.continuity import is_shared
+from godwit.sinks.continuity import is_shared, too_few_left
 from godwit.sinks.delta_epochs import (
     held_epoch,
     metadata_of,
@@ -284,7 +284,7 @@ class DeltaSink(Sink):
     def cannot_roll_back(self) -> None:
         """Versions of a table are kept, as long as nobody vacuums them."""
 
-    def roll_back(self, epochs: CommittedEpochs) -> None:
+    def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         """Restore the table to the version of the last epoch that is of a history.
 
         Raises
@@ -294,13 +294,14 @@ class DeltaSink(Sink):
         """
         version = None
         try:
-            version, stranger = version_to_restore(
+            version, left, stranger = version_to_restore(
                 self._table,
                 lambda point: is_shared(point, epochs),
                 self._context.query_id,
                 self._context.writer,
             )
-            if version is not None and version >= 0 and stranger is None:
+            too_few = not self._context.complete and left < min_epoch
+            if version is not None and version >= 0 and stranger is None and not too_few:
                 self._table.restore(version)
         except Exception as error:  # noqa: BLE001  as above
             raise self._error(
@@ -314,6 +315,8 @@ class DeltaSink(Sink):
                 "Delete the rows of later epochs by hand and start with "
                 'on_divergence="new_writer"; or use another table.',
             )
+        if too_few:
+            raise self._error(*too_few_left(left, min_epoch))
         if version is None or version < 0:
             raise self._error(
                 "cannot be rolled back: its log does not say which versions are of this query",

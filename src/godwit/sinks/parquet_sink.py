@@ -38,7 +38,7 @@ import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sinks.continuity import is_shared
+from godwit.sinks.continuity import is_shared, too_few_left
 from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import (
     destination_of,
@@ -252,21 +252,27 @@ class ParquetSink(Sink):
     def cannot_roll_back(self) -> None:
         """Epochs are directories of their own."""
 
-    def roll_back(self, epochs: CommittedEpochs) -> None:
+    def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         """Remove the directories of epochs that are not of a history, the newest first.
 
         Raises
         ------
         SinkError
-            If one cannot be removed.
+            If one cannot be removed, or too few would be left.
         """
         last: HistoryPoint | None = None
+        gone: list[int] = []
         try:
             for epoch in reversed(delivered_epochs(self._fs, self._root)):
-                last = epoch_point(self._fs, self._root, epoch)
-                if is_shared(last, epochs):
+                found = epoch_point(self._fs, self._root, epoch)
+                if is_shared(found, epochs):
+                    last = found
                     break
-                last = None
+                gone.append(epoch)
+            left = -1 if last is None else last.epoch
+            if self._keep is None and left < min_epoch:
+                raise self._error(*too_few_left(left, min_epoch))
+            for epoch in gone:
                 self._fs.delete_file(f"{self._root}/epoch={epoch}/_SUCCESS")
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
             if last is None or (self._keep is not None and last.epoch < epochs.latest_epoch):

@@ -18,7 +18,7 @@ from psycopg import sql
 
 from godwit.dataflow.staging import Rejections
 from godwit.model.errors import SinkError
-from godwit.sinks.continuity import point_at
+from godwit.sinks.continuity import point_at, too_few_left
 from godwit.sinks.postgres_copy import csv_rows
 from godwit.sinks.postgres_dsn import check_dsn, secrets_of_dsn, server_of_dsn, shown_dsn
 from godwit.sinks.postgres_epochs import EPOCHS, DeliveredEpochs
@@ -218,7 +218,7 @@ class PostgresSink(Sink):
             others = self._epochs.other_writers(self._connect())
         return "others write to the table too, and count epochs of their own" if others else None
 
-    def roll_back(self, epochs: CommittedEpochs) -> None:
+    def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         """Delete rows of later epochs; a whole result is written anew.
 
         Raises
@@ -240,6 +240,8 @@ class PostgresSink(Sink):
                 f"Delete rows by their column {self._epoch_column!r}, then start with "
                 'on_divergence="new_writer".',
             )
+        elif shared < min_epoch:
+            raise self._error(*too_few_left(shared, min_epoch))
         with self._asking():
             connection = self._connect()
             with connection.transaction():

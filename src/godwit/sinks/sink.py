@@ -179,13 +179,21 @@ class Sink(ABC):
         """Say why the target cannot take epochs back; ``None`` if it can."""
         return "the target keeps no epochs apart"
 
-    def roll_back(self, epochs: CommittedEpochs) -> None:
+    def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         """Take from the target what is not of the committed epochs.
+
+        Parameters
+        ----------
+        epochs
+            The committed epochs.
+        min_epoch
+            Up to this one nothing may go, since it does not come again; -1 for no such epoch. Of
+            no account where an epoch's rows are the whole result.
 
         Raises
         ------
         SinkError
-            If that cannot be done.
+            If that cannot be done; the target is as it was.
         """
         raise NotImplementedError
 

@@ -33,8 +33,11 @@ class Ledger(Sink):
     def cannot_roll_back(self) -> str | None:
         return self._why_not
 
-    def roll_back(self, epochs: CommittedEpochs) -> None:
-        self.points = [p for p in self.points if is_shared(p, epochs)]
+    def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
+        left = [p for p in self.points if is_shared(p, epochs)]
+        if (left[-1].epoch if left else -1) < min_epoch:
+            raise SinkError("too few", remedy="")
+        self.points = left
 
     def continue_after(self, point: HistoryPoint) -> None:
         self.points.append(point)
@@ -113,6 +116,13 @@ def test_a_target_is_rolled_back_to_where_the_copy_was_made() -> None:
     told = go_on(sink, 2, "roll_back", history="backup", parted={"h": 2})
     assert told is not None
     assert sink.points[-1] == point(2)
+
+
+def test_a_target_loses_nothing_where_epochs_would_be_missing_afterwards() -> None:
+    sink = target(7, "other")
+    with pytest.raises(SinkError, match="too few"):
+        go_on(sink, 11, "roll_back", before=10, parted={"other": 5})
+    assert len(sink.points) == 8
 
 
 def test_what_a_target_cannot_take_back_is_not_offered() -> None:

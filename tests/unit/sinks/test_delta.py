@@ -215,10 +215,18 @@ def test_a_table_is_rolled_back_to_where_two_histories_parted(tmp_path: Path, mo
     up_to(opened(tmp_path, mode=mode), 7)
     deltalake.DeltaTable(tmp_path).optimize.compact()
     sink = opened(tmp_path, mode=mode)
-    sink.roll_back(Committed(latest_epoch=4, history="b", parted={"h": 2}))
+    sink.roll_back(Committed(latest_epoch=4, history="b", parted={"h": 2}), -1)
     assert sink.last_delivered() == point(2)
     up_to(sink, 4, "b", first=3)
     assert planes(tmp_path) == ["b3", "b4", "h0", "h1", "h2"]
+
+
+def test_a_table_that_would_lack_epochs_is_not_rolled_back(tmp_path: Path) -> None:
+    up_to(opened(tmp_path), 7)
+    sink = opened(tmp_path)
+    with pytest.raises(SinkError, match="it would have epochs up to 2, and epochs up to 3 were"):
+        sink.roll_back(Committed(latest_epoch=4, history="b", parted={"h": 2}), 3)
+    assert len(planes(tmp_path)) == 8
 
 
 def test_a_table_of_which_nothing_is_shared_is_rolled_back_to_before_its_first_epoch(
@@ -227,7 +235,7 @@ def test_a_table_of_which_nothing_is_shared_is_rolled_back_to_before_its_first_e
     deltalake.write_deltalake(tmp_path, rows(0, ("before", 1)).table)
     up_to(opened(tmp_path), 3)
     sink = opened(tmp_path)
-    sink.roll_back(Committed(latest_epoch=4, history="b"))
+    sink.roll_back(Committed(latest_epoch=4, history="b"), -1)
     last = sink.last_delivered()
     assert last is not None
     assert last.epoch == -1
@@ -240,8 +248,8 @@ def test_what_others_wrote_since_is_not_undone(tmp_path: Path) -> None:
     up_to(opened(tmp_path), 5, first=4)
     sink = opened(tmp_path)
     with pytest.raises(SinkError, match="is somebody else's, and would be undone too"):
-        sink.roll_back(Committed(latest_epoch=2))
-    sink.roll_back(Committed(latest_epoch=4))
+        sink.roll_back(Committed(latest_epoch=2), -1)
+    sink.roll_back(Committed(latest_epoch=4), -1)
     assert planes(tmp_path) == ["h0", "h1", "h2", "h3", "h4", "theirs"]
 
 
@@ -258,7 +266,7 @@ def test_epochs_that_an_earlier_version_committed_go_by_their_numbers(tmp_path: 
     assert last is not None
     assert (last.epoch, last.digest) == (3, "")
     with pytest.raises(SinkError, match="does not say which versions are of this query"):
-        sink.roll_back(Committed(latest_epoch=2))
+        sink.roll_back(Committed(latest_epoch=2), -1)
     up_to(sink, 4)
     assert planes(tmp_path) == ["h4", "old"]
 

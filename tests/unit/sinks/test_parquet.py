@@ -696,16 +696,24 @@ def test_a_directory_is_rolled_back_to_where_two_histories_parted(tmp_path: Path
     up_to(opened(tmp_path), 7)
     backup = Committed(latest_epoch=4, history="b", parted={"h": 2})
     sink = opened(tmp_path)
-    sink.roll_back(backup)
+    sink.roll_back(backup, -1)
     assert sink.last_delivered() == point(2)
     up_to(sink, 4, "b", first=3)
     assert planes(tmp_path) == ["h0", "h1", "h2", "b3", "b4"]
 
 
+def test_a_directory_that_would_lack_epochs_is_not_rolled_back(tmp_path: Path) -> None:
+    up_to(opened(tmp_path), 7)
+    sink = opened(tmp_path)
+    with pytest.raises(SinkError, match="it would have epochs up to 2, and epochs up to 3 were"):
+        sink.roll_back(Committed(latest_epoch=4, history="b", parted={"h": 2}), 3)
+    assert planes(tmp_path) == [f"h{epoch}" for epoch in range(8)]
+
+
 def test_results_that_were_not_kept_are_not_missed_after_a_roll_back(tmp_path: Path) -> None:
     up_to(opened(tmp_path, context(complete=True), keep=2), 7)
     sink = opened(tmp_path, context(complete=True), keep=2)
-    sink.roll_back(Committed(latest_epoch=3))
+    sink.roll_back(Committed(latest_epoch=3), -1)
     assert sink.last_delivered() == point(3)
     up_to(sink, 4)
     assert planes(tmp_path) == ["h4"]

@@ -282,7 +282,7 @@ def test_a_whole_result_is_rolled_back_by_writing_it_anew(postgres: str) -> None
         for number in range(5):
             sink.deliver(rows(number, ("N1", number)))
         assert sink.cannot_roll_back() is None
-        sink.roll_back(Committed(latest_epoch=2))
+        sink.roll_back(Committed(latest_epoch=2), -1)
         sink.deliver(rows(2, ("N1", 2)))
     assert table(postgres) == [("N1", 2)]
 

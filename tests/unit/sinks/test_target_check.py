@@ -37,6 +37,8 @@ def test_a_target_beside_its_backup_is_told_to_be_ahead_and_a_restored_one_behin
     assert "has epochs up to 5 that this checkpoint" in ahead.problem
     assert main(["checkpoint", "verify", str(tmp_path / "backup")]) == 0
     assert "A start is refused: The target of sink 'out'" in capsys.readouterr().out
+    assert main(["checkpoint", "repair", str(tmp_path / "backup"), "--apply"]) == 0
+    assert "can be started, once it is said how its targets go on" in capsys.readouterr().out
     target.restore("old")
     (behind,) = check_targets(CheckpointStorage.open(tmp_path / "ck")).refused
     assert "has epochs up to 2, and epochs up to 4 were delivered" in behind.problem
