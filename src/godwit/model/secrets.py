@@ -131,6 +131,10 @@ def unless_confidential(error: BaseException) -> BaseException | None:
     return _known.cause(error)
 
 
+class _HiddenError(Exception):
+    """Stands in a log record for an error whose text has something confidential in it."""
+
+
 class _Hiding(logging.Filter):
     """Takes what is confidential out of log records, tracebacks included."""
 
@@ -142,6 +146,9 @@ class _Hiding(logging.Filter):
             stack = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             if (shown := hidden(stack)) != stack:
                 record.exc_text = shown
+                # For formatters that look at the error themselves, such as PySpark's.
+                stand_in = _HiddenError(hidden(str(record.exc_info[1])))
+                record.exc_info = (_HiddenError, stand_in, None)
         return True
 
 

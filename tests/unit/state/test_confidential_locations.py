@@ -170,5 +170,8 @@ def test_errors_events_logs_and_the_command_line_hide_what_was_opened(
     writer.flush()
     assert "hunter2" not in json.dumps(recollect(storage, 9, "progress", dict))
     logging.getLogger("godwit").warning("It is %s", text, exc_info=OSError(text))
+    for record in caplog.records:  # as formatters do that look at the error themselves
+        if record.exc_info:
+            assert "hunter2" not in "".join(traceback.format_exception(*record.exc_info))
     assert "hunter2" not in caplog.text
     assert "foo://***@host/ck/spark" in caplog.text
