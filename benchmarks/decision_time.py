@@ -14,14 +14,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.control import Control
-from godwit.control.planner_thread import PlannerThread
+from godwit.adapt import Control
+from godwit.adapt.planner_thread import PlannerThread
+from godwit.cluster.simulated import (
+    Cluster,
+    Component,
+    Feed,
+    Keys,
+    Machine,
+    Rate,
+    Scenario,
+    Simulation,
+)
+from godwit.cluster.simulated.controlled import controlled_by
 from godwit.planning.preview import table
-from godwit.sim import Cluster, Component, Feed, Keys, Machine, Rate, Scenario, Simulation
-from godwit.sim.controlled import controlled_by
 
 if TYPE_CHECKING:
-    from godwit.control import Controller, EpochObserved
+    from godwit.adapt import Controller, EpochObserved
 
 
 class Timed:
@@ -33,13 +42,13 @@ class Timed:
         self.observing_s: list[float] = []
 
     def observe(self, epoch: EpochObserved) -> None:
-        """See `godwit.control.Driven`."""
+        """See `godwit.adapt.Driven`."""
         began = time.process_time()
         self._controller.observe(epoch)
         self.observing_s.append(time.process_time() - began)
 
     def turn(self) -> None:
-        """See `godwit.control.Driven`."""
+        """See `godwit.adapt.Driven`."""
         began = time.process_time()
         self._controller.turn()
         self.turns_s.append(time.process_time() - began)

@@ -25,24 +25,24 @@ import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
 from tests.oracles.one_process import run_stages
 
-from godwit.dataflow import aggregates as gw
-from godwit.dataflow.compiled import CompiledFlow, Component, SourceInput
-from godwit.dataflow.compute import ComputeOperator
-from godwit.epoch.event_time import EventTimes
-from godwit.epoch.executor import Executor
-from godwit.epoch.instructor import Instructor
-from godwit.epoch.outcomes import outcome_of, record_of
-from godwit.epoch.settings import LaneSettings
-from godwit.lane.lane import lane_flow
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.entries import EntryLayout, WaitingLayout
+from godwit.checkpoint.journal import JournalWriter
+from godwit.checkpoint.records import FlowIdentity
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.cluster.spark.observe.progress import Stopwatch, progress_of
+from godwit.engine.event_time import EventTimes
+from godwit.engine.executor import Executor
+from godwit.engine.instructor import Instructor
+from godwit.engine.lane.lane import lane_flow
+from godwit.engine.outcomes import outcome_of, record_of
+from godwit.engine.settings import LaneSettings
 from godwit.migration import Conductor, inputs
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import even_assignment
-from godwit.spark.progress import Stopwatch, progress_of
-from godwit.state.commit_log import CommitLog
-from godwit.state.entries import EntryLayout, WaitingLayout
-from godwit.state.journal import JournalWriter
-from godwit.state.records import FlowIdentity
-from godwit.state.storage import CheckpointStorage
+from godwit.operators import aggregates as gw
+from godwit.operators.compute import ComputeOperator
+from godwit.plan.compiled import CompiledFlow, Component, SourceInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ def flow_of(num_key_groups: int, operators: int) -> CompiledFlow:
 
 
 class Driver:
-    """The driver of one run, as `godwit.spark.opening` makes it, around lanes in this process."""
+    """The driver of one run, as `opening.open_run` makes it, around lanes in this process."""
 
     def __init__(self, flow: CompiledFlow, root: Path, lanes: int) -> None:
         self.flow, self.root, self.took_ms = flow, root, dict[str, float]()

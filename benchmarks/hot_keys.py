@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 from tests.oracles.one_process import OneProcess, lane_operator
 
-from godwit.dataflow import aggregates as gw
-from godwit.dataflow.compute import ComputeOperator
-from godwit.lane.lane import LaneFlow, run_lane, shipments
-from godwit.lane.wire import ship
+from godwit.engine.lane.lane import LaneFlow, run_lane, shipments
+from godwit.engine.lane.wire import ship
+from godwit.operators import aggregates as gw
+from godwit.operators.compute import ComputeOperator
 
 KEY_GROUPS, PARTITIONS = 256, 4
 TYPES: dict[str, pa.DataType] = {"text": pa.string(), "decimal": pa.decimal128(19, 0)}

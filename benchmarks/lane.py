@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 from tests.oracles.one_process import OneProcess, Took, lane_operator
 
-from godwit.dataflow import aggregates as gw
-from godwit.dataflow.compute import ComputeOperator
-from godwit.lane.lane import LaneFlow
+from godwit.engine.lane.lane import LaneFlow
+from godwit.operators import aggregates as gw
+from godwit.operators.compute import ComputeOperator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.dataflow.aggregates.aggregate import Aggregate
+    from godwit.operators.aggregates.aggregate import Aggregate
 
 AGGREGATES: dict[str, dict[str, Aggregate]] = {
     "aggregate": {"n": gw.count(), "total": gw.sum("v")},

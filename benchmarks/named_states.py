@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from tests.oracles.one_process import Took
-from tests.unit.dataflow.conftest import FakeDataFrame
-from tests.unit.lane.timed_run import TimedRun
+from tests.support.timed_run import TimedRun
+from tests.unit.conftest import FakeDataFrame
 
 import godwit as gw
-from godwit.dataflow.flow import LogicalFlow
+from godwit.api.flow import LogicalFlow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

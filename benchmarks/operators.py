@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from godwit.dataflow import aggregates as gw
-from godwit.dataflow.compute import ComputeOperator
-from godwit.dataflow.groups import group_rows
-from godwit.dataflow.hashing import hash_keys
-from godwit.dataflow.operator import KeyedOperator, Step
-from godwit.dataflow.process import KeyRows, ProcessOperator
+from godwit.columns.groups import group_rows
+from godwit.columns.hashing import hash_keys
+from godwit.operators import aggregates as gw
+from godwit.operators.compute import ComputeOperator
+from godwit.operators.operator import KeyedOperator, Step
+from godwit.operators.process import KeyRows, ProcessOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -132,7 +132,7 @@ def future() -> None:
 def largest(seconds: float) -> None:
     from pyspark.sql import SparkSession  # only this part needs Spark
 
-    from godwit.spark.pmc import SparkBlockMap
+    from godwit.cluster.spark.query.pmc import SparkBlockMap
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     sizes, tau = (3, 4, 5), 1.2

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.state.changes import Changes
-from godwit.state.local_store import LocalStore
-from godwit.state.schema import StateSchema
+from godwit.store.changes import Changes
+from godwit.store.local_store import LocalStore
+from godwit.store.schema import StateSchema
 
 SCHEMA = StateSchema(
     pa.schema([("key", pa.string())]),

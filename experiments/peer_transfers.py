@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.drawing import figure
+from godwit.cluster.simulated import shortest_s, transfer_s
 from godwit.planning import Limits, Problem, planner
 from godwit.planning.preview import table
-from godwit.sim import shortest_s, transfer_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable

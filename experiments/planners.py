@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from experiments.drawing import figure
-from godwit.control import Control
+from godwit.adapt import Control
+from godwit.cluster.simulated import Simulation, controlled_by
+from godwit.cluster.simulated.scenarios import Size, scenario
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.planning.preview import table
 from godwit.planning.registry import PLANNERS
-from godwit.sim import Simulation, controlled_by
-from godwit.sim.scenarios import Size, scenario
 
 _SIZE = Size(executors=16, cores=1, key_groups=512, keys=20_000, zipf=0.7, load=0.6)
 _TOO_SLOW = ("simple_ssm", "oms")

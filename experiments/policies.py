@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 from experiments.drawing import figure
-from godwit.control import Control
-from godwit.control.scaling import utilisation
+from godwit.adapt import Control
+from godwit.adapt.scaling import utilisation
+from godwit.cluster.simulated import Simulation, controlled_by
+from godwit.cluster.simulated.scenarios import SCENARIOS, Size, scenario
 from godwit.planning.preview import table
-from godwit.sim import Simulation, controlled_by
-from godwit.sim.scenarios import SCENARIOS, Size, scenario
 
 _POLICIES = ("static", "resource_centric", "executor_centric", "naive_executor_centric")
 

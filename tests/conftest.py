@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from godwit.spark.class_archive import frugal_options
+from godwit.cluster.spark.platform.class_archive import frugal_options
 
 # `pytest` alone, unlike `python -m pytest`, does not put the repository's root on the path.
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -11,8 +11,8 @@ from statistics import median
 import numpy as np
 from benchmarks.control.figure import Figure
 
+from godwit.cluster.simulated import shortest_s, transfer_s
 from godwit.model.assignment import Move
-from godwit.sim import shortest_s, transfer_s
 
 __all__ = ["peers"]
 

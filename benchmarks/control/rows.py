@@ -18,7 +18,7 @@ from benchmarks.control.figure import Figure
 from benchmarks.control.stream import Setup, fed_stream
 
 import godwit as gw
-from godwit.dataflow.hashing import hash_keys
+from godwit.columns.hashing import hash_keys
 from godwit.model import events
 from godwit.model.key_groups import key_groups_of
 

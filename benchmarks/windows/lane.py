@@ -23,7 +23,7 @@ import pyarrow as pa
 from benchmarks.windows.inputs import names_of, timed_batch
 from benchmarks.windows.programs import FOUR, sessions, timers, windows
 from tests.oracles.one_process import Took
-from tests.unit.lane.window_flows import WindowedRun
+from tests.support.window_flows import WindowedRun
 
 import godwit as gw
 

@@ -20,12 +20,12 @@ import numpy as np
 from benchmarks.windows.inputs import names_of, timed_batch
 from benchmarks.windows.lane import AFTER_ALL_US, COLUMNS
 from tests.oracles.one_process import Took
-from tests.unit.lane.window_flows import WindowedRun
+from tests.support.window_flows import WindowedRun
 
 import godwit as gw
 
 if TYPE_CHECKING:
-    from godwit.dataflow.windows.spec import Hopping
+    from godwit.operators.windows.spec import Hopping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

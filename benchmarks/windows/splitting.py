@@ -25,19 +25,19 @@ import pyarrow as pa
 from tests.contract.flow import NUM_KEY_GROUPS
 from tests.contract.splitting import Decided
 from tests.contract.windows_apart import S, WindowsApart
-from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.dataflow.flow import LogicalFlow
-from godwit.epoch.splitting import in_form
+from godwit.adapt.splitting import in_form
+from godwit.api.flow import LogicalFlow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.connection import Connection
 
-    from godwit.dataflow.compiled import CompiledFlow
     from godwit.migration import EpochOutcome
     from godwit.model.events import FormsCompared
+    from godwit.plan.compiled import CompiledFlow
     from godwit.planning.components.splitting import Form
 
 

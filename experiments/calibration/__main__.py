@@ -22,7 +22,7 @@ def main() -> None:
         measure(given.real)
     elif given.step == "draw":
         from experiments.calibration.fit import draw
-        from godwit.sim import calibration as kept
+        from godwit.cluster.simulated import calibration as kept
 
         draw(kept(), given.figure)
     else:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import godwit.sim
+import godwit.cluster.simulated
 from experiments.calibration.runs import RUNS, RealRun
 from experiments.drawing import figure
-from godwit.planning.preview import table
-from godwit.sim import (
+from godwit.cluster.simulated import (
     Cluster,
     Component,
     CostModel,
@@ -24,6 +23,7 @@ from godwit.sim import (
     Scenario,
     Simulation,
 )
+from godwit.planning.preview import table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,7 @@ def fit(real: Path, *, drawing: Path) -> str:
         "greatest_error_held_out": round(float(np.abs(off[~fits]).max()), 3),
         "runs": rows,
     }
-    target = Path(godwit.sim.__file__).with_name("calibration.json")
+    target = Path(godwit.cluster.simulated.__file__).with_name("calibration.json")
     target.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
     draw(kept, drawing)
     body = [

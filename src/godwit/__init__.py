@@ -19,11 +19,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from godwit import sinks
-from godwit.control.problems import Means
-from godwit.control.scaling import fixed, latency, scripted, utilisation
-from godwit.control.settings import Control
-from godwit.control.worth import Budget
-from godwit.dataflow.aggregates import (
+from godwit.adapt.fusing import Fusion
+from godwit.adapt.problems import Means
+from godwit.adapt.scaling import fixed, latency, scripted, utilisation
+from godwit.adapt.settings import Control
+from godwit.adapt.splitting import Splitting
+from godwit.adapt.worth import Budget
+from godwit.api.keyed_stream import KeyedStream
+from godwit.api.missing_names import CALLS, no_such_name
+from godwit.api.stream import Stream
+from godwit.api.windowed_stream import WindowedStream
+from godwit.cluster.spark.query.flow import Flow
+from godwit.cluster.spark.query.triggers import Trigger
+from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
+from godwit.model import errors, events
+from godwit.model.assignment import Assignment, Move, even_assignment
+from godwit.model.errors import GodwitError
+from godwit.operators.aggregates import (
     Aggregator,
     approx_distinct,
     approx_median,
@@ -45,32 +57,20 @@ from godwit.dataflow.aggregates import (
     top_k,
     variance,
 )
-from godwit.dataflow.codec import State
-from godwit.dataflow.keyed_stream import KeyedStream
-from godwit.dataflow.missing_names import CALLS, no_such_name
-from godwit.dataflow.process import KeyRows
-from godwit.dataflow.states.declared import ListState, MapState, ValueState
-from godwit.dataflow.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
-from godwit.dataflow.stream import Stream
-from godwit.dataflow.timers import FiredTimer, TimedRows, Timers
-from godwit.dataflow.windowed_stream import WindowedStream
-from godwit.dataflow.windows.calls import Window
-from godwit.dataflow.windows.spec import hopping, session, tumbling
-from godwit.epoch.fusing import Fusion
-from godwit.epoch.splitting import Splitting
-from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
-from godwit.model import errors, events
-from godwit.model.assignment import Assignment, Move, even_assignment
-from godwit.model.errors import GodwitError
-from godwit.spark.flow import Flow
-from godwit.spark.triggers import Trigger
+from godwit.operators.process import KeyRows
+from godwit.operators.states.declared import ListState, MapState, ValueState
+from godwit.operators.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
+from godwit.operators.timers import FiredTimer, TimedRows, Timers
+from godwit.operators.windows.calls import Window
+from godwit.operators.windows.spec import hopping, session, tumbling
+from godwit.values.codec import State
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from godwit.spark.migrations import Migration
-    from godwit.spark.query import Query
-    from godwit.spark.read_state import read_state
+    from godwit.cluster.spark.query.migrations import Migration
+    from godwit.cluster.spark.query.query import Query
+    from godwit.cluster.spark.query.read_state import read_state
 
 __all__ = [
     "Aggregator",
@@ -144,9 +144,9 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LOADS_SPARK = {
-    "Migration": "godwit.spark.migrations",
-    "Query": "godwit.spark.query",
-    "read_state": "godwit.spark.read_state",
+    "Migration": "godwit.cluster.spark.query.migrations",
+    "Query": "godwit.cluster.spark.query.query",
+    "read_state": "godwit.cluster.spark.query.read_state",
 }
 
 if not TYPE_CHECKING:  # a type checker would take every name for granted

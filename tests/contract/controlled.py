@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.one_process import OneProcess
 
-from godwit.control import Control, Controller, EpochObserved
+from godwit.adapt import Control, Controller, EpochObserved
+from godwit.cluster.spark.run.controlling import topology_of
 from godwit.model.errors import MigrationError
-from godwit.spark.controlling import topology_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,21 +22,21 @@ from tests.oracles.one_process import Fed
 from tests.streams import reference as ref
 from tests.streams.drawing import Drawn, draw
 from tests.streams.playing import differences
-from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
-from godwit.dataflow.compiled import SourceInput
-from godwit.dataflow.flow import LogicalFlow
-from godwit.epoch.event_time import arrivals_of
+from godwit.api.flow import LogicalFlow
+from godwit.engine.event_time import arrivals_of
 from godwit.migration import Strategy
 from godwit.model.errors import InvalidPlanError, MigrationError
+from godwit.plan.compiled import SourceInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from godwit.dataflow.compiled import CompiledFlow
-    from godwit.dataflow.windows.moments import OperatorTime
-    from godwit.lane.messages import LaneReport
+    from godwit.engine.lane.messages import LaneReport
+    from godwit.operators.windows.moments import OperatorTime
+    from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["play"]
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import godwit as gw
-from godwit.dataflow.hashing import hash_keys
+from godwit.columns.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from godwit.dataflow.flow import LogicalFlow
+    from godwit.api.flow import LogicalFlow
 
 __all__ = ["COLUMNS", "NUM_KEY_GROUPS", "SHARDS", "Source", "Undisturbed", "build", "key_group_of"]
 

@@ -14,17 +14,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.flow import NUM_KEY_GROUPS, SHARDS, key_group_of
 
+from godwit.cluster.simulated import (
+    Cluster,
+    Component,
+    Feed,
+    Keys,
+    Machine,
+    Rate,
+    Scenario,
+    Simulation,
+)
+from godwit.cluster.simulated.epoch_work import Batch
+from godwit.cluster.simulated.routing import Routed
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.model.errors import MigrationError
-from godwit.sim import Cluster, Component, Feed, Keys, Machine, Rate, Scenario, Simulation
-from godwit.sim.epoch_work import Batch
-from godwit.sim.routing import Routed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tests.contract.scenario import Misfortune, Policy, Warming
 
+    from godwit.cluster.simulated.epoch_work import ComponentWork, EpochWork
     from godwit.migration import (
         Bounds,
         DropCopies,
@@ -35,7 +45,6 @@ if TYPE_CHECKING:
     )
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
-    from godwit.sim.epoch_work import ComponentWork, EpochWork
 
 __all__ = ["InSimulator"]
 

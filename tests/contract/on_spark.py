@@ -13,9 +13,9 @@ from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, build
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
+from godwit.cluster.spark.run.errands import Errands
 from godwit.migration import LanesRequested
 from godwit.model.errors import MigrationError
-from godwit.spark.errands import Errands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,20 +17,21 @@ import pyarrow as pa
 from tests.contract.flow import NUM_KEY_GROUPS, build
 from tests.oracles.one_process import Fed, run_stages
 
-from godwit.dataflow.compiled import SourceInput
-from godwit.dataflow.flow import LogicalFlow
-from godwit.dataflow.staging import StagedSink
-from godwit.epoch.event_time import EventTimes
-from godwit.epoch.executor import Executor
-from godwit.epoch.instructor import Instructor
-from godwit.epoch.outcomes import outcome_of, record_of, state_bytes
-from godwit.epoch.regrouping import plan_regrouping
-from godwit.epoch.settings import LaneSettings
-from godwit.epoch.takeover import run_started, take_up
-from godwit.epoch.warming import warm_states
-from godwit.lane.copies import drop_copies, receive_copies, send_copies, warm_copies
-from godwit.lane.executor import local_store_root
-from godwit.lane.lane import lane_flow, local_store
+from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.blocks import read_batch
+from godwit.checkpoint.records import BatchRef
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.engine.event_time import EventTimes
+from godwit.engine.executor import Executor
+from godwit.engine.instructor import Instructor
+from godwit.engine.lane.copies import drop_copies, receive_copies, send_copies, warm_copies
+from godwit.engine.lane.executor import local_store_root
+from godwit.engine.lane.lane import lane_flow, local_store
+from godwit.engine.outcomes import outcome_of, record_of, state_bytes
+from godwit.engine.regrouping import plan_regrouping
+from godwit.engine.settings import LaneSettings
+from godwit.engine.takeover import run_started, take_up
+from godwit.engine.warming import warm_states
 from godwit.migration import (
     Bounds,
     Conductor,
@@ -43,9 +44,8 @@ from godwit.migration import (
 )
 from godwit.model import events
 from godwit.model.errors import MigrationError
-from godwit.state.blocks import read_batch
-from godwit.state.records import BatchRef
-from godwit.state.storage import CheckpointStorage
+from godwit.plan.compiled import SourceInput
+from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
     from tests.contract.scenario import Misfortune, Policy, Warming
 
-    from godwit.dataflow.compiled import CompiledFlow
-    from godwit.dataflow.windows.moments import OperatorTime
-    from godwit.lane.messages import LaneReport, StateInstruction
+    from godwit.checkpoint.physical_plan import PhysicalPlan
+    from godwit.checkpoint.records import CommitRecord, StateId
+    from godwit.engine.lane.messages import LaneReport, StateInstruction
     from godwit.migration import (
         EndMigration,
         EpochOutcome,
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     )
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
-    from godwit.state.physical_plan import PhysicalPlan
-    from godwit.state.records import CommitRecord, StateId
+    from godwit.operators.windows.moments import OperatorTime
+    from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["OneProcess"]
 

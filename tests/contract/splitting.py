@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
-from godwit.dataflow.windows.in_two import ConsolidatePart
-from godwit.epoch.form_meter import ExchangeCosts
-from godwit.epoch.splitting import SplitOrCombine, Splitting, form_of
+from godwit.adapt.form_meter import ExchangeCosts
+from godwit.adapt.splitting import SplitOrCombine, Splitting, form_of
+from godwit.cluster.spark.run.conducting import Conducting
+from godwit.cluster.spark.run.deciding import Deciding
 from godwit.model.events import FormsCompared, RegroupingStarted
-from godwit.spark.conducting import Conducting
-from godwit.spark.deciding import Deciding
+from godwit.operators.windows.in_two import ConsolidatePart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,8 +17,8 @@ from godwit.model import events
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from godwit.checkpoint.records import StateId
     from godwit.migration import PeerCopies, StartWarming
-    from godwit.state.records import StateId
 
 
 @pytest.mark.parametrize("seed", range(200, 204))

@@ -12,20 +12,20 @@ import pytest
 from tests.contract.flow import NUM_KEY_GROUPS
 from tests.contract.one_process import OneProcess
 from tests.contract.scenario import Policy, Warming
-from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.dataflow.flow import LogicalFlow
-from godwit.dataflow.windows.spec import tumbling
-from godwit.epoch.due import is_due, is_pending
-from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.engine.due import is_due, is_pending
+from godwit.operators.windows.spec import tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from godwit.dataflow.compiled import CompiledFlow
-    from godwit.dataflow.stream import Stream
+    from godwit.api.stream import Stream
+    from godwit.plan.compiled import CompiledFlow
 
 S = 1_000_000
 KEYS = [f"k{i}" for i in range(20)]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.contract.windows_apart import History, WindowsApart, expected
 
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.edits import drop_operator, rename_operator
 from godwit.migration import Strategy
 from godwit.model.errors import CheckpointError, CheckpointMismatchError, MigrationError
 from godwit.model.events import KeyGroupsWarmed
-from godwit.state.commit_log import CommitLog
-from godwit.state.edits import drop_operator, rename_operator
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,23 +11,23 @@ from tests.contract.flow import NUM_KEY_GROUPS
 from tests.contract.one_process import OneProcess
 from tests.contract.scenario import Policy, Warming
 from tests.oracles.windows import windows_of
-from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
-from godwit.dataflow import aggregates as gw
-from godwit.dataflow.flow import LogicalFlow
-from godwit.dataflow.windows.spec import hopping, tumbling
-from godwit.epoch.settings import LaneSettings
+from godwit.api.flow import LogicalFlow
+from godwit.engine.settings import LaneSettings
 from godwit.migration import Bounds
 from godwit.migration.placement import with_newcomers
+from godwit.operators import aggregates as gw
+from godwit.operators.windows.spec import hopping, tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
-    from godwit.dataflow.compiled import CompiledFlow
     from godwit.migration import EpochOutcome, Strategy
     from godwit.model.assignment import Assignment
+    from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["KINDS", "History", "S", "WindowsApart"]
 

@@ -17,29 +17,29 @@ from typing import TYPE_CHECKING, Any
 
 from tests.oracles.checkpoint_model import IDENTITY, LAYOUT
 
+from godwit.checkpoint.blocks import read_batch, read_block
+from godwit.checkpoint.collection import unneeded_files
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.inspection import inspect
+from godwit.checkpoint.journal import read_tail
+from godwit.checkpoint.lease import lease_owner
+from godwit.checkpoint.reading import BatchCache, read_chain
+from godwit.checkpoint.records import FlowIdentity
+from godwit.checkpoint.repair import plan_record_repair
+from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.verification import verify
+from godwit.checkpoint.written_files import decode_files
 from godwit.cli.main import main
+from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.model.errors import GodwitError
-from godwit.spark.log_repair import plan_log_repair
-from godwit.state.blocks import read_batch, read_block
-from godwit.state.collection import unneeded_files
-from godwit.state.commit_log import CommitLog
-from godwit.state.inspection import inspect
-from godwit.state.journal import read_tail
-from godwit.state.lease import lease_owner
-from godwit.state.local_storage import LocalStorage
-from godwit.state.reading import BatchCache, read_chain
-from godwit.state.records import FlowIdentity
-from godwit.state.repair import plan_record_repair
-from godwit.state.verification import verify
-from godwit.state.written_files import decode_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
 
-    from godwit.state.records import OutputRef
-    from godwit.state.storage import FileEntry
+    from godwit.checkpoint.records import OutputRef
+    from godwit.checkpoint.storage.storage import FileEntry
 
 __all__ = ["findings_in"]
 

@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.fuzz.variants import change_something
-from tests.unit.epoch.restarted import Restarted
+from tests.support.restarted import Restarted
 
 import godwit as gw
 from godwit.model.errors import GodwitError
@@ -26,7 +26,7 @@ from godwit.model.errors import GodwitError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.dataflow.stream import Stream
+    from godwit.api.stream import Stream
 
 __all__ = ["findings_of_start"]
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from tests.oracles.checkpoint_model import IDENTITY, make_history, run_epoch
 
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.edits import drop_operator, rename_operator
+from godwit.checkpoint.evolution import Columns, FlowVersion, OperatorVersion, StateDescription
+from godwit.checkpoint.framing import _HEADER, _frame_problem, digest_of, encode_record
+from godwit.checkpoint.journal import JournalWriter
+from godwit.checkpoint.paths import ALIGNMENT, commit_path, number_in, padded
+from godwit.checkpoint.storage.local import LocalStorage
 from godwit.model import events
-from godwit.state.commit_log import CommitLog
-from godwit.state.edits import drop_operator, rename_operator
-from godwit.state.evolution import Columns, FlowVersion, OperatorVersion, StateDescription
-from godwit.state.framing import _HEADER, _frame_problem, digest_of, encode_record
-from godwit.state.journal import JournalWriter
-from godwit.state.local_storage import LocalStorage
-from godwit.state.paths import ALIGNMENT, commit_path, number_in, padded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

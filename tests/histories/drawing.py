@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from godwit.control import Control
-from godwit.control.scaling import utilisation
-from godwit.migration import Bounds
-from godwit.model.assignment import Assignment
-from godwit.planning import Limits
-from godwit.planning.registry import PLANNERS
-from godwit.sim import (
+from godwit.adapt import Control
+from godwit.adapt.scaling import utilisation
+from godwit.cluster.simulated import (
     Cluster,
     Component,
     CostModel,
@@ -27,6 +23,10 @@ from godwit.sim import (
     Slowdown,
     Surge,
 )
+from godwit.migration import Bounds
+from godwit.model.assignment import Assignment
+from godwit.planning import Limits
+from godwit.planning.registry import PLANNERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.histories.promises import Watched, broken, uneven
 
-from godwit.sim import Simulation, controlled_by
+from godwit.cluster.simulated import Simulation, controlled_by
 
 if TYPE_CHECKING:
     from tests.histories.drawing import Drawn

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from tests.histories.drawing import Drawn
 
-    from godwit.control import Controller, EpochObserved
-    from godwit.sim import History, Simulation
+    from godwit.adapt import Controller, EpochObserved
+    from godwit.cluster.simulated import History, Simulation
 
 __all__ = ["Watched", "broken", "uneven"]
 
@@ -57,7 +57,7 @@ class Watched:
         self.faults: list[str] = []
 
     def observe(self, epoch: EpochObserved) -> None:
-        """See `godwit.control.Driven`."""
+        """See `godwit.adapt.Driven`."""
         alive = self._simulation.executors.alive
         for name, assignment in epoch.assignments.items():
             owners = {assignment.executors[at] for at in set(assignment.executor_of.tolist())}
@@ -67,7 +67,7 @@ class Watched:
         self._controller.observe(epoch)
 
     def turn(self) -> None:
-        """See `godwit.control.Driven`."""
+        """See `godwit.adapt.Driven`."""
         simulation, bounds = self._simulation, self._drawn.settings.bounds
         if self._drawn.drains and not self._drained and simulation.now_s() >= self._drawn.at_s:
             self._drained = True

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from godwit.state.blocks import BlockWriter, encode_batch, read_batch
-from godwit.state.collection import collect
-from godwit.state.commit_log import CommitLog
-from godwit.state.entries import EntryLayout
-from godwit.state.evolution import (
+from godwit.checkpoint.blocks import BlockWriter, encode_batch, read_batch
+from godwit.checkpoint.collection import collect
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.entries import EntryLayout
+from godwit.checkpoint.evolution import (
     FlowVersion,
     OperatorVersion,
     StateDescription,
     columns_of,
 )
-from godwit.state.reading import read_chain
-from godwit.state.records import (
+from godwit.checkpoint.reading import read_chain
+from godwit.checkpoint.records import (
     BatchRef,
     CommitRecord,
     FlowIdentity,
@@ -35,13 +35,13 @@ from godwit.state.records import (
     SnapshotRef,
     StateId,
 )
-from godwit.state.schema import StateSchema
-from godwit.state.snapshots import choose_snapshots
-from godwit.state.state_chains import rows_of
+from godwit.checkpoint.snapshots import choose_snapshots
+from godwit.checkpoint.state_chains import rows_of
+from godwit.store.schema import StateSchema
 
 if TYPE_CHECKING:
-    from godwit.state.chains import Chains
-    from godwit.state.storage import CheckpointStorage
+    from godwit.checkpoint.chains import Chains
+    from godwit.checkpoint.storage.storage import CheckpointStorage
 
 NUM_KEY_GROUPS = 4
 OPERATORS = ("books", "totals")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.oracles.noting_ports import NotingPorts
 
-from godwit.control import Control, Controller, EpochObserved, PoolView, Topology
+from godwit.adapt import Control, Controller, EpochObserved, PoolView, Topology
 from godwit.migration import (
     ComponentLoad,
     ComponentTraffic,
@@ -31,7 +31,7 @@ from godwit.model.pairs import KeyGroupPairs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from godwit.control.ports import PlannerRunner
+    from godwit.adapt.ports import PlannerRunner
     from godwit.model import events
 
 __all__ = ["Part", "World"]

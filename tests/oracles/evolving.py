@@ -15,33 +15,33 @@ import pyarrow as pa
 from tests.oracles.one_process import run_stages
 
 import godwit as gw
-from godwit.dataflow.flow import LogicalFlow
-from godwit.dataflow.hashing import hash_keys
-from godwit.dataflow.operator import MergeableOperator
-from godwit.epoch.instructions import (
+from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.reading import read_chain
+from godwit.checkpoint.records import CommitRecord
+from godwit.checkpoint.snapshots import choose_snapshots
+from godwit.columns.hashing import hash_keys
+from godwit.engine.instructions import (
     mask_of,
     operator_instruction,
     places_of,
     state_instruction,
 )
-from godwit.epoch.takeover import take_up
-from godwit.lane.lane import lane_flow
-from godwit.lane.messages import EpochInstruction
+from godwit.engine.lane.lane import lane_flow
+from godwit.engine.lane.messages import EpochInstruction
+from godwit.engine.takeover import take_up
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_groups_of
-from godwit.state.commit_log import CommitLog
-from godwit.state.reading import read_chain
-from godwit.state.records import CommitRecord
-from godwit.state.snapshots import choose_snapshots
+from godwit.operators.operator import MergeableOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from godwit.dataflow.compiled import CompiledFlow
-    from godwit.lane.messages import LaneReport
-    from godwit.state.storage import CheckpointStorage
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.engine.lane.messages import LaneReport
+    from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["COLUMNS", "NUM_KEY_GROUPS", "Program", "Runtime", "compiled", "key_group_of"]
 

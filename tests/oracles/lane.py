@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from godwit.dataflow.groups import group_rows
-from godwit.dataflow.hashing import canonical_keys, hash_keys
-from godwit.dataflow.operator import Advance, MergeableOperator, Step
+from godwit.columns.groups import group_rows
+from godwit.columns.hashing import canonical_keys, hash_keys
+from godwit.operators.operator import Advance, MergeableOperator, Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.dataflow.groups import Groups
-    from godwit.dataflow.operator import KeyedOperator
+    from godwit.columns.groups import Groups
+    from godwit.operators.operator import KeyedOperator
 
 __all__ = ["Lane", "grouped"]
 

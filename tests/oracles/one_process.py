@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.dataflow.staging import StagedSink
-from godwit.dataflow.timers import TimedProcess
-from godwit.dataflow.windows.moments import NO_TIME, Arrivals, OperatorTime
-from godwit.dataflow.windows.operator import WindowedOperator
-from godwit.epoch.event_time import EventTimes, Times
-from godwit.epoch.executor import Executor
-from godwit.epoch.instructions import (
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.entries import EntryLayout, WaitingLayout
+from godwit.checkpoint.reading import BatchCache, read_chain
+from godwit.checkpoint.records import CommitRecord, FlowIdentity
+from godwit.checkpoint.snapshots import choose_snapshots
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.engine.event_time import EventTimes, Times
+from godwit.engine.executor import Executor
+from godwit.engine.instructions import (
     mask_of,
     operator_instruction,
     places_of,
     state_instruction,
 )
-from godwit.lane.lane import LaneOperator, run_lane, shipments
-from godwit.lane.messages import EpochInstruction, LaneReport
-from godwit.lane.wire import due_at, ship, ship_arrivals
+from godwit.engine.lane.lane import LaneOperator, run_lane, shipments
+from godwit.engine.lane.messages import EpochInstruction, LaneReport
+from godwit.engine.lane.wire import due_at, ship, ship_arrivals
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
-from godwit.state.commit_log import CommitLog
-from godwit.state.entries import EntryLayout, WaitingLayout
-from godwit.state.reading import BatchCache, read_chain
-from godwit.state.records import CommitRecord, FlowIdentity
-from godwit.state.snapshots import choose_snapshots
-from godwit.state.storage import CheckpointStorage
+from godwit.operators.timers import TimedProcess
+from godwit.operators.windows.moments import NO_TIME, Arrivals, OperatorTime
+from godwit.operators.windows.operator import WindowedOperator
+from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.dataflow.compiled import UpstreamInput
-    from godwit.dataflow.operator import KeyedOperator
-    from godwit.lane.lane import LaneFlow
-    from godwit.lane.messages import StateInstruction
-    from godwit.lane.wire import Blob, Shipment
-    from godwit.state.records import StateId
+    from godwit.checkpoint.records import StateId
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.messages import StateInstruction
+    from godwit.engine.lane.wire import Blob, Shipment
+    from godwit.operators.operator import KeyedOperator
+    from godwit.plan.compiled import UpstreamInput
 
 __all__ = ["Fed", "OneProcess", "Took", "lane_operator", "run_stages"]
 
@@ -204,7 +204,7 @@ class OneProcess:
     log
         The checkpoint in that directory, where it is open already.
     hot_keys
-        As of `godwit.epoch.settings.LaneSettings`.
+        As of `godwit.engine.settings.LaneSettings`.
     """
 
     def __init__(

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.oracles import aggregates as oracle
 from tests.oracles.lane import Lane
 
-from godwit.dataflow import aggregates as gw
-from godwit.dataflow.aggregates.conditional import counted_where
-from godwit.dataflow.compute import ComputeOperator
+from godwit.operators import aggregates as gw
+from godwit.operators.aggregates.conditional import counted_where
+from godwit.operators.compute import ComputeOperator
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-(2**50), 2**50)

@@ -21,17 +21,17 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import godwit as gw
-from godwit.dataflow.compiled import Output
+from godwit.checkpoint.blocks import BlockWriter, encode_batch
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.copying import copy_checkpoint
+from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.cluster.spark.run.outputs import OpenSinks
 from godwit.model.errors import SinkError
-from godwit.spark.outputs import OpenSinks
-from godwit.state.blocks import BlockWriter, encode_batch
-from godwit.state.commit_log import CommitLog
-from godwit.state.copying import copy_checkpoint
-from godwit.state.records import CommitRecord, FlowIdentity, OutputRef
-from godwit.state.storage import CheckpointStorage
+from godwit.plan.compiled import Output
 
 if TYPE_CHECKING:
-    from godwit.dataflow.compiled import CompiledFlow
+    from godwit.plan.compiled import CompiledFlow
     from godwit.sinks.continuity import Way
     from godwit.sinks.sink import Sink
 

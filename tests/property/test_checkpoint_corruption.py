@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from tests.oracles.checkpoint_model import make_history, open_log, run_epoch
 from tests.oracles.unreliable_disk import UnreliableDisk
 
+from godwit.checkpoint.blocks import read_block
+from godwit.checkpoint.collection import collect, needed_files
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.paths import BLOCKS, commit_path
+from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.verification import verify
 from godwit.model.errors import CheckpointError
-from godwit.state.blocks import read_block
-from godwit.state.collection import collect, needed_files
-from godwit.state.commit_log import CommitLog
-from godwit.state.local_storage import LocalStorage
-from godwit.state.paths import BLOCKS, commit_path
-from godwit.state.verification import verify
 
 if TYPE_CHECKING:
-    from godwit.state.records import BlockRef
+    from godwit.checkpoint.records import BlockRef
 
 
 def write_checkpoint(root: Path, seed: int) -> CommitLog:

@@ -21,11 +21,11 @@ from tests.oracles.checkpoint_model import (
 )
 from tests.oracles.unreliable_disk import StoppedError, UnreliableDisk
 
-from godwit.state.local_storage import LocalStorage
-from godwit.state.verification import verify
+from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.verification import verify
 
 if TYPE_CHECKING:
-    from godwit.state.commit_log import CommitLog
+    from godwit.checkpoint.commit_log import CommitLog
 
 
 def attempt(root: Path, disk: UnreliableDisk, epochs: list[Epoch], inline: int) -> None:

@@ -7,9 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.oracles.controlled import Part, World
 
-from godwit.control import Budget, Control
-from godwit.control.scaling import utilisation
-from godwit.control.worth import Terms, judge
+from godwit.adapt import Budget, Control
+from godwit.adapt.scaling import utilisation
+from godwit.adapt.worth import Terms, judge
 from godwit.model import events
 from godwit.planning import Limits, Problem, metrics
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from godwit.control import Control, Controller
-from godwit.control.scaling import utilisation
-from godwit.model import events
-from godwit.sim import (
+from godwit.adapt import Control, Controller
+from godwit.adapt.scaling import utilisation
+from godwit.cluster.simulated import (
     Cluster,
     Component,
     CostModel,
@@ -22,6 +21,7 @@ from godwit.sim import (
     Simulation,
     Surge,
 )
+from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable

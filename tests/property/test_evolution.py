@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.evolving import AGGREGATES, NUM_KEY_GROUPS, Program, Row, Runtime, key_group_of
 
-from godwit.state.storage import CheckpointStorage
-from godwit.state.verification import verify
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.verification import verify
 
 KEYS = [f"key-{i}" for i in range(12)]
 NEUTRAL = {"total": None, "rows": 0, "mean": None, "high": None, "low": None}

@@ -8,13 +8,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.dataflow.aggregates import count
-from godwit.dataflow.compiled import UpstreamInput
-from godwit.dataflow.flow import LogicalFlow as Flow
-from godwit.dataflow.types import to_schema
+from godwit.api.flow import LogicalFlow as Flow
+from godwit.columns.types import to_schema
+from godwit.operators.aggregates import count
+from godwit.plan.compiled import UpstreamInput
 
 if TYPE_CHECKING:
-    from godwit.dataflow.stream import Stream
+    from godwit.api.stream import Stream
 
 TYPES = {
     "boolean": pa.bool_(),

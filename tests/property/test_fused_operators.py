@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.unit.lane.window_flows import WindowedRun
+from tests.support.window_flows import WindowedRun
 
 import godwit as gw
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.dataflow.keyed_stream import KeyedStream
-    from godwit.dataflow.stream import Stream
+    from godwit.api.keyed_stream import KeyedStream
+    from godwit.api.stream import Stream
 
 SECOND = 1_000_000
 KINDS = ("compute", "process", "mapped", "window")

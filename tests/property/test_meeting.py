@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.meeting import Duplicates, Interval, Newest
 from tests.oracles.windows import BEGINNING, Windows
-from tests.unit.lane.meeting_flows import TIME, Feed, MeetingRun, S
+from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
-from godwit.dataflow import aggregates as gw
-from godwit.dataflow.windows.spec import tumbling
+from godwit.operators import aggregates as gw
+from godwit.operators.windows.spec import tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.dataflow.stream import Stream
+    from godwit.api.stream import Stream
 
 COLUMNS = {"k": pa.string(), "ts": TIME, "v": pa.int64()}
 EXECUTORS = {"a": 2, "b": 1}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.lane.states_run import Model, Row, StatesRun
+from tests.support.states_run import Model, Row, StatesRun
 
 ROW = st.tuples(
     st.sampled_from(["a", "b", "c", "d"]),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.lane import Lane
 
-from godwit.dataflow.process import KeyRows, ProcessOperator
+from godwit.operators.process import KeyRows, ProcessOperator
 
 
 class Seen(msgspec.Struct):

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from godwit.cluster.simulated.delays import Delays
+from godwit.cluster.simulated.links import Links
+from godwit.cluster.simulated.peer_transfers import shortest_s, transfer_s
+from godwit.cluster.simulated.wait_buffers import WaitBuffers
 from godwit.model.assignment import Move
-from godwit.sim.delays import Delays
-from godwit.sim.links import Links
-from godwit.sim.peer_transfers import shortest_s, transfer_s
-from godwit.sim.wait_buffers import WaitBuffers
 
 profile = settings(derandomize=True, deadline=None, max_examples=150)
 SIZES = st.integers(1, 50)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 from godwit.sinks.memory_sink import MemorySink
 from godwit.sinks.parquet_files import NULL_PARTITION, partition_directories

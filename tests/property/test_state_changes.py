@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.dataflow.codec import UnencodableError, make_codec
-from godwit.dataflow.process import ProcessOperator
+from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, described, plain
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError
-from godwit.state.evolution import FlowVersion, OperatorVersion, described, plain
+from godwit.operators.process import ProcessOperator
+from godwit.values.codec import UnencodableError, make_codec
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=150, database=None)
 

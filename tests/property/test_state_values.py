@@ -14,7 +14,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.dataflow.codec import make_codec
+from godwit.values.codec import make_codec
 
 
 class Side(enum.Enum):

@@ -33,10 +33,10 @@ from hypothesis.stateful import (
 )
 
 from godwit.model.errors import StorageFullError
-from godwit.state.changes import Changes, EntryRange
-from godwit.state.image import TableImage
-from godwit.state.local_store import LocalStore
-from godwit.state.schema import StateSchema
+from godwit.store.changes import Changes, EntryRange
+from godwit.store.image import TableImage
+from godwit.store.local_store import LocalStore
+from godwit.store.schema import StateSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.lane.window_flows import WindowedRun
+from tests.support.window_flows import WindowedRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

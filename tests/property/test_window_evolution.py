@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.one_process import OneProcess
 from tests.oracles.windows import BEGINNING, windows_of
-from tests.unit.dataflow.conftest import FakeDataFrame, FakeSink, resolver
-from tests.unit.lane.window_flows import ROWS, batch_of
+from tests.support.window_flows import ROWS, batch_of
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
-from godwit.dataflow import aggregates as gw
-from godwit.dataflow.flow import LogicalFlow
-from godwit.dataflow.staging import StagedSink
-from godwit.dataflow.windows.spec import hopping, tumbling
-from godwit.epoch.event_time import EventTimes
-from godwit.epoch.takeover import take_up
-from godwit.lane.lane import lane_flow
-from godwit.state.blocks import decode_batch, read_block
-from godwit.state.storage import CheckpointStorage
+from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.blocks import decode_batch, read_block
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.engine.event_time import EventTimes
+from godwit.engine.lane.lane import lane_flow
+from godwit.engine.takeover import take_up
+from godwit.operators import aggregates as gw
+from godwit.operators.windows.spec import hopping, tumbling
+from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

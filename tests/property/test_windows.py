@@ -12,15 +12,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.windows import Windows, windows_of
-from tests.unit.lane.window_flows import WindowedRun
+from tests.support.window_flows import WindowedRun
 
-from godwit.dataflow import aggregates as gw
-from godwit.dataflow.windows.grid import PaneGrid, TimeWindow
-from godwit.dataflow.windows.spec import Hopping
+from godwit.operators import aggregates as gw
+from godwit.operators.windows.grid import PaneGrid, TimeWindow
+from godwit.operators.windows.spec import Hopping
 
 if TYPE_CHECKING:
-    from godwit.dataflow.keyed_stream import KeyedStream
-    from godwit.dataflow.stream import Stream
+    from godwit.api.keyed_stream import KeyedStream
+    from godwit.api.stream import Stream
 
 S = 1_000_000
 GROUPS = 8
@@ -136,7 +136,7 @@ def _misfortune(run: WindowedRun, rng: np.random.Generator) -> bool:
 
 
 def _sink() -> Any:
-    from tests.unit.dataflow.conftest import FakeSink
+    from tests.unit.conftest import FakeSink
 
     return FakeSink()
 
@@ -173,7 +173,7 @@ def test_windows_built_of_one_another_hold_what_plain_python_says(
     oracle.epoch(rows)
     with (
         tempfile.TemporaryDirectory() as root,
-        patch("godwit.dataflow.windows.consolidation._WORTH_A_SEARCH", 0),
+        patch("godwit.operators.windows.consolidation._WORTH_A_SEARCH", 0),
     ):
         run = WindowedRun(build, Path(root), num_key_groups=GROUPS)
         found = run.epoch(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from godwit.state.disk import PosixDisk
+from godwit.checkpoint.storage.disk import PosixDisk
 
 __all__ = ["FullDisk"]
 

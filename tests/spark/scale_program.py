@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import godwit as gw
-from godwit.spark.local_cluster import LocalCluster
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

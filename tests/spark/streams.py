@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import godwit as gw
-from godwit.state.snapshots import choose_snapshots
+from godwit.checkpoint.snapshots import choose_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ def snapshots_of_small_changelogs() -> Iterator[None]:
     """Let runs take a snapshot of whatever has a changelog, at the first opportunity."""
     with pytest.MonkeyPatch.context() as patch:
         eager = partial(choose_snapshots, min_changelog_bytes=1)
-        patch.setattr("godwit.epoch.instructor.choose_snapshots", eager)
+        patch.setattr("godwit.engine.instructor.choose_snapshots", eager)
         yield
 
 

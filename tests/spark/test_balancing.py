@@ -9,10 +9,10 @@ import pytest
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
+from godwit.checkpoint.journal import read_tail
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.model.errors import InvalidPlanError, InvalidProblemError
 from godwit.planning import Limits, planner
-from godwit.state.journal import read_tail
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.spark.migrations import Migration
+    from godwit.cluster.spark.query.migrations import Migration
 
 pytestmark = pytest.mark.spark
 

@@ -11,10 +11,10 @@ import pytest
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.cluster.spark.run.controlling import past_decisions
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
-from godwit.spark.controlling import past_decisions
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

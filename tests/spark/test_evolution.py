@@ -8,10 +8,10 @@ import pytest
 from tests.spark.streams import Inbox, by_epoch, counted, drain, rows_of
 
 import godwit as gw
+from godwit.checkpoint.copying import copy_checkpoint
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError
-from godwit.state.copying import copy_checkpoint
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.dataflow.keyed_stream import KeyedStream
-    from godwit.dataflow.stream import Stream
+    from godwit.api.keyed_stream import KeyedStream
+    from godwit.api.stream import Stream
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from godwit.cluster.spark.platform import executors_python
+from godwit.cluster.spark.platform.executors_python import insist_on_python
 from godwit.model.errors import ExecutorEnvironmentError
-from godwit.spark import executors_python
-from godwit.spark.executors_python import insist_on_python
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 from tests.spark.guides import FLIGHTS, PAGES, PREPARED, blocks_of, prepare_inputs, text_of
 
 import godwit as gw
-from godwit.dataflow.nodes import SourceNode, branches_of
+from godwit.plan.nodes import SourceNode, branches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from godwit.dataflow.hashing import hash_keys
+from godwit.columns.hashing import hash_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa

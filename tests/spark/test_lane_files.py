@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
-from godwit.state.commit_log import CommitLog
-from godwit.state.storage import CheckpointStorage
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.storage.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

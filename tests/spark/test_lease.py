@@ -11,9 +11,9 @@ import pytest
 from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
+from godwit.checkpoint.lease import break_lease
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.model.errors import CheckpointInUseError, GodwitError
-from godwit.state.lease import break_lease
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,11 @@ def test_a_start_that_fails_and_a_query_that_failed_let_go_of_the_checkpoint(
 
 
 @pytest.mark.parametrize(
-    "where", ["godwit.spark.opening.EventTimes", "godwit.spark.runtime.wait_for_sources"]
+    "where",
+    [
+        "godwit.cluster.spark.run.opening.EventTimes",
+        "godwit.cluster.spark.query.runtime.wait_for_sources",
+    ],
 )
 def test_a_start_that_ctrl_c_ends_leaves_nothing_running(
     inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

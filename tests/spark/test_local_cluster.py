@@ -16,8 +16,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model.errors import ClusterError
-from godwit.spark.local_cluster import LocalCluster
 
 SPARK_HOME = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
 
@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 
 _PROGRAM = """
 import json, os, sys, time
-from godwit.spark.executors import live_executors, wait_for
+from godwit.cluster.spark.platform.executors import live_executors, wait_for
 from godwit.model.errors import ClusterError
-from godwit.spark.local_cluster import LocalCluster
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
 
 told = {}
 with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
@@ -126,8 +126,8 @@ def test_an_exception_in_the_block_stops_every_process(tmp_path: Path) -> None:
 
 _ORPHANING = """
 import os, signal, sys
-from godwit.spark.executors import wait_for
-from godwit.spark.local_cluster import LocalCluster
+from godwit.cluster.spark.platform.executors import wait_for
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
 
 with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
     wait_for(cluster.session("test", {"spark.driver.memory": "512m"}).sparkContext, 1)

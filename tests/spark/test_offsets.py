@@ -11,9 +11,9 @@ import pytest
 from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
-from godwit.state.commit_log import CommitLog
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.oracles.interval_plans import line_problem
 
+from godwit.cluster.spark.query.pmc import SparkBlockMap
 from godwit.planning.intervals.pmc import projected_cost
 from godwit.planning.intervals.transitions import Transitions
-from godwit.spark.pmc import SparkBlockMap
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

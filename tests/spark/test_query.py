@@ -8,11 +8,11 @@ import pytest
 from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.journal import read_tail
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.model import events
 from godwit.model.errors import EpochFailedError, SinkError
-from godwit.state.commit_log import CommitLog
-from godwit.state.journal import read_tail
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from tests.spark.streams import Inbox, rows_of
 from tests.spark.test_losses import PATIENCE_S, Stream, lose_executor, until
 from tests.spark.test_restart import Example, generated
 
+from godwit.cluster.spark.run.errands import Errands
 from godwit.model import events
-from godwit.spark.errands import Errands
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,6 +17,8 @@ from tests.spark.full_disk import FullDisk
 from tests.spark.streams import Inbox, drain, snapshots_of_small_changelogs
 
 import godwit as gw
+from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.model.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -28,8 +30,6 @@ from godwit.model.errors import (
     StorageFullError,
     UserFunctionError,
 )
-from godwit.state.local_storage import LocalStorage
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -217,7 +217,7 @@ def test_a_run_whose_checkpoint_another_run_took_over_commits_nothing_more(
     first = flow_of(inbox, sink=sinks[0]).start(checkpoint=tmp_path / "ck", name="first")
     first.processAllAvailable()
     # As on another machine: Spark itself would refuse a second query of its own here.
-    from godwit.state.commit_log import CommitLog
+    from godwit.checkpoint.commit_log import CommitLog
 
     log = first._run.log
     CommitLog.create_or_open(log.storage, log.identity, "second")

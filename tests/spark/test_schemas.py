@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from godwit.dataflow.types import plain_schema, to_schema
+from godwit.columns.types import plain_schema, to_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

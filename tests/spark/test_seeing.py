@@ -11,8 +11,8 @@ import pytest
 from tests.spark.streams import Inbox
 
 import godwit as gw
-from godwit.state.journal import read_tail
-from godwit.state.storage import CheckpointStorage
+from godwit.checkpoint.journal import read_tail
+from godwit.checkpoint.storage.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ from pyspark.sql import functions as sf
 from tests.spark.streams import Inbox, counted, drain
 
 import godwit as gw
-from godwit.epoch.executor import Executor
-from godwit.spark import source_rows
-from godwit.spark.exchange import paired
-from godwit.spark.few_rows import FewRows
-from godwit.spark.python_stage import PythonStage, fetch, python_rdd
-from godwit.spark.rehearsal import rehearse
+from godwit.cluster.spark.run.few_rows import FewRows
+from godwit.cluster.spark.stages import source_rows
+from godwit.cluster.spark.stages.exchange import paired
+from godwit.cluster.spark.stages.python_stage import PythonStage, fetch, python_rdd
+from godwit.cluster.spark.stages.rehearsal import rehearse
+from godwit.engine.executor import Executor
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
 from tests.spark.streams import Inbox, drain, rows_of
-from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 import godwit as gw
+from godwit.cluster.spark.run.outputs import SessionViews
 from godwit.model.errors import SinkError
 from godwit.sinks.foreach_sink import ForeachSink
 from godwit.sinks.memory_sink import MemorySink
 from godwit.sinks.parquet_directory import latest_epoch
 from godwit.sinks.parquet_sink import ParquetSink
-from godwit.spark.outputs import SessionViews
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.streams import Inbox, drain, rows_of
 
 import godwit as gw
+from godwit.cluster.spark.stages import stages
 from godwit.model import events
 from godwit.model.errors import StopTimeoutError
-from godwit.spark import stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -190,7 +190,7 @@ def test_while_epochs_are_held(
     inbox.put([("a", 1)])
     query = totals(inbox, Door()).start(checkpoint=tmp_path / "ck")
     query.processAllAvailable()
-    monkeypatch.setattr("godwit.spark.errands.Errands._warm", lambda *_: None)  # never
+    monkeypatch.setattr("godwit.cluster.spark.run.errands.Errands._warm", lambda *_: None)  # never
     query.migrate(dict.fromkeys(range(4), "local-1"), strategy="stop_the_world")
     inbox.put([("a", 2)])
     theirs = next(iter(inbox.spark.streams.active))
@@ -297,7 +297,7 @@ def test_jobs_that_ctrl_c_cancels_are_done_again(
         job_that_is_cancelled("stages")
         return stages.run_stages(*args)
 
-    monkeypatch.setattr("godwit.spark.run.run_stages", run_stages)
+    monkeypatch.setattr("godwit.cluster.spark.run.run.run_stages", run_stages)
     inbox.put([("a", 1)])
     sink = Door(lambda _epoch: job_that_is_cancelled("delivery"))
     query = totals(inbox, sink).start(checkpoint=tmp_path / "ck")

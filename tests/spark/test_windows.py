@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812  the name everybody gives i
 from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
+from godwit.cluster.spark.run.quiet_epochs import QuietEpochs
 from godwit.model.errors import InvalidFlowError
-from godwit.spark.quiet_epochs import QuietEpochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

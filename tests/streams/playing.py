@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tests.streams import reference as ref
 from tests.streams.drawing import Drawn, draw
-from tests.unit.lane.meeting_flows import Feed, MeetingRun
+from tests.support.meeting_flows import Feed, MeetingRun
 
 __all__ = ["differences", "play"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from godwit.cluster.spark.platform.class_archive import archive_path, write_archive
 from godwit.model.wording import human_bytes
-from godwit.spark.class_archive import archive_path, write_archive
 
 if TYPE_CHECKING:
     import argparse

@@ -15,30 +15,30 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.findings import Finding
+from godwit.checkpoint.inspection import CheckpointSummary, inspect
+from godwit.checkpoint.journal import read_tail
+from godwit.checkpoint.paths import IDENTITY
+from godwit.checkpoint.repair import plan_record_repair
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.verification import verify
 from godwit.cli.checkpoint_copy import add_copy_action
 from godwit.cli.checkpoint_edit import add_edit_actions
 from godwit.cli.checkpoint_lease import add_unlock_action
 from godwit.cli.checkpoint_repair import add_repair_action
 from godwit.cli.progress import verify_watched, watcher_on
+from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.model.errors import CheckpointError, GodwitError
 from godwit.model.events import event_from_dict
 from godwit.model.wording import counted, human_bytes, printable
 from godwit.sinks.target_check import TargetReport, check_targets
-from godwit.spark.log_repair import plan_log_repair
-from godwit.state.commit_log import CommitLog
-from godwit.state.findings import Finding
-from godwit.state.inspection import CheckpointSummary, inspect
-from godwit.state.journal import read_tail
-from godwit.state.paths import IDENTITY
-from godwit.state.repair import plan_record_repair
-from godwit.state.storage import CheckpointStorage
-from godwit.state.verification import verify
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from godwit.state.findings import VerificationReport
+    from godwit.checkpoint.findings import VerificationReport
 
 __all__ = ["add_checkpoint_command", "opened_checkpoint"]
 

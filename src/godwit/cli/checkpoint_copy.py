@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.copying import copy_checkpoint
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.model.wording import counted, human_bytes, printable
 from godwit.sinks.carried_files import carry_files
-from godwit.state.commit_log import CommitLog
-from godwit.state.copying import copy_checkpoint
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     import argparse

@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import numpy as np
 
-from godwit.dataflow.key_rows import rows_as_tuples
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.edits import drop_operator, rename_operator
+from godwit.checkpoint.key_removal import remove_key
+from godwit.checkpoint.lease import acquire_lease
+from godwit.checkpoint.offset_layout import keep_offsets
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.columns.key_rows import rows_as_tuples
 from godwit.model.wording import counted, printable
-from godwit.state.commit_log import CommitLog
-from godwit.state.edits import drop_operator, rename_operator
-from godwit.state.key_removal import remove_key
-from godwit.state.lease import acquire_lease
-from godwit.state.offset_layout import keep_offsets
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     import argparse

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from godwit.checkpoint.lease import break_lease, lease_owner
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.model.wording import printable
-from godwit.state.lease import break_lease, lease_owner
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     import argparse

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from godwit.checkpoint.lease import acquire_lease
+from godwit.checkpoint.repair import carry_out, plan_record_repair
+from godwit.checkpoint.start_check import start_problems
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.model.wording import counted, printable
 from godwit.sinks.target_check import check_targets
-from godwit.spark.log_repair import plan_log_repair
-from godwit.state.lease import acquire_lease
-from godwit.state.repair import carry_out, plan_record_repair
-from godwit.state.start_check import start_problems
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from godwit.state.repair import RepairStep
+    from godwit.checkpoint.repair import RepairStep
 
 __all__ = ["add_repair_action"]
 

@@ -274,7 +274,7 @@ def _run_precompute(args: argparse.Namespace) -> int:
     if args.spark:
         from pyspark.sql import SparkSession  # noqa: PLC0415  Spark is slow to import
 
-        from godwit.spark.pmc import SparkBlockMap  # noqa: PLC0415  for the same reason
+        from godwit.cluster.spark.query.pmc import SparkBlockMap  # noqa: PLC0415  for the same reason
 
         session = SparkSession.builder.appName("godwit plan precompute").getOrCreate()
         block_map = SparkBlockMap(session.sparkContext)

@@ -1,6 +1,6 @@
 """How far a verification is: a bar on a terminal, a line now and then anywhere else.
 
-`godwit.state.verification` knows nothing of people, so it is watched from outside: through the
+`godwit.checkpoint.verification` knows nothing of people, so it is watched from outside: through the
 storage that it reads from.  What there is to read is counted beforehand from the records, which are
 small; if they are damaged the total is unknown, and progress is told without it.
 """
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.paths import padded
+from godwit.checkpoint.verification import verify
 from godwit.model.errors import GodwitError
 from godwit.model.wording import human_bytes
-from godwit.state.commit_log import CommitLog
-from godwit.state.paths import padded
-from godwit.state.verification import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
 
-    from godwit.state.findings import VerificationReport
-    from godwit.state.storage import CheckpointStorage
+    from godwit.checkpoint.findings import VerificationReport
+    from godwit.checkpoint.storage.storage import CheckpointStorage
 
 __all__ = ["Bar", "Lines", "Watcher", "verify_watched", "watcher_on"]
 

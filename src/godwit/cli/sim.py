@@ -7,19 +7,19 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from godwit.adapt import Control
+from godwit.adapt.scaling import utilisation
 from godwit.cli.sim_plot import histories_figure
-from godwit.control import Control
-from godwit.control.scaling import utilisation
+from godwit.cluster.simulated import Simulation, calibration, controlled_by
+from godwit.cluster.simulated.scenarios import SCENARIOS, Size, scenario
 from godwit.model import events
 from godwit.planning.preview import table
 from godwit.planning.registry import PLANNERS
-from godwit.sim import Simulation, calibration, controlled_by
-from godwit.sim.scenarios import SCENARIOS, Size, scenario
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.sim import History
+    from godwit.cluster.simulated import History
 
 __all__ = ["add_sim_command"]
 

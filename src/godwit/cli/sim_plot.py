@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.sim import History
+    from godwit.cluster.simulated import History
 
 __all__ = ["histories_figure"]
 

@@ -1,6 +1,7 @@
 """`godwit top`: a running stream in the terminal, read from its checkpoint and nothing else.
 
-Each look reads the end of the journal (`godwit.state.journal.JournalReader`), so its cost does not
+Each look reads the end of the journal (`godwit.checkpoint.journal.JournalReader`), so its cost
+does not
 grow with the stream, and nothing is asked of the query.  Whether the query lives is told by its
 last word, and by the lease on the checkpoint, which is looked at only when the journal is silent.
 """
@@ -17,23 +18,23 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from godwit.checkpoint.journal import JournalReader
+from godwit.checkpoint.lease import EXPIRY_S, look_at_lease
+from godwit.checkpoint.ownership import load_record
+from godwit.checkpoint.paths import IDENTITY
+from godwit.checkpoint.records import FlowIdentity
 from godwit.cli.checkpoint import opened_checkpoint
 from godwit.cli.symbols import symbols_for
 from godwit.cli.top_figures import figures_of
 from godwit.cli.top_page import frame
 from godwit.model.errors import CheckpointError, GodwitError
 from godwit.model.wording import printable
-from godwit.state.journal import JournalReader
-from godwit.state.lease import EXPIRY_S, look_at_lease
-from godwit.state.ownership import load_record
-from godwit.state.paths import IDENTITY
-from godwit.state.records import FlowIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from godwit.checkpoint.storage.storage import CheckpointStorage
     from godwit.cli.top_figures import RunFigures
-    from godwit.state.storage import CheckpointStorage
 
 __all__ = ["Sight", "Viewer", "add_top_command"]
 

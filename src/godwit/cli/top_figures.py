@@ -91,7 +91,7 @@ class ExecutorFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFigures:
-    """How far behind a source the query is; see `godwit.spark.progress_sources`."""
+    """How far behind a source the query is; see `godwit.cluster.spark.observe.progress_sources`."""
 
     description: str
     behind: int | None
@@ -173,7 +173,7 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
     Parameters
     ----------
     entries
-        The last ones, oldest first, as `godwit.state.journal.JournalReader.tail` gives them.
+        The last ones, oldest first, as `godwit.checkpoint.journal.JournalReader.tail` gives them.
     """
     events = [v for entry in entries if isinstance(v := entry.get("event"), Mapping)]
     told = [line for values in events if (line := _told(values)) is not None]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from godwit.dataflow.frames import user_class
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidPlanError
+from godwit.model.frames import user_class
 
 __all__ = ["Bounds", "CopiesFrom", "LossPolicy", "Policy", "Strategy"]
 

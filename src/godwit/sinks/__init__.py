@@ -25,9 +25,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from godwit.dataflow.frames import user_call
-from godwit.dataflow.missing_names import SINKS, no_such_name
+from godwit.api.missing_names import SINKS, no_such_name
 from godwit.model.errors import SinkError
+from godwit.model.frames import user_call
 from godwit.sinks.foreach_sink import ForeachSink
 from godwit.sinks.lane_files import LANE_BYTES
 from godwit.sinks.memory_sink import MemorySink

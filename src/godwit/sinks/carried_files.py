@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from godwit.checkpoint.blocks import read_block
+from godwit.checkpoint.paths import CARRIED
+from godwit.checkpoint.written_files import decode_files
 from godwit.model.errors import SinkError
 from godwit.sinks.file_systems import exists, open_file_system
-from godwit.state.blocks import read_block
-from godwit.state.paths import CARRIED
-from godwit.state.written_files import decode_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow.fs as pafs
 
-    from godwit.state.records import OutputRef
-    from godwit.state.storage import CheckpointStorage
-    from godwit.state.written_files import WrittenFile
+    from godwit.checkpoint.records import OutputRef
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.written_files import WrittenFile
 
 __all__ = ["CarriedFiles", "carry_files"]
 

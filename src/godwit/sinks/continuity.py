@@ -6,7 +6,7 @@ that its target has, and the epochs that it makes anew would be skipped; a targe
 lacks epochs that will not come again.
 
 A target therefore keeps, with the rows of an epoch, the point of the history that they are of
-(`godwit.state.history.HistoryPoint`), and a start compares it with the checkpoint:
+(`godwit.checkpoint.history.HistoryPoint`), and a start compares it with the checkpoint:
 
 =============  ==================================================================================
 it is          when
@@ -28,12 +28,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
+from godwit.checkpoint.history import HistoryPoint
 from godwit.model.errors import SinkError
-from godwit.state.history import HistoryPoint
 
 if TYPE_CHECKING:
+    from godwit.checkpoint.history import Relation
     from godwit.sinks.sink import Sink
-    from godwit.state.history import Relation
 
 __all__ = [
     "WAYS",
@@ -54,7 +54,7 @@ WAYS: Final[tuple[Way, ...]] = ("refuse", "roll_back", "new_writer")
 
 
 class CommittedEpochs(Protocol):
-    """The committed epochs of a checkpoint: `godwit.state.commit_log.CommitLog`."""
+    """The committed epochs of a checkpoint: `godwit.checkpoint.commit_log.CommitLog`."""
 
     @property
     def latest_epoch(self) -> int:

@@ -20,10 +20,10 @@ import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
+from godwit.checkpoint.written_files import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.sinks.durability import force_file, force_names, local_path
 from godwit.sinks.lane_files import are_worth_files, partitioned, write_file
-from godwit.state.written_files import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ _LONGEST_TEXT: Final = 32  # engines cut longer ones off, each in its own way
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaLaneWriter:
-    """Writes a lane's rows as data files (see `godwit.dataflow.staging.LaneWriter`).
+    """Writes a lane's rows as data files (see `godwit.plan.staging.LaneWriter`).
 
     Attributes
     ----------

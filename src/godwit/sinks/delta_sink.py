@@ -62,10 +62,10 @@ from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from godwit.dataflow.staging import LaneWriter, RowCheck
+    from godwit.checkpoint.history import HistoryPoint
+    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.plan.staging import LaneWriter, RowCheck
     from godwit.sinks.continuity import CommittedEpochs
-    from godwit.state.history import HistoryPoint
-    from godwit.state.written_files import WrittenFile
 
 __all__ = ["DeltaSink"]
 
@@ -104,7 +104,7 @@ class DeltaSink(Sink):
         driver writes what the others have, into as few files as it can.
     rejects
         Sink of the rows that the table cannot take (columns as in
-        `godwit.dataflow.staging.REJECTED`); ``None``: such a row refuses its epoch.
+        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
 
     Raises
     ------

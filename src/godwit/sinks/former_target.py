@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import pyarrow.fs as pafs
 
+    from godwit.checkpoint.written_files import WrittenFile, WrittenFiles
     from godwit.sinks.carried_files import CarriedFiles
-    from godwit.state.written_files import WrittenFile, WrittenFiles
 
 __all__ = ["read_former_target", "rows_of_file"]
 

@@ -22,8 +22,8 @@ from godwit.sinks.parquet_files import FILE_BYTES, partition_directories
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from godwit.checkpoint.written_files import WrittenFile
     from godwit.sinks.sink import EpochOutput
-    from godwit.state.written_files import WrittenFile
 
 __all__ = [
     "LANE_BYTES",

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from godwit.dataflow.frames import user_call
+from godwit.checkpoint.history import HistoryPoint
+from godwit.model.frames import user_call
 from godwit.sinks.durability import force_file, force_names, local_path
 from godwit.sinks.file_systems import exists, open_file_system
 from godwit.sinks.parquet_files import escaped_in_paths
-from godwit.state.history import HistoryPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

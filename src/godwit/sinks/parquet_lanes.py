@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from godwit.checkpoint.written_files import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets
 from godwit.sinks.durability import force_names, force_tree, local_path
@@ -21,7 +22,6 @@ from godwit.sinks.lane_files import (
 )
 from godwit.sinks.parquet_directory import belongs_to
 from godwit.sinks.parquet_files import folded
-from godwit.state.written_files import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ _opened = functools.lru_cache(maxsize=8)(open_file_system)  # S3 asks for the bu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetLaneWriter:
-    """Writes a lane's rows under ``_staging`` (see `godwit.dataflow.staging.LaneWriter`).
+    """Writes a lane's rows under ``_staging`` (see `godwit.plan.staging.LaneWriter`).
 
     Attributes
     ----------

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from godwit.checkpoint.history import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.continuity import is_shared, too_few_left
@@ -80,12 +81,11 @@ from godwit.sinks.rows import (
     storable_schema,
 )
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
-from godwit.state.history import HistoryPoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.dataflow.staging import LaneWriter, RowCheck
+    from godwit.plan.staging import LaneWriter, RowCheck
     from godwit.sinks.continuity import CommittedEpochs
 
 __all__ = ["ParquetSink"]
@@ -124,7 +124,7 @@ class ParquetSink(Sink):
         driver writes what the others have, into as few files as it can.
     rejects
         Sink of the rows that Parquet or a directory's name cannot take (columns as in
-        `godwit.dataflow.staging.REJECTED`); ``None``: such a row refuses its epoch.
+        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
 
     Raises
     ------

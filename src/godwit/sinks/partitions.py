@@ -20,7 +20,7 @@ from godwit.sinks.row_checks import ColumnCheck, KnownYears, NoNanoseconds, RowC
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from godwit.dataflow.staging import Rejections, RowCheck
+    from godwit.plan.staging import Rejections, RowCheck
     from godwit.sinks.sink import SinkContext
 
 __all__ = ["MAX_PARTITIONS", "PartitionedRows", "ShortDirectoryName", "file_row_check"]
@@ -62,7 +62,7 @@ class ShortDirectoryName:
 
 @dataclass(frozen=True, slots=True)
 class PartitionedRows:
-    """Rows for a partitioned target (see `godwit.dataflow.staging.RowCheck`).
+    """Rows for a partitioned target (see `godwit.plan.staging.RowCheck`).
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
-from godwit.dataflow.staging import Rejections
+from godwit.plan.staging import Rejections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

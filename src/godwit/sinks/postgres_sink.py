@@ -16,8 +16,8 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from godwit.dataflow.staging import Rejections
 from godwit.model.errors import SinkError
+from godwit.plan.staging import Rejections
 from godwit.sinks.continuity import point_at, too_few_left
 from godwit.sinks.postgres_copy import csv_rows
 from godwit.sinks.postgres_dsn import check_dsn, secrets_of_dsn, server_of_dsn, shown_dsn
@@ -44,9 +44,9 @@ from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from godwit.dataflow.staging import RowCheck
+    from godwit.checkpoint.history import HistoryPoint
+    from godwit.plan.staging import RowCheck
     from godwit.sinks.continuity import CommittedEpochs
-    from godwit.state.history import HistoryPoint
 
 __all__ = ["PostgresSink"]
 
@@ -84,7 +84,7 @@ class PostgresSink(Sink):
         rows are appended.
     rejects
         Sink of the rows that the table cannot take (columns as in
-        `godwit.dataflow.staging.REJECTED`); ``None``: such a row refuses its epoch, or stops its
+        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch, or stops its
         delivery if only the server can tell.
 
     Raises

@@ -36,7 +36,7 @@ from godwit.sinks.row_checks import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.dataflow.staging import RowCheck
+    from godwit.plan.staging import RowCheck
 
 __all__ = ["Connection", "TargetTable", "comma_separated"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.dataflow.staging import Rejections
+from godwit.plan.staging import Rejections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -221,7 +221,7 @@ class ColumnCheck:
 
 @dataclass(frozen=True, slots=True)
 class RowChecks:
-    """The rules for all columns of a sink (see `godwit.dataflow.staging.RowCheck`)."""
+    """The rules for all columns of a sink (see `godwit.plan.staging.RowCheck`)."""
 
     columns: tuple[ColumnCheck, ...]
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.dataflow.hashing import canonical_floats
-from godwit.dataflow.naming import listing
+from godwit.columns.hashing import canonical_floats
 from godwit.model.errors import SinkError
+from godwit.model.naming import listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from godwit.dataflow.staging import LaneWriter, Rejections, RowCheck
+    from godwit.checkpoint.history import HistoryPoint
+    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.plan.staging import LaneWriter, Rejections, RowCheck
     from godwit.sinks.continuity import CommittedEpochs
-    from godwit.state.history import HistoryPoint
-    from godwit.state.written_files import WrittenFile
 
 __all__ = ["EpochOutput", "Sink", "SinkContext", "Views"]
 

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow.fs as pafs
 
+from godwit.checkpoint.blocks import read_block
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.findings import Finding
+from godwit.checkpoint.written_files import decode_files
 from godwit.model.errors import GodwitError
 from godwit.sinks.carried_files import CarriedFiles
 from godwit.sinks.continuity import is_shared
 from godwit.sinks.parquet_directory import last_point
-from godwit.state.blocks import read_block
-from godwit.state.commit_log import CommitLog
-from godwit.state.findings import Finding
-from godwit.state.written_files import decode_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.state.history import HistoryPoint
-    from godwit.state.records import CommitRecord, SinkRecord
-    from godwit.state.storage import CheckpointStorage
+    from godwit.checkpoint.history import HistoryPoint
+    from godwit.checkpoint.records import CommitRecord, SinkRecord
+    from godwit.checkpoint.storage.storage import CheckpointStorage
 
 __all__ = ["TargetReport", "check_targets"]
 

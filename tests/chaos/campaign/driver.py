@@ -25,7 +25,7 @@ from tests.chaos.campaign.oracle import rows_of_file
 from tests.chaos.programs.driver import die, session
 
 import godwit as gw
-from godwit.spark import run
+from godwit.cluster.spark.run import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.flow import chaos_flow
 
-from godwit.spark import run
-from godwit.spark.outputs import StagedOutput
+from godwit.cluster.spark.run import run
+from godwit.cluster.spark.run.outputs import StagedOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,12 +7,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.unit.spark.test_restored_backups import Parquet, run
+from tests.unit.cluster.spark.test_restored_backups import Parquet, run
 
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.model.errors import SinkError
-from godwit.state.commit_log import CommitLog
-from godwit.state.storage import CheckpointStorage
 
 PAGE = Path(__file__).parents[3] / "docs/guide/backup.md"
 BACKUP, RESTORE = re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -4,14 +4,14 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.cli.checkpoints import write_checkpoint
+from tests.support.checkpoints import write_checkpoint
 
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.journal import JournalWriter
+from godwit.checkpoint.lease import acquire_lease
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.model import events
-from godwit.state.commit_log import CommitLog
-from godwit.state.journal import JournalWriter
-from godwit.state.lease import acquire_lease
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.oracles.evolving import Program, Runtime
 
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.lease import acquire_lease
+from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.cli.main import main
-from godwit.state.commit_log import CommitLog
-from godwit.state.lease import acquire_lease
-from godwit.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

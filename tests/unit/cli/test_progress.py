@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
-from tests.unit.cli.checkpoints import write_checkpoint
+from tests.support.checkpoints import write_checkpoint
 
+from godwit.checkpoint.verification import verify
 from godwit.cli import progress
 from godwit.cli.main import main
 from godwit.cli.progress import Lines, verify_watched, watcher_on
-from godwit.state.verification import verify
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.state.storage import CheckpointStorage
+    from godwit.checkpoint.storage.storage import CheckpointStorage
 
 EPOCHS = 6
 

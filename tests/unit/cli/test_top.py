@@ -18,28 +18,28 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.fs
 import pytest
 from rich.cells import cell_len
-from tests.unit.cli.checkpoints import write_checkpoint
+from tests.support.checkpoints import write_checkpoint
 
+from godwit.checkpoint import lease as leases
+from godwit.checkpoint.framing import encode_record
+from godwit.checkpoint.journal import JournalWriter
+from godwit.checkpoint.lease import EXPIRY_S, acquire_lease
+from godwit.checkpoint.paths import FORMAT, IDENTITY, journal_path
+from godwit.checkpoint.records import FlowIdentity
+from godwit.checkpoint.storage.remote import RemoteStorage
 from godwit.cli.main import main
 from godwit.cli.symbols import ASCII, BLOCKS
 from godwit.cli.top import Sight, Viewer
 from godwit.cli.top_figures import figures_of
 from godwit.cli.top_page import frame
 from godwit.model import events
-from godwit.state import lease as leases
-from godwit.state.framing import encode_record
-from godwit.state.journal import JournalWriter
-from godwit.state.lease import EXPIRY_S, acquire_lease
-from godwit.state.paths import FORMAT, IDENTITY, journal_path
-from godwit.state.records import FlowIdentity
-from godwit.state.remote_storage import RemoteStorage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from godwit.checkpoint.storage.storage import CheckpointStorage
     from godwit.model.events import Event
-    from godwit.state.storage import CheckpointStorage
 
 NOW_S = 1_700_000_000.0
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.oracles.noting_ports import NotingPorts
 
-from godwit.epoch.regrouping_stages import regrouping_stages
+from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.engine.regrouping_stages import regrouping_stages
 from godwit.migration import (
     ComponentLoad,
     ComponentsRegrouped,
@@ -24,7 +25,6 @@ from godwit.migration import (
 )
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import MigrationError
-from godwit.state.physical_plan import ComponentPlan, PhysicalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

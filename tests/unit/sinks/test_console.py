@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from tests.unit.sinks.epoch_rows import context, rows
+from tests.support.epoch_rows import context, rows
 
 from godwit.model.errors import SinkError
 from godwit.sinks.console_sink import ConsoleSink

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.sinks.epoch_rows import Committed, point
+from tests.support.epoch_rows import Committed, point
 
+from godwit.checkpoint.history import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.sinks.continuity import Position, Way, continue_delivery, is_shared, way_of
 from godwit.sinks.sink import Sink
-from godwit.state.history import HistoryPoint
 
 if TYPE_CHECKING:
     from godwit.sinks.continuity import CommittedEpochs

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import Committed, EpochRows, context, point, rows
+from tests.support.epoch_rows import Committed, EpochRows, context, point, rows
 
 from godwit.model.errors import SinkError
 

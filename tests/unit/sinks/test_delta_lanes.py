@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context
+from tests.support.epoch_rows import SCHEMA, EpochRows, context
 
+from godwit.checkpoint.written_files import WrittenFile, WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.sinks import delta_sink
 from godwit.sinks.former_target import read_former_target
-from godwit.state.written_files import WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

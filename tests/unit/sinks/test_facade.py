@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.sinks.epoch_rows import context, rows
+from tests.support.epoch_rows import context, rows
 
 from godwit import sinks
 from godwit.model.errors import SinkError

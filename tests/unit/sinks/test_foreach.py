@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
-from tests.unit.sinks.epoch_rows import EpochRows, context, rows
+from tests.support.epoch_rows import EpochRows, context, rows
 
 from godwit.model.errors import SinkError, UserFunctionError
 from godwit.sinks.foreach_sink import ForeachSink

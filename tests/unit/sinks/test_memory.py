@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, Shown, context, rows
+from tests.support.epoch_rows import SCHEMA, Shown, context, rows
 
 from godwit.model.errors import SinkError
 from godwit.sinks.memory_sink import MemorySink

@@ -20,8 +20,8 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
-from tests.unit.sinks.file_systems import CrashError, FaultyHandler
+from tests.support.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
+from tests.support.file_systems import CrashError, FaultyHandler
 
 from godwit.model.errors import SinkError
 from godwit.sinks import parquet_directory, parquet_files

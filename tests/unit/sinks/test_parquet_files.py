@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA
+from tests.support.epoch_rows import SCHEMA
 
 from godwit.sinks import parquet_files
 from godwit.sinks.parquet_files import EpochFiles, partition_directories

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context
-from tests.unit.sinks.file_systems import FaultyHandler
+from tests.support.epoch_rows import SCHEMA, EpochRows, context
+from tests.support.file_systems import FaultyHandler
 
+from godwit.checkpoint.written_files import WrittenFile, WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.sinks import lane_files, parquet_lanes, parquet_sink
 from godwit.sinks.former_target import read_former_target
 from godwit.sinks.parquet_sink import ParquetSink
-from godwit.state.written_files import WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

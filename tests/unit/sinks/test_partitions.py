@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import EpochRows, context
+from tests.support.epoch_rows import EpochRows, context
 
 from godwit.model.errors import SinkError
 from godwit.sinks.parquet_files import directory_name

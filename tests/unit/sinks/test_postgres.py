@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
+from tests.support.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_sink import PostgresSink
@@ -19,7 +19,7 @@ from godwit.sinks.postgres_sink import PostgresSink
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.dataflow.staging import Rejections
+    from godwit.plan.staging import Rejections
     from godwit.sinks.sink import SinkContext
 
 pytestmark = pytest.mark.postgres

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import EpochRows, context
+from tests.support.epoch_rows import EpochRows, context
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_copy import csv_rows, postgres_type

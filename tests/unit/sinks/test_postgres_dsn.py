@@ -6,7 +6,7 @@ import traceback
 from typing import Any
 
 import pytest
-from tests.unit.sinks.epoch_rows import context
+from tests.support.epoch_rows import context
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_sink import PostgresSink

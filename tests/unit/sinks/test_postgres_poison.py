@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import EpochRows, context, rows
+from tests.support.epoch_rows import EpochRows, context, rows
 
 from godwit.model.errors import SinkError
 from godwit.sinks import postgres_sink
@@ -18,7 +18,7 @@ from godwit.sinks.postgres_copy import csv_rows
 from godwit.sinks.postgres_sink import PostgresSink
 
 if TYPE_CHECKING:
-    from godwit.dataflow.staging import Rejections
+    from godwit.plan.staging import Rejections
 
 pytestmark = pytest.mark.postgres
 

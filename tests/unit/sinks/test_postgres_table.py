@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 from godwit.model.errors import SinkError
 from godwit.sinks.postgres_sink import PostgresSink

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.sinks.epoch_rows import SCHEMA, EpochRows, context, rows
+from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 from godwit.model.errors import SinkError
 from godwit.sinks.parquet_sink import ParquetSink

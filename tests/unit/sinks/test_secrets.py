@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.sinks.epoch_rows import context
+from tests.support.epoch_rows import context
 
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri

@@ -7,16 +7,16 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.spark.test_restored_backups import Delta, Parquet, run
+from tests.unit.cluster.spark.test_restored_backups import Delta, Parquet, run
 
+from godwit.checkpoint.blocks import BlockWriter
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef, SinkRecord
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.written_files import WrittenFile, WrittenFiles, encode_files
 from godwit.cli.main import main
 from godwit.model.errors import GodwitError
 from godwit.sinks.target_check import check_targets
-from godwit.state.blocks import BlockWriter
-from godwit.state.commit_log import CommitLog
-from godwit.state.records import CommitRecord, FlowIdentity, OutputRef, SinkRecord
-from godwit.state.storage import CheckpointStorage
-from godwit.state.written_files import WrittenFile, WrittenFiles, encode_files
 
 if TYPE_CHECKING:
     from pathlib import Path

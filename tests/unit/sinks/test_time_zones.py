@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.sinks.epoch_rows import EpochRows, context
+from tests.support.epoch_rows import EpochRows, context
 
 from godwit import sinks
+from godwit.checkpoint.written_files import WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.sinks.former_target import read_former_target
 from godwit.sinks.parquet_lanes import ParquetLaneWriter
-from godwit.state.written_files import WrittenFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from godwit.checkpoint.written_files import WrittenFile
     from godwit.sinks.sink import Sink, SinkContext
-    from godwit.state.written_files import WrittenFile
 
 ZONES = ["Etc/UTC", "Europe/Berlin", "+05:30"]
 # Either side of the end of summer time in Berlin, where both are 02:30.

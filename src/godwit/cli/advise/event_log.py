@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.fs
 
-from godwit.dataflow.naming import listing
 from godwit.model.errors import GodwitError
+from godwit.model.naming import listing
 from godwit.model.wording import human_bytes
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.cli.demo.story import Settings
-    from godwit.spark.query import Query
+    from godwit.cluster.spark.query.query import Query
 
 __all__ = ["compare_with_batch", "start_stream"]
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.cli.demo.story import Audience, Settings
+    from godwit.cluster.spark.platform.local_cluster import LocalCluster
+    from godwit.cluster.spark.query.query import Migration, Query
     from godwit.model.assignment import Assignment
-    from godwit.spark.local_cluster import LocalCluster
-    from godwit.spark.query import Migration, Query
 
 __all__ = ["Script", "third_to"]
 

@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.verification import verify
 from godwit.cli.demo.flights import find_flights, load_flights, write_days
 from godwit.cli.demo.queries import compare_with_batch, start_stream
 from godwit.cli.demo.script import Script
-from godwit.spark.local_cluster import LocalCluster
-from godwit.state.storage import CheckpointStorage
-from godwit.state.verification import verify
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

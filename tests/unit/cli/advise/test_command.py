@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.cli.advise.spark_events import application, as_lines, micro_batch, query_started
+from tests.support.spark_events import application, as_lines, micro_batch, query_started
 
 from godwit.cli.main import main
 

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.cli.advise.spark_events import (
+from tests.support.spark_events import (
     QUERY,
     application,
     as_lines,

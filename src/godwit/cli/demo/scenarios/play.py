@@ -25,10 +25,10 @@ from godwit.cli.demo.scenarios.workload import (
     ROW_MS,
     write_files,
 )
-from godwit.lane.executor import current_executor
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.engine.lane.executor import current_executor
 from godwit.model import events
 from godwit.model.errors import EpochFailedError
-from godwit.spark.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from godwit.cli.demo.scenarios.workload import Scenario
     from godwit.cli.demo.story import Audience
-    from godwit.dataflow.key_rows import KeyRows
-    from godwit.spark.query import Query
+    from godwit.cluster.spark.query.query import Query
+    from godwit.columns.key_rows import KeyRows
 
 __all__ = ["ScenarioRun", "ScenarioSettings", "play_scenario", "slow_rows"]
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from godwit.dataflow.hashing import hash_keys
+from godwit.columns.hashing import hash_keys
 from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from godwit.cli.demo.scenarios import play
 from godwit.cli.demo.scenarios.picture import scenario_figure
 from godwit.cli.demo.scenarios.play import ScenarioRun, imbalance, slow_rows
 from godwit.cli.demo.scenarios.workload import KEY_GROUPS, SCENARIOS, write_files
-from godwit.dataflow.hashing import hash_keys
+from godwit.columns.hashing import hash_keys
 from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:

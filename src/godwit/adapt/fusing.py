@@ -1,0 +1,264 @@
+"""Deciding which operators share a component, by what they send each other.
+
+Problem: fusing two operators saves the exchange between them, and ties their key groups together;
+what it saves is known only while the stream runs.
+
+Invariants: only operators in a row whose rows surely stay in their lane are fused; what a user has
+put together or apart is left alone; a decision stands only when several in a row agree, and the
+threshold for parting is below the one for fusing, so that a stream that is steady is decided upon
+once.
+
+One of the deciders of `godwit.adapt.deciding`.
+
+Source: fusion by traffic and by common partition attributes, Madsen et al. (Enorm) §4.4.1,
+Algorithm 1 (`godwit.planning.components.fusion`); deciding at run time is its §8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from godwit.adapt.deciding import Verdict, Wanted, insist_on_epochs
+from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_class
+from godwit.plan.grouping import rows_stay
+from godwit.planning.components.fusion import FusionProblem, plan_fusion
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from godwit.adapt.deciding import EpochSeen
+    from godwit.plan.compiled import CompiledFlow, UpstreamInput
+
+__all__ = ["Fusing", "Fusion", "by_attributes"]
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusion:
+    """How operators are fused without anybody naming them.
+
+    Attributes
+    ----------
+    by
+        ``"traffic"``: those that send each other many rows, as measured while the stream runs.
+        ``"attributes"``: all that can be, from the start.
+    epochs
+        Epochs with input that a decision looks back on.
+    fuse_above, part_below
+        Share of all rows that lanes take in, in [0, 1]: streams above the one are worth a
+        component, and those of fused operators below the other are not any more.
+    confirm
+        Decisions in a row that must agree before anything happens.
+    payback_epochs
+        Epochs within which the bytes that are not sent any more must come to the bytes of state
+        that have to move for it.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a setting makes no sense.
+    """
+
+    by: Literal["traffic", "attributes"] = "traffic"
+    epochs: int = 16
+    fuse_above: float = 0.05
+    part_below: float = 0.01
+    confirm: int = 2
+    payback_epochs: int = 500
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.by, str) and self.by in ("traffic", "attributes")):
+            raise InvalidFlowError(
+                f"Fusion cannot go by {self.by!r}.", remedy='Give "traffic" or "attributes".'
+            )
+        insist_on_epochs(self)
+        shares = (self.part_below, self.fuse_above)
+        numbers = all(type(share) in (int, float) for share in shares)
+        if not numbers or not 0 <= self.part_below < self.fuse_above <= 1:
+            raise InvalidFlowError(
+                f"gw.Fusion was given part_below={self.part_below!r} and "
+                f"fuse_above={self.fuse_above!r}.",
+                remedy="Give shares between 0 and 1, the first below the second: between the two "
+                "everything stays as it is.",
+            )
+
+
+class Fusing:
+    """Watches what operators send each other, and says when others should share a component.
+
+    Parameters
+    ----------
+    flow
+        The flow.
+    settings
+        How.
+    left_alone
+        Operators that a user has named; what is put together or apart by hand is added to them.
+    """
+
+    def __init__(
+        self, flow: CompiledFlow, settings: Fusion, left_alone: Iterable[str] = ()
+    ) -> None:
+        self._streams = rows_stay(flow)
+        self._names = tuple(operator.name for operator in flow.operators)
+        self._settings, self._left_alone = settings, set(left_alone)
+        self._rows: Counter[tuple[str, str]] = Counter()
+        self._bytes: Counter[tuple[str, str]] = Counter()
+        self._total = self._epochs = self._agreed = 0
+        self._before: tuple[tuple[str, ...], ...] = ()
+
+    def leave_alone(self, operators: Collection[str]) -> None:
+        """Decide nothing any more about operators that somebody has named."""
+        self._left_alone.update(operators)
+        self._agreed = 0
+
+    def settled(self, wanted: Wanted) -> None:
+        """See `Decider.settled`: what was said is not said again anyway."""
+
+    def observe(self, seen: EpochSeen) -> Verdict:
+        """Take an epoch; say what is to change, if it is time to say so."""
+        outcome = seen.outcome
+        if outcome.batch is None:
+            return Verdict()
+        self._epochs += 1
+        self._total += outcome.rows_in
+        for (sender, receiver), (rows, size) in outcome.streams.items():
+            self._rows[sender, receiver] += rows
+            self._bytes[sender, receiver] += size
+            self._total += rows
+        if self._epochs < self._settings.epochs:
+            return Verdict()
+        wanted = self._decide(seen.flow)
+        self._rows.clear()
+        self._bytes.clear()
+        self._total = self._epochs = 0
+        return Verdict(wanted=wanted)
+
+    def _decide(self, flow: CompiledFlow) -> Wanted | None:
+        alone = self._left_alone | _together_for_other_reasons(flow, self._streams)
+        streams = [s for s in self._streams if not alone & {s.upstream, s.operator}]
+        shares = {
+            (s.upstream, s.operator): self._rows[s.upstream, s.operator] / max(self._total, 1)
+            for s in streams
+        }
+        fused = {
+            edge for edge in shares if flow.component_of(edge[0]) is flow.component_of(edge[1])
+        }
+        counts = {
+            edge: share
+            for edge, share in shares.items()
+            if share >= (self._settings.part_below if edge in fused else self._settings.fuse_above)
+        }
+        groups = _fused(flow, streams, counts)
+        there = {c.operators[0].name: tuple(o.name for o in c.operators) for c in flow.components}
+        now = {group for group in there.values() if not alone & set(group)}
+        after = {group for group in groups if not alone & set(group)}
+        changed = tuple(sorted(after - now))
+        self._agreed = self._agreed + 1 if changed and changed == self._before else 1
+        self._before = changed
+        if not changed or self._agreed < self._settings.confirm:
+            return None
+        self._agreed = 0
+        crossing = {
+            edge
+            for edge in shares
+            if any(set(edge) <= set(group) for group in changed) and edge not in fused
+        }
+        parting = {edge for edge in fused if not any(set(edge) <= set(group) for group in groups)}
+        saved_bytes = sum(self._bytes[edge] for edge in crossing) / self._settings.epochs
+        return Wanted(
+            components={_name_of(group): group for group in changed},
+            reason=_reason(shares, sorted(crossing), sorted(parting)),
+            worth_bytes=self._settings.payback_epochs * saved_bytes if saved_bytes else math.inf,
+        )
+
+
+def by_attributes(
+    flow: CompiledFlow, left_alone: Collection[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Return the components of all operators in a row that can be fused: component → operators.
+
+    Parameters
+    ----------
+    flow
+        The flow.
+    left_alone
+        Operators that stay as they are.
+    """
+    every = rows_stay(flow)
+    alone = set(left_alone) | _together_for_other_reasons(flow, every)
+    streams = [s for s in every if not {s.upstream, s.operator} & alone]
+    groups = _fused(flow, streams, {(s.upstream, s.operator): 1.0 for s in streams})
+    return {_name_of(group): group for group in groups if len(group) > 1}
+
+
+def _fused(
+    flow: CompiledFlow,
+    streams: Collection[UpstreamInput],
+    rates: Mapping[tuple[str, str], float],
+) -> list[tuple[str, ...]]:
+    """Fuse greedily along the streams that count (paper 3, Algorithm 1)."""
+    names = [operator.name for operator in flow.operators]
+    number = {name: at for at, name in enumerate(names)}
+    attributes = _partition_attributes(names, streams)
+    edges = [(given.upstream, given.operator) for name in names for given in flow.fed_by(name)]
+    problem = FusionProblem(
+        operators=tuple(names),
+        attributes=tuple(attributes[name] for name in names),
+        source=np.array([number[sender] for sender, _ in edges], np.int32),
+        target=np.array([number[receiver] for _, receiver in edges], np.int32),
+        rate=np.array([rates.get(edge, 0.0) for edge in edges], np.float64),
+    )
+    found: dict[int, list[str]] = {}
+    for name, component in zip(names, plan_fusion(problem).component_of.tolist(), strict=True):
+        found.setdefault(component, []).append(name)
+    return [tuple(group) for group in found.values()]
+
+
+def _partition_attributes(
+    names: Iterable[str], streams: Iterable[UpstreamInput]
+) -> dict[str, frozenset[str]]:
+    """Operator → what it is partitioned by: one attribute for all whose rows stay with its own."""
+    root = {name: name for name in names}
+
+    def top(name: str) -> str:
+        while root[name] != name:
+            name = root[name]
+        return name
+
+    for given in streams:
+        root[top(given.operator)] = top(given.upstream)
+    return {name: frozenset({top(name)}) for name in root}
+
+
+def _together_for_other_reasons(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> set[str]:
+    """Operators of components that no streams hold together: somebody wanted them so."""
+    found: set[str] = set()
+    for component in flow.components:
+        names = [operator.name for operator in component.operators]
+        inner = [s for s in streams if s.upstream in names and s.operator in names]
+        if len({a for of in _partition_attributes(names, inner).values() for a in of}) > 1:
+            found.update(names)
+    return found
+
+
+def _name_of(group: tuple[str, ...]) -> str:
+    return "+".join(group)
+
+
+def _reason(
+    shares: Mapping[tuple[str, str], float],
+    crossing: Iterable[tuple[str, str]],
+    parting: Iterable[tuple[str, str]],
+) -> str:
+    told = [
+        f"{sender} → {receiver} is {shares[sender, receiver]:.1%} of all rows"
+        for sender, receiver in (*crossing, *parting)
+    ]
+    return "; ".join(told)

@@ -1,0 +1,125 @@
+"""Functions of others, run no longer than they may: planners, and scaling models of the user's.
+
+Problem: a function of the user's may never return, and Python cannot end a thread from outside.
+
+The idea: it runs on a thread of its own, which is waited for, and no longer than the limit.  Then
+an exception is raised in that thread, which ends whatever is written in Python at its next
+instruction; again for a while, since Python drops an exception that happens to land in a
+finalizer.  What hangs elsewhere (in a call that waits, in a library that computes) goes on by
+itself; until it has ended nothing else is run, so that there is never more than one of them.
+
+Invariants: the caller goes on after the limit in real time, whatever its own clock says: planners
+compute for real also where the world that they plan for is simulated.  Nothing is raised in a
+thread whose function has returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Generic
+
+from godwit.adapt.ports import T
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["PlannerThread"]
+
+_ATTEMPTS = 4
+_GRACE_S = 0.05
+"""What Python needs to raise an exception in another thread, and then some."""
+
+
+class _PlannerEnded(BaseException):
+    """Raised in a planner that has taken too long; no ``except Exception`` keeps it."""
+
+
+class PlannerThread:
+    """Runs one function at a time on a thread that can be given up."""
+
+    def __init__(self) -> None:
+        self._given_up: _Call[Any] | None = None
+
+    def __call__(self, plan: Callable[[], T], *, time_limit_s: float) -> T:
+        """See `godwit.adapt.PlannerRunner`."""
+        if self._given_up is not None and not self._given_up.end():
+            raise TimeoutError
+        call = _Call(plan)
+        if not call.has_ended_within(time_limit_s):
+            self._given_up = call
+            call.end()
+            raise TimeoutError
+        self._given_up = None
+        return call.result()
+
+
+class _Call(Generic[T]):
+    """A call of a function on a thread of its own."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._returned: list[T] = []
+        self._failed: list[BaseException] = []
+        self._ending = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="godwit-planner", daemon=True)
+        self._thread.start()
+
+    def has_ended_within(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def result(self) -> T:
+        """Return what the function returned, and raise what it raised."""
+        if not self._failed:
+            return self._returned[0]
+        error = self._failed[0]
+        if isinstance(error, Exception):
+            raise error
+        # What would end a program ends nothing here but the planner.
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    def end(self) -> bool:
+        """End the thread if Python lets us; say whether it has ended."""
+        _silence_finalizers()
+        for _ in range(_ATTEMPTS):
+            self._raise_there()
+            if self.has_ended_within(_GRACE_S):
+                return True
+        return False
+
+    def _run(self) -> None:
+        # What is raised here late, between the lines below, has nobody to tell.
+        with contextlib.suppress(_PlannerEnded):
+            try:
+                returned = self._function()
+                with self._ending:
+                    self._returned.append(returned)
+            except BaseException as error:  # noqa: BLE001  raised again where it was asked for
+                with self._ending:
+                    self._failed.append(error)
+
+    def _raise_there(self) -> None:
+        with self._ending:
+            if not self._returned and not self._failed:
+                identity = ctypes.c_ulong(self._thread.ident or 0)
+                ended = ctypes.py_object(_PlannerEnded)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ended)
+
+
+def _silence_finalizers() -> None:
+    """Keep Python from writing that an exception of ours has landed in a finalizer.
+
+    For good: nobody knows when a thread that waits for its turn will meet the exception.
+    """
+    former = sys.unraisablehook
+    if former.__module__ == __name__:
+        return
+
+    def report(told: sys.UnraisableHookArgs) -> None:
+        if told.exc_type is not _PlannerEnded:
+            former(told)
+
+    sys.unraisablehook = report

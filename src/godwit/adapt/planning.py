@@ -1,0 +1,341 @@
+"""From a period's statistics to plans that are worth carrying out.
+
+What is planned together is one stage (see `Topology`), or everything where the planner collocates.
+The most unbalanced goes first, since all of them share one budget.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.adapt.draining import evacuated
+from godwit.adapt.guard import guarded_plan
+from godwit.adapt.policies import Homes
+from godwit.adapt.problems import fill_limits, question
+from godwit.adapt.scaling import Situation, Station
+from godwit.adapt.worth import Budget, Terms, distance, judge
+from godwit.model import events
+from godwit.model.errors import PlannerFailedError
+from godwit.planning import metrics
+from godwit.planning.planner import some_traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from godwit.adapt.ports import PlannerRunner, T, Topology
+    from godwit.adapt.problems import Question
+    from godwit.adapt.settings import Control
+    from godwit.adapt.statistics import PeriodStatistics
+    from godwit.adapt.worth import Verdict
+    from godwit.migration import ProtocolView
+    from godwit.planning import Problem, Solution
+    from godwit.planning.arrays import FloatArray, IntArray
+
+__all__ = ["Planned", "Planning"]
+
+_HISTORY = 8
+"""Past periods that planners over a history get."""
+_BY_PLAN = "resource_centric"
+_NEARLY = 0.05
+_WORK = 500_000
+"""Key groups times executors times rounds that the default planner may search in a decision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Planned:
+    """A plan for the components of one question, and what is to be made of it.
+
+    Attributes
+    ----------
+    asked
+        The question.
+    assignment
+        Shape ``(m,)``: what the planner wants.
+    verdict, terms
+        What of it is worth it, and by which terms.
+    planner
+        Whose plan.
+    """
+
+    asked: Question
+    assignment: IntArray
+    verdict: Verdict
+    terms: Terms
+    planner: str
+
+
+class Planning:
+    """Asks planners, and judges what they say."""
+
+    def __init__(
+        self,
+        settings: Control,
+        topology: Topology,
+        run: PlannerRunner,
+        now_s: float,
+        tell: Callable[..., None],
+    ) -> None:
+        self._settings, self._topology, self._run = settings, topology, run
+        self._tell, self._started_s = tell, now_s
+        self._limit_s = settings.planning_limit_s
+        self._left_s, self._searched = self._limit_s, 1
+        self._history: dict[str, deque[FloatArray]] = {}
+        self._homes = None
+        if settings.policy.endswith("executor_centric"):
+            self._homes = Homes(naive=settings.policy.startswith("naive"))
+        known = settings.registered
+        joint = known is not None and some_traffic in known.requires
+        self._groups = (topology.components,) if joint else topology.stages
+        self._failure = ""
+
+    def begin(self) -> None:
+        """Begin a decision, for all of which planners have the time limit."""
+        self._left_s = self._limit_s
+
+    def remember(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
+        """Add a period to the history."""
+        for name, component in period.components.items():
+            windows = self._history.setdefault(name, deque(maxlen=_HISTORY))
+            windows.append(component.standard_s(speeds) / period.covered_s)
+
+    def plan(
+        self,
+        period: PeriodStatistics,
+        view: ProtocolView,
+        speeds: Mapping[str, float],
+        *,
+        fixed: Collection[str] = (),
+        draining: frozenset[str] = frozenset(),
+        tried: bool = False,
+    ) -> list[Planned]:
+        """Plan all components.
+
+        Parameters
+        ----------
+        period, view, speeds
+            What is known.
+        fixed
+            Components that stay as they are.
+        draining
+            Executors to be emptied beside those that the view says drain.
+        tried
+            Whether it is only asked what could be had: then nothing limits what moves.
+        """
+        settings = self._settings
+        budget = Budget(max_bytes=None) if tried else settings.budget
+        asked = [
+            question(
+                group,
+                statistics=period,
+                view=view,
+                speeds=speeds,
+                means=settings.means,
+                limits=settings.limits,
+                draining=draining,
+                history=self._history,
+                topology=self._topology,
+                seconds_per_byte=settings.seconds_per_byte,
+            )
+            for group in self._groups
+            if all(name in view.components for name in group)
+        ]
+        self._searched = sum(q.problem.num_key_groups * q.problem.num_executors for q in asked)
+        asked.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
+        made = []
+        for one in asked:
+            plan = self._plan_one(one, budget, set(fixed))
+            budget = budget.less(len(plan.verdict.order), plan.verdict.moved_bytes)
+            made.append(plan)
+        return made
+
+    def _plan_one(self, asked: Question, budget: Budget, fixed: set[str]) -> Planned:
+        settings = self._settings
+        limits = replace(settings.limits, max_moves=budget.max_moves, max_bytes=budget.max_bytes)
+        asked = replace(asked, problem=replace(asked.problem, limits=limits))
+        asked = fill_limits(settings.registered, asked, settings.max_load_distance)
+        problem = asked.problem
+        planned = problem.current
+        if not fixed.issuperset(asked.components):
+            planned = evacuated(problem, self._ask(asked))
+            for name in fixed & set(asked.components):
+                planned = planned.copy()
+                planned[asked.part(name)] = problem.current[asked.part(name)]
+        terms = Terms(
+            max_load_distance=settings.max_load_distance,
+            even_enough=settings.max_load_distance / 4,
+            horizon_s=settings.horizon * settings.period_s,
+            seconds_per_byte=settings.seconds_per_byte,
+        )
+        return Planned(
+            asked=asked,
+            assignment=planned,
+            verdict=judge(problem, planned, terms, budget, held_bytes=asked.held_bytes),
+            terms=terms,
+            planner=settings.policy if self._homes is not None else settings.planner_name,
+        )
+
+    def _ask(self, asked: Question) -> IntArray:
+        problem = asked.problem
+        if not len(problem.available):
+            return problem.current
+        needed = bool(problem.draining[problem.current].any())
+        even = distance(problem, problem.current) <= self._settings.max_load_distance
+        if even and not needed and not len(problem.traffic.rate):
+            return problem.current  # whatever a planner said, it would not be worth it
+        if self._homes is not None:
+            return self._homes.plan(asked, asked.rows_per_s)
+        limits, best = problem.limits, problem.current
+        for moves in self._allowances(problem):
+            tried = replace(problem, limits=replace(limits, max_moves=moves))
+            solution = self._guarded(tried)
+            if solution is None:
+                break
+            best = solution.assignment
+            even = distance(problem, best) <= self._settings.max_load_distance / 2
+            if even or solution.num_moves < (moves or 0) or _nearly_proved(solution):
+                break  # more moves would not help
+        return best
+
+    def _allowances(self, problem: Problem) -> tuple[int | None, ...]:
+        """Say how many moves a planner may make, one after the other until it is even enough.
+
+        Few are asked for first: with all moves to spend, a planner spends them on the last per
+        mille. Twice as many as it takes to shed what is above the mean suffice as a rule; where all
+        questions together are large nobody is asked twice.
+        """
+        known, most = self._settings.registered, problem.limits.max_moves
+        if known is None or "max_moves" in known.refuses or self._settings.policy != _BY_PLAN:
+            return (most,)
+        few = 2 * _excess_key_groups(problem) + 4
+        counts = (few, 4 * few) if self._searched <= _WORK else (2 * few,)
+        return tuple(n if most is None else min(n, most) for n in counts)
+
+    def _guarded(self, problem: Problem) -> Solution | None:
+        """Ask the planner; ``None`` where it fails."""
+        settings = self._settings
+        try:
+            solution = guarded_plan(
+                settings.registered or settings.planner,  # type: ignore[arg-type]
+                problem,
+                name=settings.planner_name,
+                options=self._options(),
+                run=self._run_in_time,
+                time_limit_s=self._limit_s,
+            )
+        except PlannerFailedError as error:
+            reason = error.context["reason"]
+            if reason != self._failure:
+                self._tell(events.PlannerFailed, planner=settings.planner_name, reason=reason)
+            self._failure = reason
+            return None
+        self._failure = ""
+        return solution
+
+    def _run_in_time(self, plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG002
+        """Run a planner for no longer than what is left of the decision's limit."""
+        if self._left_s <= 0:
+            raise TimeoutError
+        began = time.perf_counter()
+        try:
+            return self._run(plan, time_limit_s=self._left_s)
+        finally:
+            self._left_s -= time.perf_counter() - began
+
+    def _options(self) -> dict[str, Any]:
+        """Options of the planner: the user's, and such that it is done in time."""
+        settings, known = self._settings, self._settings.registered
+        options = dict(settings.options)
+        if known is None:
+            return options
+        if known.name == "milp":
+            options.setdefault("rounds", int(np.clip(_WORK // self._searched, 0, 30)))
+            options.setdefault("patience", 10)
+            options.setdefault("node_limit", 1)
+        if "time_limit_s" in known.takes:
+            if math.isinf(self._left_s):
+                options.setdefault("time_limit_s", math.inf)
+                options.setdefault("node_limit", 1)
+            options.setdefault("time_limit_s", max(1e-3, min(1.0, self._left_s / 2)))
+        return options
+
+    def situation(
+        self,
+        period: PeriodStatistics,
+        view: ProtocolView,
+        planned: list[Planned],
+        speeds: Mapping[str, float],
+        now_s: float,
+    ) -> Situation:
+        """Say how things stand, balanced as the plans would balance them."""
+        settings, demand = self._settings, period.demand
+        stays = sorted(view.executors.keys() - view.draining)
+        lanes = [view.executors[name] * speeds.get(name, 1.0) for name in stays]
+        index: dict[str, float] = dict.fromkeys(stays, 0.0)
+        offered = 0.0
+        for plan in planned:
+            problem = plan.asked.problem
+            time = replace(problem, resources=("time",), load=problem.load[:, 0],
+                           capacity=problem.capacity[:, 0],
+                           limits=replace(problem.limits, max_usage=None))  # fmt: skip
+            offered += float(time.weight.sum())
+            after = metrics.load_index(time, plan.verdict.assignment).tolist()
+            for name, share in zip(problem.executors, after, strict=True):
+                if name in index:
+                    index[name] += share
+        mean = offered / sum(lanes) if lanes else 0.0
+        return Situation(
+            now_s=now_s,
+            started_s=self._started_s,
+            executors=len(stays),
+            least=settings.least,
+            most=settings.most or max(64, len(stays)),
+            lanes=sum(lanes) / len(lanes) if lanes else 1.0,
+            offered=offered * demand,
+            evenness=max(1.0, max(index.values(), default=0.0) / mean) if mean > 0 else 1.0,
+            arrival_per_s=period.arrival_per_s,
+            stations=_stations(period, speeds, demand),
+            epoch_s=period.epoch_s,
+            fixed_s=period.fixed_s,
+            waits_for_epochs=self._topology.epochs,
+            backlog_rows=period.backlog_rows,
+        )
+
+
+def _nearly_proved(solution: Solution) -> bool:
+    """Whether the planner has shown that hardly anything better can be had."""
+    return solution.gap is not None and solution.gap < _NEARLY
+
+
+def _excess_key_groups(problem: Problem) -> int:
+    """Fewest key groups that bring every overloaded executor down to the mean, and all to empty."""
+    load, room = metrics.loads(problem, problem.current), problem.speed.copy()
+    room[problem.draining] = 0.0
+    excess = load - metrics.mean_index(problem) * room
+    count = 0
+    for e in np.flatnonzero(excess > 0).tolist():
+        mine = problem.weight[problem.current == e]
+        if problem.draining[e]:
+            count += len(mine)
+        else:
+            heaviest = np.cumsum(np.sort(mine)[::-1])
+            count += int(np.searchsorted(heaviest, excess[e])) + 1
+    return count
+
+
+def _stations(
+    period: PeriodStatistics, speeds: Mapping[str, float], demand: float
+) -> dict[str, Station]:
+    found = {}
+    for name, component in period.components.items():
+        rows, busy_s = float(component.rows.sum()), float(component.standard_s(speeds).sum())
+        found[name] = Station(
+            arrival_per_s=rows / period.covered_s * demand,
+            service_per_s=rows / busy_s if busy_s > 0 else 0.0,
+        )
+    return found

@@ -1,0 +1,198 @@
+"""How work and cores meet: the paradigms that paper 5 compares, over the same two levels.
+
+*Resource-centric*: key groups move to where cores are; a planner says which (paper 5 §2.2, and all
+of papers 1, 2 and 4).  *Executor-centric*: key groups have a home, and cores are lent to where the
+work is.  Paper 5's elastic executor is here the key groups of one component with one home; it is
+given as many cores as the queueing network wants (§4.1), on its home as far as possible (§4.2,
+Algorithm 1), and its key groups are shared out over the executors whose cores it has: its *remote*
+lanes are lanes of those.  *Naive executor-centric* deals the cores out anew every time, minding
+neither state nor locality (§5.4).  *Static*: nothing moves.
+
+Whatever the policy, what comes out is a plan for the same question, judged, budgeted and carried
+out alike; so policies can be compared on one stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from godwit.planning.cores.core_allocation import CoreAllocationProblem, plan_core_allocation
+from godwit.planning.cores.core_assignment import CoreAssignmentProblem, plan_core_assignment
+from godwit.planning.cores.naive_core_assignment import plan_naive_core_assignment
+from godwit.planning.cores.queueing import QueueingNetwork
+
+if TYPE_CHECKING:
+    from godwit.adapt.problems import Question
+    from godwit.planning.arrays import FloatArray, IntArray
+
+__all__ = ["Homes", "share_out"]
+
+Counts = npt.NDArray[np.int64]
+
+_IDLE = 1e-9
+"""Lanes' worth of work below which an elastic executor counts as idle."""
+
+
+class Homes:
+    """The executor-centric policies: homes of key groups, and the cores that they were given.
+
+    Parameters
+    ----------
+    naive
+        Whether cores are dealt out anew every time.
+    """
+
+    def __init__(self, *, naive: bool) -> None:
+        self._naive = naive
+        self._homes: dict[str, list[str]] = {}
+        self._cores: dict[tuple[str, str], dict[str, int]] = {}
+
+    def plan(self, asked: Question, rows_per_s: FloatArray) -> IntArray:
+        """Share out key groups over the cores that their elastic executors are given.
+
+        Parameters
+        ----------
+        asked
+            The question; its executors are machines, and their cores are what is given out.
+        rows_per_s
+            Shape ``(m,)``: rows that reach each key group.
+
+        Returns
+        -------
+        Shape ``(m,)``: index of each key group's executor.
+        """
+        problem = asked.problem
+        home = self._home(asked)
+        elastic = problem.operator_of.astype(np.int64) * problem.num_executors + home
+        numbers, of = np.unique(elastic, return_inverse=True)
+        names = [
+            (asked.components[int(n) // problem.num_executors],
+             problem.executors[int(n) % problem.num_executors])
+            for n in numbers
+        ]  # fmt: skip
+        machine_cores = np.where(problem.draining, 0, problem.cores).astype(np.int64)
+        given = self._give(
+            names,
+            CoreAssignmentProblem(
+                current=self._held(names, asked, machine_cores),
+                machine_cores=machine_cores,
+                cores=_wanted(problem.weight, rows_per_s, of, int(machine_cores.sum())),
+                state_bytes=np.bincount(of, problem.state_bytes).astype(np.float64),
+                data_bytes_per_s=_data_bytes_per_s(asked, of),
+                home=numbers % problem.num_executors,
+            ),
+            problem.executors,
+        )
+        planned = problem.current.copy()
+        for j in range(len(numbers)):
+            mine = np.flatnonzero(of == j)
+            if given[:, j].any():
+                of_one = problem.speed / np.maximum(problem.cores, 1)
+                planned[mine] = share_out(
+                    problem.weight[mine], problem.current[mine], given[:, j] * of_one
+                )
+        return planned
+
+    def _home(self, asked: Question) -> IntArray:
+        """Shape ``(m,)``: home of each key group; one whose home is gone is at home where it is."""
+        problem = asked.problem
+        number = {name: i for i, name in enumerate(problem.executors)}
+        homes = np.empty_like(problem.current)
+        for name in asked.components:
+            current = problem.current[asked.part(name)]
+            known = self._homes.setdefault(name, [problem.executors[e] for e in current.tolist()])
+            at = asked.first[name]
+            for k, (home, e) in enumerate(zip(known, current.tolist(), strict=True)):
+                if home not in number or problem.draining[number[home]]:
+                    known[k] = problem.executors[e]
+                homes[at + k] = number[known[k]]
+        return homes
+
+    def _held(self, names: list[tuple[str, str]], asked: Question, machine_cores: Counts) -> Counts:
+        """Shape ``(machines, elastic executors)``: cores that they have, at first those at home."""
+        executors, components = asked.problem.executors, len(asked.components)
+        held = np.zeros((len(executors), len(names)), np.int64)
+        for j, (component, home) in enumerate(names):
+            at_home = {home: max(1, int(machine_cores[executors.index(home)]) // components)}
+            for name, cores in self._cores.get((component, home), at_home).items():
+                if name in executors:
+                    held[executors.index(name), j] = cores
+        for i, most in enumerate(machine_cores.tolist()):
+            while held[i].sum() > most:
+                held[i, int(held[i].argmax())] -= 1
+        return held
+
+    def _give(
+        self,
+        names: list[tuple[str, str]],
+        problem: CoreAssignmentProblem,
+        executors: tuple[str, ...],
+    ) -> Counts:
+        plan = plan_naive_core_assignment if self._naive else plan_core_assignment
+        given = plan(problem).cores
+        self._cores = {
+            name: {executors[i]: int(given[i, j]) for i in np.flatnonzero(given[:, j]).tolist()}
+            for j, name in enumerate(names)
+        }
+        return given
+
+
+def _wanted(weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: int) -> Counts:
+    """Shape ``(elastic executors,)``: cores, all of them given to whom they serve best."""
+    busy, rows = np.bincount(of, weight), np.bincount(of, rows_per_s)
+    works = (busy > _IDLE) & (rows > 0)
+    if not works.any():
+        return np.zeros(len(busy), np.int64)
+    network = QueueingNetwork(
+        arrival_per_s=np.where(works, rows, 0.0),
+        service_per_s=np.where(works, rows / np.maximum(busy, _IDLE), 1.0),
+        input_per_s=float(rows[works].sum()),
+    )
+    return plan_core_allocation(
+        CoreAllocationProblem(
+            network=network,
+            latency_target_s=float(np.finfo(np.float64).tiny),  # out of reach: as fast as can be
+            available_cores=available,
+            idle_cores=0,
+        )
+    ).cores
+
+
+def _data_bytes_per_s(asked: Question, of: Counts) -> FloatArray:
+    """Shape ``(elastic executors,)``: bytes that reach them, as shares of a link; 0 if unknown."""
+    problem = asked.problem
+    if "network" not in problem.resources:
+        return np.zeros(int(of.max()) + 1)
+    column = problem.load[:, problem.resources.index("network")]
+    return np.bincount(of, column * asked.link_bytes_per_s).astype(np.float64)
+
+
+def share_out(weight: FloatArray, current: IntArray, quota: FloatArray) -> IntArray:
+    """Share key groups out over executors by quota, leaving them where they are if that will do.
+
+    Heaviest first, each stays if its executor's share has room for half of it, and goes to the
+    executor with the most room otherwise. Ties: the lower executor, the lower key group.
+
+    Parameters
+    ----------
+    weight, current
+        Shape ``(m,)``: load of each key group, and its executor.
+    quota
+        Shape ``(n,)``: shares, not all of them 0.
+
+    Returns
+    -------
+    Shape ``(m,)``: executors.
+    """
+    room = quota / quota.sum() * max(float(weight.sum()), 1e-12)
+    planned = current.copy()
+    for k in np.lexsort((np.arange(len(weight)), -weight)).tolist():
+        e, w = int(current[k]), float(weight[k])
+        if quota[e] <= 0 or room[e] < w / 2:
+            e = int(np.where(quota > 0, room, -np.inf).argmax())
+        planned[k] = e
+        room[e] -= w
+    return planned

@@ -1,0 +1,306 @@
+"""Changing the number of executors: asking for more, emptying some, giving them back.
+
+Invariant: an executor is given back only once no key group is on it, and no epoch runs that may
+still use it; and one is drained only if the rest could be balanced without it (paper 2 §4.1), by
+the same planner that will have to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.adapt.scaling import Pace, Wanted
+from godwit.model import events
+from godwit.model.errors import GodwitError, InvalidControlError
+from godwit.planning import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from godwit.adapt.planning import Planned
+    from godwit.adapt.ports import ExecutorPool, Migrations, PlannerRunner
+    from godwit.adapt.scaling import ScalingModel, Situation, Step
+    from godwit.adapt.settings import Control
+    from godwit.migration import ProtocolView
+
+__all__ = ["Resizing"]
+
+_FULL = 0.9
+"""Share of its time that no executor's lanes may be busy once others are gone."""
+
+
+class Resizing:
+    """Follows the scaling model at its pace, through the pool."""
+
+    def __init__(
+        self,
+        settings: Control,
+        migrations: Migrations,
+        pool: ExecutorPool | None,
+        run: PlannerRunner,
+        tell: Callable[..., None],
+    ) -> None:
+        self._settings, self._migrations, self._pool = settings, migrations, pool
+        self._run, self._tell = run, tell
+        self._limit_s = settings.planning_limit_s
+        self._pace = Pace(cool_down_s=settings.cool_down_s)
+        self._empty_since: dict[str, int] = {}
+        self._refused, self._begun_anew_s = "", float("-inf")
+        self.draining: frozenset[str] = frozenset()
+        self.returned: frozenset[str] = frozenset()
+        """Executors that were given back and are not gone yet."""
+
+    def recall(self, event: events.Event, now_s: float) -> None:
+        """Go on from what an earlier controller decided, whose clock may have been ahead."""
+        if isinstance(event, events.ScaledOut):
+            self._pace.decided("out", min(event.at_s, now_s))
+        elif isinstance(event, events.ScaledIn):
+            self._pace.decided("in", min(event.at_s, now_s))
+
+    def look(self, view: ProtocolView) -> None:
+        """Forget executors that are gone."""
+        self.draining &= view.draining
+        self.returned &= view.executors.keys()
+
+    def give_back(self, view: ProtocolView) -> tuple[str, ...]:
+        """Give back executors that were to leave and are empty (Algorithm 1, lines 1 to 3)."""
+        if self._pool is None:
+            return ()
+        empty = {name for name in self.draining if _owns_nothing(view, name)}
+        for name in empty:
+            self._empty_since.setdefault(name, view.committed)
+        self._empty_since = {n: e for n, e in self._empty_since.items() if n in empty}
+        ready = tuple(
+            sorted(
+                name
+                for name, epoch in self._empty_since.items()
+                if view.running is None or view.committed > epoch
+            )
+        )
+        if not ready:
+            return ()
+        try:
+            self._pool.remove(ready)
+        except GodwitError as error:
+            self._refuse(len(view.executors), len(view.executors) - len(ready), str(error), {})
+            return ()
+        self.draining -= set(ready)
+        self.returned |= set(ready)
+        for name in ready:
+            self._empty_since.pop(name, None)
+        self._tell(events.ExecutorsReturned, executors=ready)
+        return ready
+
+    def begin_anew(self, now_s: float) -> None:
+        """Ask for executors where none is left, and nothing is measured to go by."""
+        pool, least = self._pool, self._settings.least
+        if pool is None or self._settings.scaling_model is None or pool.view.pending:
+            return
+        if now_s - self._begun_anew_s < self._settings.cool_down_s:
+            return
+        self._begun_anew_s = now_s
+        self._pace.decided("out", now_s)
+        try:
+            pool.add(least)
+        except GodwitError as error:
+            self._refuse(0, least, str(error), {})
+            return
+        self._tell(events.ScaledOut, before=0, wanted=least, reason="no executor is left")
+
+    def decide(
+        self,
+        situation: Situation,
+        view: ProtocolView,
+        planned: list[Planned],
+        *,
+        trial: Callable[[frozenset[str]], list[Planned]] | None,
+    ) -> bool:
+        """Ask the model, and follow it; return whether other executors are there to plan for.
+
+        Parameters
+        ----------
+        situation, view, planned
+            How things stand, balanced as planned.
+        trial
+            Plans without some executors; ``None`` while not all components may be planned.
+        """
+        model = self._settings.scaling_model
+        assert model is not None, "asked only where there is one"
+        try:
+            wanted = self._run(lambda: _asked(model, situation), time_limit_s=self._limit_s)
+        except TimeoutError:
+            self._tell_failure(model.name, f"it has not returned after {self._limit_s:g} s")
+            return False
+        except Exception as error:  # noqa: BLE001  a function of the user's may raise anything
+            self._tell_failure(model.name, f"it raised {type(error).__name__}: {error}")
+            return False
+        if self._pool is None:
+            self._refuse(
+                situation.executors, wanted.executors, "this cluster has no pool", wanted.numbers
+            )
+            return False
+        have = situation.executors
+        step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced)
+        if step.kind == "out":
+            return self._out(step, situation, wanted)
+        if step.kind == "in" and trial is None:
+            self._refuse(have, step.executors, "key groups are on the move", wanted.numbers)
+        elif step.kind == "in" and trial is not None:
+            return self._in(
+                step.executors, situation, wanted, _cheapest(view, planned), trial=trial
+            )
+        elif step.kind == "refused":
+            self._refuse(situation.executors, wanted.executors, step.reason, wanted.numbers)
+        else:
+            self._refused = ""
+        return False
+
+    def _out(self, step: Step, situation: Situation, wanted: Wanted) -> bool:
+        pool = self._pool
+        assert pool is not None
+        self._pace.decided("out", situation.now_s)
+        coming = situation.executors + pool.view.pending
+        kept = self._keep(step.executors - coming)
+        more = step.executors - coming - len(kept)
+        try:
+            if more:
+                pool.add(more)
+        except GodwitError as error:
+            self._refuse(coming + len(kept), wanted.executors, str(error), wanted.numbers)
+            return bool(kept)
+        self._refused = ""
+        self._tell(
+            events.ScaledOut,
+            before=coming,
+            wanted=step.executors,
+            kept=kept,
+            reason=wanted.unattainable or wanted.reason,
+            numbers=dict(wanted.numbers),
+        )
+        return bool(kept)
+
+    def _keep(self, count: int) -> tuple[str, ...]:
+        """Let executors stay that were being emptied, those that own most key groups first."""
+        view = self._migrations.view
+        owned = {name: _key_groups(view, name) for name in self.draining & view.draining}
+        kept = tuple(sorted(owned, key=lambda name: (-owned[name], name))[:count])
+        for name in kept:
+            self._migrations.stay(name)
+            self._empty_since.pop(name, None)
+        self.draining -= set(kept)
+        return kept
+
+    def _in(
+        self,
+        left: int,
+        situation: Situation,
+        wanted: Wanted,
+        candidates: list[str],
+        *,
+        trial: Callable[[frozenset[str]], list[Planned]],
+    ) -> bool:
+        have = situation.executors
+        leaving, fault = candidates[: have - left], ""
+        # One fewer may still be had where several are too many.
+        while leaving:
+            fault = self._fault(trial(frozenset(leaving)), situation)
+            if not fault:
+                break
+            leaving = leaving[:-1]
+        else:
+            self._refuse(have, left, fault, wanted.numbers)
+            return False
+        for name in leaving:
+            self._migrations.drain(name)
+        self.draining |= set(leaving)
+        self._pace.decided("in", situation.now_s)
+        self._refused = ""
+        self._tell(
+            events.ScaledIn,
+            before=have,
+            wanted=have - len(leaving),
+            executors=tuple(leaving),
+            reason=wanted.reason,
+            numbers=dict(wanted.numbers),
+        )
+        return True
+
+    def _fault(self, plans: list[Planned], situation: Situation) -> str:
+        """Why those that remain would not do; empty where they would."""
+        index: dict[str, float] = {}
+        total = room = 0.0
+        for plan in plans:
+            problem = plan.asked.problem
+            if problem.draining[plan.assignment].any():
+                return "the planner would not empty them"
+            after = metrics.load_index(problem, plan.assignment)
+            for e in problem.available.tolist():
+                name = problem.executors[e]
+                index[name] = index.get(name, 0.0) + float(after[e])
+            total += float(problem.weight.sum())
+            room = float(problem.speed[problem.available].sum())
+        mean = total / room if room else 0.0
+        demand = situation.offered / total if total else 1.0
+        busiest = max(index.values(), default=0.0)
+        if busiest * demand > _FULL:
+            return f"the rest would be busy for {busiest * demand:.0%} of the time"
+        # How even they must be is how even they are now, or the bound.
+        allowed = max(1 + self._settings.max_load_distance, situation.evenness)
+        if mean > 0 and busiest / mean > allowed * (1 + 1e-9):
+            return f"the rest could not be balanced: {busiest / mean:.2f} times the mean"
+        return ""
+
+    def _refuse(self, before: int, wanted: int, reason: str, numbers: Mapping[str, float]) -> None:
+        """Tell that something cannot be had, once until it changes."""
+        if reason != self._refused:
+            self._refused = reason
+            self._tell(
+                events.ScalingRefused,
+                before=before,
+                wanted=wanted,
+                reason=reason,
+                numbers=dict(numbers),
+            )
+
+    def _tell_failure(self, model: str, reason: str) -> None:
+        if reason != self._refused:
+            self._refused = reason
+            self._tell(events.PlannerFailed, planner=model, reason=reason)
+
+
+def _asked(model: ScalingModel, situation: Situation) -> Wanted:
+    wanted: Any = model.wanted(situation)
+    if not isinstance(wanted, Wanted):
+        raise InvalidControlError(
+            f"The scaling model said {wanted!r}.",
+            remedy="Let it return a godwit.adapt.scaling.Wanted.",
+        )
+    return wanted
+
+
+def _owns_nothing(view: ProtocolView, executor: str) -> bool:
+    coming = (t.destination for c in view.components.values() for t in c.transfers)
+    return executor in view.executors and not (_key_groups(view, executor) or executor in coming)
+
+
+def _key_groups(view: ProtocolView, executor: str) -> int:
+    """How many an executor owns."""
+    return sum(
+        len(component.assignment.key_groups(executor))
+        for component in view.components.values()
+        if executor in component.assignment.executors
+    )
+
+
+def _cheapest(view: ProtocolView, planned: list[Planned]) -> list[str]:
+    """Executors that stay, those with the least state first; ties: the newest."""
+    held = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
+    for plan in planned:
+        problem = plan.asked.problem
+        sizes = np.bincount(problem.current, plan.asked.held_bytes, problem.num_executors)
+        for name, size in zip(problem.executors, sizes.tolist(), strict=True):
+            if name in held:
+                held[name] += size
+    return sorted(held, key=lambda name: (held[name], [-len(name), *(-ord(c) for c in name)]))

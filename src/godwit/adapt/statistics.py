@@ -1,0 +1,371 @@
+"""What the stream did in one statistics period, per key group, lane and executor.
+
+Problem: an epoch's figures jump about; a decision needs figures that stand for a while.
+
+Invariant: a period's figures are those of its own epochs and nothing older, so that one period
+after a shift they show the new load alone.  They are smoothed by summing over the period and by
+nothing else; sizes of state are the last ones known.  An epoch whose figures are missing counts as
+missing, not as idle.
+
+Source: paper 2 §3 (statistics per key group over a period, SPL).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.adapt.arrivals import Arrivals
+from godwit.model.pairs import KeyGroupPairs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.adapt.ports import EpochObserved, Topology
+    from godwit.migration import ComponentLoad
+    from godwit.model.assignment import Assignment
+    from godwit.planning.arrays import FloatArray
+
+__all__ = ["ComponentStatistics", "PeriodStatistics", "Statistics", "Stint"]
+
+_RECENT = 1 / 3
+"""The last part of a period, whose arrival rate counts where it is higher than the whole one's."""
+_SHOWN = 2
+"""Epochs whose loads are enough to decide by, where a step cuts a period short or they are long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stint:
+    """What the key groups of a component cost while one assignment held.
+
+    Attributes
+    ----------
+    assignment
+        Where they were.
+    rows, busy_s, cpu_s
+        Shape ``(G,)``: rows taken, and seconds that lanes were busy and computed.
+    epochs
+        Shape ``(G,)``: epochs in which each was touched.
+    """
+
+    assignment: Assignment
+    rows: FloatArray
+    busy_s: FloatArray
+    cpu_s: FloatArray
+    epochs: FloatArray
+
+    def add(self, load: ComponentLoad) -> None:
+        """Count one epoch."""
+        touched = load.key_groups
+        self.rows[touched] += load.rows
+        self.cpu_s[touched] += load.cpu_ms / 1e3
+        self.busy_s[touched] += load.busy_s
+        self.epochs[touched] += 1
+
+    @classmethod
+    def empty(cls, assignment: Assignment) -> Stint:
+        """Begin one."""
+        zeros = (np.zeros(assignment.num_key_groups) for _ in range(4))
+        rows, busy_s, cpu_s, epochs = zeros
+        return cls(assignment=assignment, rows=rows, busy_s=busy_s, cpu_s=cpu_s, epochs=epochs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComponentStatistics:
+    """One component over one period.
+
+    Attributes
+    ----------
+    stints
+        What it cost, assignment by assignment; at least one.
+    in_bytes
+        Shape ``(G,)``: bytes that operators upstream sent to each key group.
+    crossed_bytes
+        Bytes of them that came from other executors.
+    state_bytes
+        Shape ``(G,)``: bytes of state, as last known.
+    pairs
+        Component upstream → rows from its key groups to those of this one.
+    row_bytes
+        Bytes that a row sent by operators upstream takes, on average.
+    """
+
+    stints: tuple[Stint, ...]
+    in_bytes: FloatArray
+    crossed_bytes: float
+    state_bytes: FloatArray
+    pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
+    row_bytes: float = 0.0
+
+    @property
+    def rows(self) -> FloatArray:
+        """Shape ``(G,)``: rows taken."""
+        return _total([s.rows for s in self.stints])
+
+    @property
+    def busy_s(self) -> FloatArray:
+        """Shape ``(G,)``: seconds that lanes were busy with each key group."""
+        return _total([s.busy_s for s in self.stints])
+
+    @property
+    def cpu_s(self) -> FloatArray:
+        """Shape ``(G,)``: seconds of CPU time of each key group."""
+        return _total([s.cpu_s for s in self.stints])
+
+    def standard_s(self, speeds: Mapping[str, float]) -> FloatArray:
+        """Shape ``(G,)``: seconds that each would have kept a standard executor's lane busy."""
+        total = np.zeros_like(self.in_bytes)
+        for stint in self.stints:
+            speed = np.array([speeds.get(name, 1.0) for name in stint.assignment.executors])
+            total += stint.busy_s * speed[stint.assignment.executor_of]
+        return total
+
+    def lanes_busy_s(self) -> Mapping[tuple[str, int], float]:
+        """(Executor, lane) → seconds that it was busy."""
+        found: dict[tuple[str, int], float] = {}
+        for stint in self.stints:
+            places = list(stint.assignment.places())
+            sums = np.bincount(stint.assignment.flat_lanes(), stint.busy_s, len(places))
+            for place, busy_s in zip(places, sums.tolist(), strict=True):
+                found[place] = found.get(place, 0.0) + busy_s
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PeriodStatistics:
+    """One statistics period.
+
+    Attributes
+    ----------
+    began_s, ended_s
+        By the controller's clock.
+    epochs, missing
+        Epochs with input, and those of them whose figures were missing, which count no further.
+    rows
+        Source rows that all of them took.
+    covered
+        Share of these rows whose figures are there.
+    arrival_per_s
+        Source rows that arrived a second: over the whole period, its last third or since a step
+        in it, whichever is most.
+    epoch_s
+        Mean time of an epoch, in seconds.
+    fixed_s
+        Mean time of an epoch in which not even the busiest lanes were busy with key groups.
+    backlog_rows
+        Rows that the sources held back at last; ``None`` where they do not say.
+    components
+        Component → its statistics.
+    """
+
+    began_s: float
+    ended_s: float
+    epochs: int
+    missing: int
+    rows: float
+    covered: float
+    arrival_per_s: float
+    epoch_s: float
+    fixed_s: float
+    backlog_rows: int | None
+    components: Mapping[str, ComponentStatistics]
+
+    @property
+    def period_s(self) -> float:
+        """Length of the period, in seconds."""
+        return self.ended_s - self.began_s
+
+    @property
+    def covered_s(self) -> float:
+        """What the period's figures stand for, in seconds: less where some are missing."""
+        return self.period_s * self.covered
+
+    @property
+    def demand(self) -> float:
+        """Rows that arrived for every row that was taken; 1 where none was."""
+        taken_per_s = self.rows / self.period_s if self.period_s > 0 else 0.0
+        return self.arrival_per_s / taken_per_s if taken_per_s > 0 else 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    """A component's figures so far."""
+
+    stints: list[Stint]
+    in_bytes: FloatArray
+    crossed_bytes: float = 0.0
+    sent_rows: int = 0
+    pairs: dict[str, list[KeyGroupPairs]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Epochs:
+    """Epochs so far: how long they took, what they took in, what sources held back."""
+
+    rows: list[int] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)
+    busiest_s: list[float] = field(default_factory=list)
+    backlog_rows: int | None = None
+    missing: int = 0
+    missing_rows: int = 0
+
+
+class Statistics:
+    """Adds up epochs, and closes a period now and then.
+
+    Parameters
+    ----------
+    topology
+        Of the flow.
+    now_s
+        When the first period begins.
+    state_bytes
+        Component → key group → bytes of state, as far as known already.
+    """
+
+    def __init__(
+        self, topology: Topology, now_s: float, state_bytes: Mapping[str, Mapping[int, int]]
+    ) -> None:
+        self._topology = topology
+        self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}
+        self._state_bytes: dict[str, FloatArray] = {}
+        self._arrivals = Arrivals()
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self.began_s = now_s
+        self._epochs = _Epochs()
+        self._components: dict[str, _Tally] = {}
+
+    @property
+    def epochs(self) -> int:
+        """Epochs with input of this period."""
+        return len(self._epochs.rows)
+
+    def show(self, epochs: int, lasting_s: float) -> bool:
+        """Whether there were so many epochs, or some that lasted so long and had rows for more."""
+        seen = self._epochs
+        long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
+        return len(seen.rows) >= epochs or long
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the rate has just risen by a step, which is seen whole."""
+        step_s = self._arrivals.step_s
+        return step_s is not None and self.epochs >= _SHOWN
+
+    def observe(self, epoch: EpochObserved, committed_s: float) -> None:
+        """Count an epoch that was committed at that time."""
+        outcome, so_far = epoch.outcome, self._epochs
+        for name, load in outcome.loads.items():
+            if name in epoch.assignments:
+                sizes = self._sizes(name, epoch.assignments[name].num_key_groups)
+                sizes[load.key_groups] = load.state_bytes
+        if outcome.batch is None:
+            return  # what it cost is of rows that waited, which says nothing of the load to come
+        so_far.rows.append(outcome.rows_in)
+        so_far.took_s.append(epoch.took_s)
+        began_s, held_back = committed_s - epoch.took_s, epoch.backlog_rows
+        told_s = began_s if epoch.backlog_s is None else epoch.backlog_s
+        self._arrivals.note(outcome.rows_in, told_s, held_back)
+        if held_back is not None:
+            so_far.backlog_rows = held_back
+        if outcome.rows_in and not any(len(load.key_groups) for load in outcome.loads.values()):
+            so_far.missing += 1
+            so_far.missing_rows += outcome.rows_in
+            return
+        for name, assignment in epoch.assignments.items():
+            self._count(name, assignment, epoch)
+        stages = self._topology.stages
+        so_far.busiest_s.append(sum(self._busiest_s(stage, epoch) for stage in stages))
+
+    def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
+        if component not in self._state_bytes:
+            sizes = np.zeros(num_key_groups)
+            known = self._known_bytes.pop(component, {})
+            sizes[list(known)] = list(known.values())
+            self._state_bytes[component] = sizes
+        return self._state_bytes[component]
+
+    def _count(self, name: str, assignment: Assignment, epoch: EpochObserved) -> None:
+        tally = self._components.get(name)
+        if tally is None:
+            zeros = np.zeros(assignment.num_key_groups)
+            tally = self._components[name] = _Tally(stints=[], in_bytes=zeros)
+        if not tally.stints or tally.stints[-1].assignment is not assignment:
+            tally.stints.append(Stint.empty(assignment))
+        load = epoch.outcome.loads.get(name)
+        if load is not None:
+            tally.stints[-1].add(load)
+        sent = epoch.outcome.traffic.get(name)
+        if sent is not None:
+            tally.in_bytes[np.asarray(sent.key_groups, np.intp)] += sent.size_bytes
+            tally.crossed_bytes += sent.crossed_bytes
+            tally.sent_rows += sum(sent.rows)
+            for upstream, pairs in sent.pairs.items():
+                tally.pairs.setdefault(upstream, []).append(pairs)
+
+    def _busiest_s(self, stage: tuple[str, ...], epoch: EpochObserved) -> float:
+        """Seconds of the busiest lane of one stage of an epoch; its components run beside it."""
+        busy: dict[tuple[str, int], float] = {}
+        for name in stage:
+            load, assignment = epoch.outcome.loads.get(name), epoch.assignments.get(name)
+            if load is None or assignment is None or not len(load.key_groups):
+                continue
+            sums = np.bincount(assignment.flat_lanes()[load.key_groups], load.busy_s)
+            for place, busy_s in zip(assignment.places(), sums.tolist(), strict=False):
+                busy[place] = busy.get(place, 0.0) + busy_s
+        return max(busy.values(), default=0.0)
+
+    def close(self, now_s: float) -> PeriodStatistics:
+        """End the period, and begin the next."""
+        so_far = self._epochs
+        busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
+        rows, counted = sum(so_far.rows), len(so_far.busiest_s)
+        mean_s = took / len(so_far.rows) if so_far.rows else 0.0
+        made = PeriodStatistics(
+            began_s=self.began_s,
+            ended_s=now_s,
+            epochs=len(so_far.rows),
+            missing=so_far.missing,
+            rows=float(rows),
+            covered=1 - so_far.missing_rows / rows if rows and counted else 1.0,
+            arrival_per_s=self._arrival_per_s(now_s),
+            epoch_s=mean_s,
+            fixed_s=max(0.0, mean_s - busiest / counted) if counted else mean_s,
+            backlog_rows=so_far.backlog_rows,
+            components={
+                name: ComponentStatistics(
+                    stints=tuple(tally.stints),
+                    in_bytes=tally.in_bytes,
+                    crossed_bytes=tally.crossed_bytes,
+                    state_bytes=self._sizes(name, len(tally.in_bytes)).copy(),
+                    pairs={up: KeyGroupPairs.total(parts) for up, parts in tally.pairs.items()},
+                    row_bytes=float(tally.in_bytes.sum()) / max(tally.sent_rows, 1),
+                )
+                for name, tally in self._components.items()
+            },
+        )
+        self._arrivals.forget()
+        self._begin(now_s)
+        return made
+
+    def _arrival_per_s(self, now_s: float) -> float:
+        """Rows a second that reach the sources."""
+        so_far, arrivals = self._epochs, self._arrivals
+        if not so_far.rows:
+            return 0.0
+        length_s = now_s - self.began_s
+        since = [self.began_s, now_s - _RECENT * length_s]
+        if arrivals.step_s is not None:
+            since.append(arrivals.step_s)
+        rates = [rate for s in since if (rate := arrivals.rate_since(s)) is not None]
+        # Where nothing tells when rows arrived, they did as they were taken.
+        return max(rates, default=float(sum(so_far.rows)) / max(length_s, 1e-9))
+
+
+def _total(columns: list[FloatArray]) -> FloatArray:
+    total: FloatArray = np.sum(columns, axis=0)
+    return total

@@ -1,0 +1,250 @@
+"""Blocks: runs of bytes that a lane writes in an epoch, all in one file, or none if they are small.
+
+Problem: a lane writes a segment for each operator, now and then snapshots, and staged output; a
+file for each would drown a file system in small files.  So they share one, or travel in the commit
+record.
+
+Invariants: the name of a file carries its epoch and a part that no other attempt has, so a retry,
+a speculative copy or a zombie never touches what another attempt wrote; a block is verified against
+its checksum before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TYPE_CHECKING, Final, Literal
+from uuid import uuid4
+
+import pyarrow as pa
+
+from godwit.checkpoint.paths import BLOCKS, padded
+from godwit.checkpoint.records import BlockRef
+from godwit.model.errors import CorruptCheckpointError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from godwit.checkpoint.records import SegmentRef
+    from godwit.checkpoint.storage.storage import CheckpointStorage, OutputFile
+
+__all__ = [
+    "DEFAULT_INLINE_BYTES",
+    "BlockWriter",
+    "decode_batch",
+    "encode_batch",
+    "read_batch",
+    "read_block",
+    "read_segment",
+]
+
+DEFAULT_INLINE_BYTES: Final = 32 * 1024
+
+Compression = Literal["lz4", "zstd"]
+
+# What Arrow raises for bytes that are no stream, or whose names are no text.
+_UNREADABLE = (pa.ArrowException, OSError, StopIteration, UnicodeDecodeError)
+
+
+class BlockWriter:
+    """Writes the blocks of one attempt of one lane in one epoch.
+
+    Leaving the context without `close`, or by an exception, drops what was written.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint.
+    epoch
+        The epoch whose record will name the blocks; an earlier one may, a later one may not.
+    name
+        Who writes, for people who look at the file's name; anything, for example
+        ``"by_plane-lane3"``.
+    inline_limit_bytes
+        If all blocks together have at most this many bytes, they are not written to a file but
+        travel in the commit record.
+    attempt
+        What tells this attempt from every other; random, unless given.
+
+    Examples
+    --------
+    >>> from godwit.checkpoint.storage.storage import CheckpointStorage
+    >>> with BlockWriter(CheckpointStorage.open("unused"), epoch=3, name="lane0") as writer:
+    ...     index = writer.add(b"seven bytes would do")
+    ...     blocks = writer.close()
+    >>> blocks[index].length, blocks[index].file
+    (20, '')
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        *,
+        epoch: int,
+        name: str,
+        inline_limit_bytes: int = DEFAULT_INLINE_BYTES,
+        attempt: str | None = None,
+    ) -> None:
+        label = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:80] or "_"
+        attempt = uuid4().hex[:16] if attempt is None else attempt
+        self.path: Final = f"{BLOCKS}/{epoch:012d}-{label}-{attempt}.blk"
+        self._storage = storage
+        self._limit = inline_limit_bytes
+        self._held: list[bytes | pa.Buffer] = []
+        self._refs: list[BlockRef] = []
+        self._file: OutputFile | None = None
+        self._end = 0
+
+    def add(self, data: bytes | pa.Buffer) -> int:
+        """Add a block; return its index in what `close` returns."""
+        length = memoryview(data).nbytes
+        padding = bytes(padded(length) - length)
+        checksum = zlib.crc32(padding, zlib.crc32(data))
+        index = len(self._refs)
+        self._refs.append(
+            BlockRef(file=self.path, offset=self._end, length=length, checksum=checksum)
+        )
+        self._end += length + len(padding)
+        self._held += (data, padding)
+        if self._file is not None or self._end > self._limit:
+            if self._file is None:
+                self._file = self._storage.open_output(self.path)
+            for part in self._held:
+                self._file.write(part)
+            self._held.clear()
+        return index
+
+    def close(self) -> list[BlockRef]:
+        """Make the blocks durable; return a reference to each, in the order they were added.
+
+        Raises
+        ------
+        StorageFullError
+            If there is no room.
+        """
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+            return self._refs
+        return [
+            BlockRef(file="", offset=0, length=ref.length, checksum=ref.checksum, data=bytes(data))
+            for ref, data in zip(self._refs, self._held[::2], strict=True)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.abort()
+
+
+def read_block(storage: CheckpointStorage, ref: BlockRef) -> pa.Buffer:
+    """Read a block and verify it; a local file is mapped, not copied.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If the file is missing or truncated, or the block fails its checksum.
+    """
+    if ref.data or not ref.file:
+        buffer = pa.py_buffer(ref.data)
+        padding = bytes(padded(ref.length) - ref.length)
+        checksum = zlib.crc32(padding, zlib.crc32(ref.data))
+    else:
+        buffer = storage.read(ref.file, ref.offset, padded(ref.length))
+        checksum = zlib.crc32(buffer)
+    if checksum != ref.checksum or buffer.size < ref.length:
+        raise CorruptCheckpointError(
+            f"The block of {ref.length} bytes at {ref.offset} of {ref.file!r} in the checkpoint "
+            f"{storage.uri!r} fails its checksum.",
+            remedy="Restore this file from a copy of the checkpoint; run a verification to see "
+            "what else is affected.",
+            file=ref.file,
+            offset=ref.offset,
+            uri=storage.uri,
+        )
+    return buffer.slice(0, ref.length)
+
+
+def encode_batch(batch: pa.RecordBatch, compression: Compression | None = None) -> pa.Buffer:
+    """Write a record batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
+
+
+def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
+    """Undo `encode_batch`, without a copy unless it is compressed.
+
+    A checksum says that bytes are as they were written, not that it is safe to use them: offsets
+    that point out of a buffer crash whoever follows them.  So every batch is validated in full.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If the bytes are not an Arrow IPC stream of one valid batch.
+    """
+    try:
+        with pa.ipc.open_stream(data) as stream:
+            batch = stream.read_next_batch()
+        batch.validate(full=True)
+        batch.schema.names  # noqa: B018  raises where a name is no text
+    except _UNREADABLE as error:
+        raise CorruptCheckpointError(
+            f"A block does not hold an Arrow record batch: {error}.",
+            remedy="Run a verification of the checkpoint to see which file is affected.",
+        ) from error
+    return batch
+
+
+def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
+    """Read a block as a record batch.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If the block is missing or damaged, or is not a record batch.
+    """
+    buffer = read_block(storage, ref)
+    try:
+        return decode_batch(buffer)
+    except CorruptCheckpointError as error:
+        raise CorruptCheckpointError(
+            f"The block at {ref.offset} of {ref.file!r} in the checkpoint {storage.uri!r} is no "
+            f"valid Arrow record batch, though its checksum is right ({error.__cause__}).",
+            remedy="It was written by something else than this version of Godwit.",
+            file=ref.file,
+            offset=ref.offset,
+            uri=storage.uri,
+        ) from error
+
+
+def read_segment(storage: CheckpointStorage, segment: SegmentRef) -> pa.RecordBatch:
+    """Read the rows of a segment.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        As of `read_batch`, or if there are more rows or fewer than the segment says.
+    """
+    batch = read_batch(storage, segment.block)
+    told = segment.row_ends[-1] if segment.row_ends else 0
+    if batch.num_rows != told:
+        raise CorruptCheckpointError(
+            f"A segment of epoch {segment.epoch} of '{segment.id}' has {batch.num_rows} rows, not "
+            f"{told}.",
+            remedy="Run a verification of the checkpoint, and restore it from a copy.",
+            file=segment.block.file,
+            uri=storage.uri,
+        )
+    return batch

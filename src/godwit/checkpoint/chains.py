@@ -1,0 +1,388 @@
+"""Chains: what brings each key group of each state to its committed version.
+
+The durable truth of a key group is a snapshot plus the changelog segments after it.  `Chains` says
+which, as of one epoch, and grows by one commit record at a time: work is in proportion to what the
+record names, never to the number of key groups.
+
+Words, per key group:
+
+- *version*: the last epoch whose changes are in; -1 if there never were any.  An epoch that had
+  nothing for the key group leaves its version behind, and waiting rows postpone it.
+- *base*: the last epoch whose changes the snapshot has taken out of the changelog.  The segments
+  alone bring forward a table at this version or later; an older one starts from the snapshot.
+- *consumed*: the last epoch by which all earlier waiting rows had been processed.
+
+Rows that wait are an operator's, whatever states it has.
+
+Invariant: snapshot, then segments in order, give the state of `version`; and rows wait exactly if
+their waiting segment's epoch is not before *consumed*.  Chains go by the names of `flow`, the flow
+version of the latest record; what they refer to keeps the names it was written under.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.checkpoint.manifest import Manifest
+from godwit.checkpoint.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
+from godwit.checkpoint.state_chains import (
+    StateChains,
+    WaitingRows,
+    forget_inline_bytes,
+    order_of,
+    rows_of,
+)
+from godwit.model.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from godwit.checkpoint.evolution import FlowVersion
+
+__all__ = ["Chains", "KeyGroupChain", "rows_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupChain:
+    """What brings one key group to `version`.
+
+    Attributes
+    ----------
+    state, key_group
+        Whose state.
+    snapshot
+        Where to start; ``None``: from nothing (or from what one has, see `Chains.since`).
+    segments
+        Changelog segments to apply after it, in order of epochs. Other key groups have rows in
+        them too, see `rows_of`.
+    version
+        The last epoch whose changes are in; -1 if there never were any.
+    """
+
+    state: StateId
+    key_group: int
+    snapshot: SnapshotRef | None
+    segments: tuple[SegmentRef, ...]
+    version: int
+
+
+class Chains:
+    """All chains as of one epoch.
+
+    Parameters
+    ----------
+    num_key_groups
+        As in the flow's identity.
+
+    Attributes
+    ----------
+    epoch
+        The last epoch whose record is in; -1 before the first.
+    flow
+        The flow version whose names are used; -1 before the first.
+    """
+
+    def __init__(self, num_key_groups: int) -> None:
+        self.num_key_groups = num_key_groups
+        self.epoch = -1
+        self.flow = -1
+        self._states: dict[StateId, StateChains] = {}
+        self._waiting: dict[str, WaitingRows] = {}
+        self._nothing = StateChains.empty(num_key_groups)
+
+    @property
+    def states(self) -> tuple[StateId, ...]:
+        """The states that anything was ever written of, in order."""
+        return tuple(sorted(self._states))
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of the operators that have written anything, in order."""
+        return tuple(sorted({*self._waiting, *(state.operator for state in self._states)}))
+
+    def become(self, number: int, version: FlowVersion) -> None:
+        """Go on under the next flow version, with its names: rename and drop what it says."""
+        if number == self.flow:
+            return
+
+        def name(operator: str) -> str:
+            return version.renamed.get(operator, operator)
+
+        dropped = set(version.dropped)
+        self._states = {
+            StateId(name(state.operator), state.state): chains
+            for state, chains in self._states.items()
+            if state.operator not in dropped
+        }
+        self._waiting = {
+            name(operator): waiting
+            for operator, waiting in self._waiting.items()
+            if operator not in dropped
+        }
+        self.flow = number
+
+    def check(self, record: CommitRecord) -> None:
+        """Raise if `record` cannot be the next one.
+
+        Raises
+        ------
+        CheckpointError
+            If it is not of the next epoch, names a key group that does not exist, changes one
+            twice, or lets rows overtake rows that wait.
+        """
+        for problem in self.problems(record):
+            raise CheckpointError(
+                f"The commit record of epoch {record.epoch} contradicts itself or the epochs "
+                f"before it: {problem}.",
+                remedy="Nothing was committed. This is an error in Godwit: please report it with "
+                "this text.",
+                epoch=record.epoch,
+            )
+
+    def problems(self, record: CommitRecord) -> Iterator[str]:
+        """Say what is wrong with `record` as the next one, if anything."""
+        if record.epoch != self.epoch + 1:
+            yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
+        if record.flow != self.flow:
+            yield f"it is of flow version {record.flow} but the one that counts is {self.flow}"
+        changed: dict[StateId, npt.NDArray[np.bool_]] = {}
+        for segment in record.segments:
+            wrong = list(self._segment_problems(segment, record))
+            yield from wrong
+            if segment.kind == "changes" and not wrong:
+                seen = changed.setdefault(segment.id, np.zeros(self.num_key_groups, np.bool_))
+                groups = np.array(segment.key_groups, np.int64)
+                for key_group in groups[seen[groups]].tolist():
+                    yield f"two segments change key group {key_group} of '{segment.id}'"
+                seen[groups] = True
+        for state, seen in sorted(changed.items()):
+            for key_group, waiting in self._read_waiting(state.operator).sorted():
+                if seen[key_group] and key_group not in record.consumed.get(state.operator, ()):
+                    yield (
+                        f"key group {key_group} of '{state}' is changed while its rows of epoch "
+                        f"{waiting[0].epoch} wait"
+                    )
+        for operator, key_groups in record.consumed.items():
+            for key_group in key_groups:
+                if not 0 <= key_group < self.num_key_groups:
+                    yield f"key group {key_group} of {operator!r} does not exist"
+        for snapshot in record.snapshots:
+            if not 0 <= snapshot.key_group < self.num_key_groups:
+                yield f"key group {snapshot.key_group} of '{snapshot.id}' does not exist"
+            if not 0 <= snapshot.version <= record.epoch:
+                yield (
+                    f"the snapshot of key group {snapshot.key_group} of '{snapshot.id}' has "
+                    f"version {snapshot.version}"
+                )
+        under = [ref.flow for ref in record.segments]
+        under += [ref.flow for ref in record.snapshots] + [ref.flow for ref in record.outputs]
+        for flow in sorted({*under} - {record.flow}):
+            yield f"what it names was written under flow version {flow}, not {record.flow}"
+
+    def _segment_problems(self, segment: SegmentRef, record: CommitRecord) -> Iterator[str]:
+        where = f"the {segment.kind} segment of '{segment.id}', lane {segment.lane},"
+        if segment.epoch != record.epoch:
+            yield f"{where} is of epoch {segment.epoch}"
+        groups, ends = np.array(segment.key_groups, np.int64), np.array(segment.row_ends, np.int64)
+        if len(groups) != len(ends):
+            yield f"{where} has {len(groups)} key groups and {len(ends)} ends of rows"
+        if (groups[1:] <= groups[:-1]).any():
+            yield f"{where} does not list its key groups in order"
+        if (ends[1:] < ends[:-1]).any() or (ends < 0).any():
+            yield f"{where} has ends of rows that go backwards"
+        if ((groups < 0) | (groups >= self.num_key_groups)).any():
+            yield f"{where} names a key group that does not exist"
+
+    def apply(self, record: CommitRecord) -> None:
+        """Go on by one epoch; `record` must have passed `check`."""
+        for operator, key_groups in record.consumed.items():
+            self._waiting_of(operator).consume(key_groups, record.epoch)
+        for segment in record.segments:
+            if segment.kind == "waiting":
+                self._waiting_of(segment.operator).add(segment)
+            else:
+                self._of(segment.id).add_segment(segment)
+        for snapshot in record.snapshots:
+            self._of(snapshot.id).add_snapshot(snapshot)
+        self.epoch = record.epoch
+
+    def chain(self, state: StateId, key_group: int) -> KeyGroupChain:
+        """Everything that brings an empty table to the version of this epoch."""
+        return self.since(state, key_group, -1)
+
+    def since(self, state: StateId, key_group: int, version: int) -> KeyGroupChain:
+        """Give what brings a table at `version` forward: no more than that, often nothing.
+
+        A table that starts from the snapshot is to be replaced by it, not merged with it.
+        """
+        chains = self._read(state)
+        segments = chains.segments[key_group]
+        snapshot = chains.snapshots.get(key_group)
+        if snapshot is not None and version >= int(chains.base[key_group]):
+            snapshot = None
+        if snapshot is None:
+            first = len(segments)
+            while first and segments[first - 1].epoch > version:
+                first -= 1
+            segments = segments[first:]
+        return KeyGroupChain(
+            state=state,
+            key_group=key_group,
+            snapshot=snapshot,
+            segments=tuple(segments),
+            version=int(chains.version[key_group]),
+        )
+
+    def tail(
+        self, state: StateId, floor: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_]
+    ) -> tuple[list[SegmentRef], dict[int, KeyGroupChain]]:
+        """Give what brings many key groups forward.
+
+        Parameters
+        ----------
+        state
+            Whose.
+        floor
+            Shape ``(num_key_groups,)``: version that is held of each key group.
+        wanted
+            Shape ``(num_key_groups,)``: those that are to be brought forward.
+
+        Returns
+        -------
+        segments
+            Every segment that some of them need, once.
+        apart
+            Key group → its chain (see `since`), for those that begin with a snapshot or are far
+            behind.
+        """
+        chains = self._read(state)
+        segments, others = chains.tail(floor, (chains.version > floor) & wanted)
+        apart = {g: self.since(state, g, int(floor[g])) for g in others.tolist()}
+        distinct = {id(segment): segment for segment in segments}
+        for chain in apart.values():
+            distinct.update((id(segment), segment) for segment in chain.segments)
+        return list(distinct.values()), apart
+
+    def versions(self, state: StateId) -> npt.NDArray[np.int64]:
+        """Shape ``(num_key_groups,)``: the version of each key group (a copy)."""
+        return self._read(state).version.copy()
+
+    def snapshot_bytes(self, state: StateId) -> npt.NDArray[np.int64]:
+        """Shape ``(num_key_groups,)``: size of each key group's snapshot (a copy)."""
+        return self._read(state).snapshot_bytes.copy()
+
+    def changelog_bytes(self, state: StateId) -> npt.NDArray[np.int64]:
+        """Shape ``(num_key_groups,)``: size of the rows in each key group's segments (a copy)."""
+        return self._read(state).changelog_bytes.copy()
+
+    def num_segments(self, state: StateId) -> npt.NDArray[np.int64]:
+        """Shape ``(num_key_groups,)``: number of each key group's segments (a copy)."""
+        return self._read(state).num_segments.copy()
+
+    def is_empty(self, state: StateId) -> npt.NDArray[np.bool_]:
+        """Shape ``(num_key_groups,)``: whether there is no entry of the state, to be certain."""
+        chains = self._read(state)
+        empty: npt.NDArray[np.bool_] = chains.num_segments == 0
+        for key_group, snapshot in chains.snapshots.items():
+            empty[key_group] &= snapshot.rows == 0
+        return empty
+
+    def waiting(self, operator: str, key_group: int) -> tuple[SegmentRef, ...]:
+        """Segments with rows of a key group that are yet to be processed, in order of epochs."""
+        return tuple(self._read_waiting(operator).segments.get(key_group, ()))
+
+    def waiting_key_groups(self, operator: str) -> list[int]:
+        """Key groups with rows that wait, ascending."""
+        return sorted(self._read_waiting(operator).segments)
+
+    def segments(self, state: StateId | None = None) -> list[SegmentRef]:
+        """Give the segments that some chain needs, of one state or of all, in order of epochs.
+
+        With those that wait, where all are asked for.
+        """
+        if state is not None:
+            return self._read(state).distinct()
+        found = [s for chains in self._states.values() for s in chains.distinct()]
+        found += [s for waiting in self._waiting.values() for s in waiting.distinct()]
+        return sorted(found, key=order_of)
+
+    def waiting_segments(self, operator: str) -> list[SegmentRef]:
+        """Segments with rows of an operator that wait, in order of epochs."""
+        return self._read_waiting(operator).distinct()
+
+    def snapshots(self, state: StateId | None = None) -> list[SnapshotRef]:
+        """Give the latest snapshot of each key group, by state and key group."""
+        return [
+            chains.snapshots[key_group]
+            for name, chains in sorted(self._states.items())
+            if state in (None, name)
+            for key_group in sorted(chains.snapshots)
+        ]
+
+    def flows_of(self, state: StateId) -> frozenset[int]:
+        """Flow versions that what leads to a state was written under."""
+        changelog = {segment.flow for segment in self.segments(state)}
+        return frozenset(changelog | {snapshot.flow for snapshot in self.snapshots(state)})
+
+    def blocks(self) -> Iterator[BlockRef]:
+        """Every block that some chain needs."""
+        for segment in self.segments():
+            yield segment.block
+        for snapshot in self.snapshots():
+            yield snapshot.block
+
+    def forget_inline_bytes(self, *, before: int) -> None:
+        """Drop bytes that travel with references of epochs earlier than `before`.
+
+        They are in the checkpoint anyway; this bounds the driver's memory.
+        """
+        for chains in self._states.values():
+            chains.forget_inline_bytes(before)
+        for waiting in self._waiting.values():
+            forget_inline_bytes(waiting.segments.values(), before)
+
+    def manifest(self) -> Manifest:
+        """Write everything down."""
+        return Manifest(
+            epoch=self.epoch,
+            flow=self.flow,
+            num_key_groups=self.num_key_groups,
+            states=tuple(chains.manifest(state) for state, chains in sorted(self._states.items())),
+            waiting=tuple(
+                waiting.manifest(operator) for operator, waiting in sorted(self._waiting.items())
+            ),
+        )
+
+    @classmethod
+    def restore(cls, manifest: Manifest) -> Chains:
+        """Undo `manifest`."""
+        chains = cls(manifest.num_key_groups)
+        chains.epoch, chains.flow = manifest.epoch, manifest.flow
+        for of_state in manifest.states:
+            chains._of(of_state.state).restore(of_state)
+        for of_operator in manifest.waiting:
+            waiting = chains._waiting_of(of_operator.operator)
+            waiting.consumed.update(of_operator.consumed)
+            for segment in of_operator.segments:
+                waiting.add(segment)
+        return chains
+
+    def _read(self, state: StateId) -> StateChains:
+        return self._states.get(state) or self._nothing
+
+    def _of(self, state: StateId) -> StateChains:
+        chains = self._states.get(state)
+        if chains is None:
+            chains = self._states[state] = StateChains.empty(self.num_key_groups)
+        return chains
+
+    def _read_waiting(self, operator: str) -> WaitingRows:
+        return self._waiting.get(operator) or WaitingRows()
+
+    def _waiting_of(self, operator: str) -> WaitingRows:
+        return self._waiting.setdefault(operator, WaitingRows())

@@ -1,0 +1,207 @@
+"""Collecting the files that nothing needs any more.
+
+Problem: retries, speculation, crashes and superseded snapshots leave files behind, and nobody knows
+at the time that they will not be needed.
+
+Invariant: only files of committed epochs are deleted, and of those only what no retained epoch
+needs.  What is retained is decided by the latest commit record, not here, so it does not matter
+where a collection stops, in what order it deletes, or whether an older run still does the same.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.paths import (
+    BLOCKS,
+    COMMITS,
+    EDITS,
+    FLOWS,
+    IDENTITY,
+    MANIFESTS,
+    PLANS,
+    commit_path,
+    edit_path,
+    flow_path,
+    manifest_path,
+    number_in,
+    plan_path,
+)
+from godwit.model.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    EpochCollectedError,
+    GodwitError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from godwit.checkpoint.storage.storage import CheckpointStorage, FileEntry
+
+__all__ = [
+    "Collected",
+    "collect",
+    "collected_since",
+    "needed_files",
+    "reading",
+    "unless_collected",
+    "unneeded_files",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a collection did.
+
+    Attributes
+    ----------
+    removed
+        Paths of the files that were deleted.
+    freed_bytes
+        Their size.
+    errors
+        Why others could not be deleted; the next collection tries again.
+    """
+
+    removed: tuple[str, ...]
+    freed_bytes: int
+    errors: tuple[GodwitError, ...]
+
+
+def collect(log: CommitLog) -> Collected:
+    """Delete every file that no retained epoch needs.
+
+    Reads one manifest and the records after it, and lists seven directories: call it every few
+    epochs, not in each. It may run beside commits of the same log. A file that cannot be deleted
+    keeps none of the others.
+    """
+    removed: list[FileEntry] = []
+    errors: list[GodwitError] = []
+    for entry in unneeded_files(log):
+        try:
+            log.storage.delete(entry.path)
+        except GodwitError as error:
+            errors.append(error)
+        else:
+            removed.append(entry)
+    log.forget_manifests(before=log.anchor)
+    return Collected(
+        removed=tuple(entry.path for entry in removed),
+        freed_bytes=sum(entry.size_bytes for entry in removed),
+        errors=tuple(errors),
+    )
+
+
+@contextmanager
+def reading(storage: CheckpointStorage) -> Iterator[None]:
+    """Read epochs of a checkpoint that a query may be running on.
+
+    Raises
+    ------
+    EpochCollectedError
+        In place of the error of a missing file, if no retained epoch needs the file any more.
+    """
+    try:
+        yield
+    except CorruptCheckpointError as error:
+        told = unless_collected(storage, error)
+        if told is error:
+            raise
+        raise told from None
+
+
+def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) -> CheckpointError:
+    """Return the error, or another one if its file is not damaged but was collected meanwhile."""
+    file = str(error.context.get("file", ""))
+    if not collected_since(storage, [file]):
+        return error
+    return EpochCollectedError(
+        f"The file {file!r} of the checkpoint {storage.uri!r} was collected while it was about to "
+        f"be read: the query that runs there retains its last epochs only.",
+        remedy="Read again from the latest epoch. If that takes longer than the query retains "
+        "epochs, give it a larger flow.start(retain_epochs=...), or read a copy of the checkpoint.",
+        file=file,
+        uri=storage.uri,
+    )
+
+
+def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozenset[str]:
+    """Those of some files that are gone and that no epoch needs that is retained now."""
+    missing = {file for file in files if number_in(file) is not None}
+    for directory in {file.rpartition("/")[0] for file in missing}:
+        missing -= {entry.path for entry in storage.list(directory)}
+    if not missing:
+        return frozenset()
+    try:
+        log = CommitLog.open_read_only(storage)
+        needed = needed_files(log)
+    except CorruptCheckpointError:
+        return frozenset()
+    return frozenset(
+        file
+        for file in missing - needed
+        if (number := number_in(file)) is not None and number <= log.latest_epoch
+    )
+
+
+def unneeded_files(log: CommitLog) -> list[FileEntry]:
+    """Files that `collect` would delete, ordered by path."""
+    latest = log.latest_epoch
+    needed = needed_files(log)
+    found = [
+        entry
+        for entry in log.storage.list(FLOWS)
+        if (number := number_in(entry.path)) is not None
+        and number < log.flow
+        and entry.path not in needed
+    ]
+    found += [
+        entry
+        for entry in log.storage.list(PLANS)
+        if (number := number_in(entry.path)) is not None
+        and number < log.plan
+        and entry.path not in needed
+    ]
+    for directory in (BLOCKS, COMMITS, MANIFESTS):
+        for entry in log.storage.list(directory):
+            epoch = number_in(entry.path, temporary=True)
+            if epoch is None or epoch > latest or entry.path in needed:
+                continue
+            # A commit beside this may just be writing the manifest of the latest epoch.
+            if epoch < latest or number_in(entry.path) is not None:
+                found.append(entry)
+    about = {edit_path(edit.number) for edit in log.edits()}
+    found += [entry for entry in log.storage.list(EDITS) if entry.path not in about]
+    return sorted(found)
+
+
+def needed_files(log: CommitLog) -> set[str]:
+    """Files that the retained epochs need: what `chains_at` reads, and every block they name.
+
+    A manifest is named for every retained epoch, though few have one: another run may have written
+    it since the log was opened.
+    """
+    retained = log.retained_epochs
+    if not retained:
+        return {IDENTITY}
+    # Commits beside this may move on meanwhile; what they still need, these epochs do too.
+    anchor = log.manifest_before(retained.start)
+    needed = {IDENTITY}
+    # Records are read before anything is counted: a number alone costs nothing to write.
+    chains = log.replay(retained.start)
+    needed.update(block.file for block in chains.blocks())
+    for epoch in retained:
+        record = log.load(epoch)
+        needed.update(block.file for block in record.blocks())
+        needed.add(plan_path(record.plan))
+    needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
+    needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
+    written_under = {chains.flow, *(segment.flow for segment in chains.segments())}
+    written_under.update(snapshot.flow for snapshot in chains.snapshots())
+    # What was written under a version is read through every one that followed.
+    needed.update(map(flow_path, log.versions_since(min(written_under))))
+    return needed

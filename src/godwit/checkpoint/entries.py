@@ -1,0 +1,347 @@
+"""The layout of segments and snapshots: the one place that knows where in a batch what is.
+
+A batch of entries has the hash of each key, the key columns, the state columns, and, only where
+some entry says that its key is gone, a column that says which.  Where the state columns begin is
+told by position, so that a user's column may have any name; names and types must be those of the
+flow version that the batch was written under.
+
+Invariant: what is read has today's columns, each found by its name (`aligned`).  Instants are
+written in UTC, and read in whichever time zone the program shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from godwit.checkpoint.evolution import Columns, columns_of, type_text
+from godwit.model.errors import CheckpointMismatchError, GodwitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from godwit.checkpoint.evolution import StateUpgrade
+    from godwit.checkpoint.records import SegmentRef
+    from godwit.store.schema import StateSchema
+
+__all__ = [
+    "ColumnsByName",
+    "EntryLayout",
+    "Former",
+    "StateRows",
+    "WaitingLayout",
+    "aligned",
+    "in_utc",
+    "is_entries_of",
+    "pack_entries",
+    "ranges",
+]
+
+_HASH = "__godwit_hash"
+_REMOVED = "__godwit_removed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StateRows:
+    """Entries of state, one a key unless said otherwise.
+
+    Attributes
+    ----------
+    hashes
+        Shape ``(n,)``, int64: the key's hash.
+    keys
+        n rows of key columns.
+    values
+        n rows of state columns.
+    removed
+        Shape ``(n,)``: entries that say that the key is gone; ``None`` where there are none.
+    """
+
+    hashes: npt.NDArray[np.int64]
+    keys: pa.RecordBatch
+    values: pa.RecordBatch
+    removed: npt.NDArray[np.bool_] | None = None
+
+    def take(self, which: npt.NDArray[np.int64]) -> StateRows:
+        """Return the entries at `which`."""
+        rows = pa.array(which)
+        return StateRows(
+            hashes=self.hashes[which],
+            keys=self.keys.take(rows),
+            values=self.values.take(rows),
+            removed=None if self.removed is None else self.removed[which],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Former:
+    """Columns of an earlier flow version.
+
+    Attributes
+    ----------
+    columns
+        As they were written.
+    upgrade
+        Gives today's columns, in any order; ``None`` if the same ones were written.
+    """
+
+    columns: Columns
+    upgrade: StateUpgrade | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryLayout:
+    """Where in a batch of one state what is, whichever flow version wrote it. Picklable.
+
+    Attributes
+    ----------
+    name
+        Whose state, for messages.
+    schema
+        Key columns and state columns of today.
+    former
+        Flow version → its state columns, where they are not today's.
+    """
+
+    name: str
+    schema: StateSchema
+    former: Mapping[int, Former] = field(default_factory=dict)
+
+    def read(
+        self, batch: pa.RecordBatch, flow: int, *, first: int = 0, end: int | None = None
+    ) -> StateRows:
+        """Take rows ``first:end`` of a batch apart; copies nothing unless it has to be upgraded.
+
+        Parameters
+        ----------
+        batch
+            Of a segment or a snapshot.
+        flow
+            The flow version that it was written under.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If the columns are not those of that version.
+        """
+        former = self.former.get(flow)
+        written = columns_of(self.schema.values) if former is None else former.columns
+        split = len(self.schema.keys) + 1
+        last = split + len(written)
+        self._check(batch, (*columns_of(self.schema.keys), *written), flow)
+        columns = batch.columns
+        length = (batch.num_rows if end is None else end) - first
+        if (first, length) != (0, batch.num_rows):
+            columns = [column.slice(first, length) for column in columns]
+        values = pa.RecordBatch.from_arrays(columns[split:last], batch.schema.names[split:last])
+        if former is not None and former.upgrade is not None:
+            values = self._upgraded(values, former.upgrade, columns)
+        keys = pa.RecordBatch.from_arrays(columns[1:split], self.schema.keys.names)
+        return StateRows(
+            hashes=columns[0].to_numpy(),
+            keys=aligned(keys, self.schema.keys, self.name),
+            values=aligned(values, self.schema.values, self.name),
+            removed=columns[last].to_numpy(zero_copy_only=False) if len(columns) > last else None,
+        )
+
+    def _upgraded(
+        self, values: pa.RecordBatch, upgrade: StateUpgrade, columns: Sequence[pa.Array]
+    ) -> pa.RecordBatch:
+        """Upgrade states; whatever goes wrong with one of them names its key."""
+        try:
+            return upgrade(values)
+        except GodwitError as error:
+            row = error.context.pop("row", None)
+            if row is None:
+                raise
+            key = tuple(column[row].as_py() for column in columns[1 : len(self.schema.keys) + 1])
+            raise type(error)(
+                f"Key {key!r}: {error.message}", remedy=error.remedy, **error.context, key=key
+            ) from error
+
+    def _check(self, batch: pa.RecordBatch, expected: Columns, flow: int) -> None:
+        found = columns_of(batch.schema)
+        if not is_entries_of(found, expected):
+            raise _mismatch(
+                f"State of {self.name!r} has", found[1 : len(expected) + 1], flow, expected
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingLayout:
+    """Columns of the rows that wait for one operator, whichever flow version wrote them. Picklable.
+
+    Attributes
+    ----------
+    operator
+        Whose rows, for messages.
+    schema
+        Columns of today.
+    former
+        Flow version → its columns, where they are not today's.
+    """
+
+    operator: str
+    schema: pa.Schema
+    former: Mapping[int, Former] = field(default_factory=dict)
+
+    def read(self, batch: pa.RecordBatch, flow: int) -> pa.RecordBatch:
+        """Give the rows of a waiting segment as rows of today.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If the columns are not those of the flow version that wrote them.
+        """
+        former = self.former.get(flow)
+        expected = columns_of(self.schema) if former is None else former.columns
+        found = columns_of(batch.schema)
+        if found != expected:
+            raise _mismatch(f"Rows that wait for {self.operator!r} have", found, flow, expected)
+        if former is not None and former.upgrade is not None:
+            batch = former.upgrade(batch)
+        return aligned(batch, self.schema, self.operator)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsByName:
+    """A `StateUpgrade` that finds columns by name, and makes those that are not there.
+
+    Attributes
+    ----------
+    schema
+        Columns of today.
+    live
+        Names of the written columns that count; ``None`` for all.
+    values
+        Brings the values of the written columns forward first; ``None``: they stay as they are.
+    new
+        Makes so many rows of today's columns, of which those that are missing are taken; ``None``:
+        they are null.
+    """
+
+    schema: pa.Schema
+    live: frozenset[str] | None = None
+    values: StateUpgrade | None = None
+    new: Callable[[int], pa.RecordBatch] | None = None
+
+    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Give as many rows, in the same order."""
+        if self.values is not None:
+            values = self.values(values)
+        names = values.schema.names
+        found = {n for n in names if self.live is None or n in self.live}.intersection(
+            self.schema.names
+        )
+        made: pa.RecordBatch | None = None
+        if self.new is not None and len(found) < len(self.schema):
+            made = self.new(values.num_rows)
+        columns = [
+            _as_type(values.column(names.index(field.name)), field.type)
+            if field.name in found
+            else pa.nulls(values.num_rows, field.type)
+            if made is None
+            else made.column(at)
+            for at, field in enumerate(self.schema)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+    """Give the columns of a schema, each found by its name.
+
+    Parameters
+    ----------
+    batch
+        Has them all, in any order, and instants in any time zone.
+    schema
+        The columns.
+    name
+        Whose they are, for messages.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If one is missing, or of another type.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    found = batch.schema.names
+    try:
+        columns = [_as_type(batch.column(found.index(field.name)), field.type) for field in schema]
+    except (ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise CheckpointMismatchError(
+            f"What is stored of {name!r} has the columns {_listed(columns_of(batch.schema))}, and "
+            f"should have {_listed(columns_of(schema))}.",
+            remedy="Start the program that wrote the checkpoint, and report this.",
+        ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give a batch with all instants in UTC, as they are stored; copies nothing."""
+    types = [_utc(field.type) for field in batch.schema]
+    if types == batch.schema.types:
+        return batch
+    columns = [_as_type(*of) for of in zip(batch.columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _utc(dtype: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(dtype) and dtype.tz is not None:
+        return pa.timestamp(dtype.unit, tz="UTC")
+    return dtype
+
+
+def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Show instants in another time zone; refuses any other difference."""
+    if column.type == dtype:
+        return column
+    if type_text(column.type) != type_text(dtype):
+        raise ValueError(f"{column.type} is not {dtype}")
+    return column.cast(dtype)
+
+
+def is_entries_of(found: Columns, expected: Columns) -> bool:
+    """Whether a batch with the columns `found` has entries of key and state columns `expected`."""
+    inner, rest = found[1 : len(expected) + 1], found[len(expected) + 1 :]
+    framed = [dtype for _, dtype in (*found[:1], *rest)]
+    return inner == expected and framed in (["int64"], ["int64", "bool"])
+
+
+def pack_entries(rows: StateRows) -> pa.RecordBatch:
+    """Make a batch of entries, as a segment or snapshot holds it."""
+    keys, values = in_utc(rows.keys), in_utc(rows.values)
+    arrays = [pa.array(rows.hashes), *keys.columns, *values.columns]
+    names = [_HASH, *keys.schema.names, *values.schema.names]
+    if rows.removed is not None:
+        arrays.append(pa.array(rows.removed))
+        names.append(_REMOVED)
+    return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
+    """(key group, first row, row after the last) of a segment's key groups."""
+    start = 0
+    for key_group, end in zip(segment.key_groups, segment.row_ends, strict=True):
+        yield key_group, start, end
+        start = end
+
+
+def _mismatch(what: str, found: Columns, flow: int, expected: Columns) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"{what} the columns {_listed(found)}, but flow version {flow}, which wrote them, has "
+        f"{_listed(expected)}.",
+        remedy="Run `godwit checkpoint verify` on the checkpoint, and restore the file from a "
+        "copy.",
+        flow=flow,
+    )
+
+
+def _listed(columns: Columns) -> str:
+    return ", ".join(f"{name}: {dtype}" for name, dtype in columns) or "(none)"

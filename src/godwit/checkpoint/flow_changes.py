@@ -1,0 +1,327 @@
+"""What a program changed since its checkpoint was written, and whether that can be taken up.
+
+Operators are found by name: those that stayed, came back or were renamed keep their state, the
+others start empty, and whatever the program no longer has is kept.  Renamings are declared, and
+done once.  What would make one operator take another's state for its own is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, differences
+from godwit.model.errors import CheckpointMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from godwit.checkpoint.records import EditRecord
+
+__all__ = ["FlowChanges", "changes_to", "edited"]
+
+_TIMERS = "timers"
+"""State that holds the timers of an operator of several states."""
+_CLOCK = "clock of timers"
+"""What a state says of the timers that it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowChanges:
+    """What became of a flow's operators from one version to the next.
+
+    Attributes
+    ----------
+    version
+        The version to write; ``None`` if nothing changed.
+    renamed
+        Old name → new name.
+    added
+        Operators that start without state.
+    returned
+        Operators that were removed, and find the state that they left.
+    removed
+        Operators that are gone from the flow, and whose state is kept.
+    results
+        What became of the results of operators that aggregate, and of the columns of sinks, in
+        words.
+    """
+
+    version: FlowVersion | None
+    renamed: Mapping[str, str]
+    added: tuple[str, ...]
+    returned: tuple[str, ...]
+    removed: tuple[str, ...]
+    results: tuple[str, ...] = ()
+
+
+def changes_to(
+    given: FlowVersion,
+    stored: FlowVersion | None,
+    *,
+    previous: int,
+    uri: str,
+    edits: Sequence[EditRecord] = (),
+) -> FlowChanges:
+    """Find what a program changed.
+
+    Parameters
+    ----------
+    given
+        The flow of the program.
+    stored
+        The version that counts in the checkpoint; ``None`` before the first epoch.
+    previous
+        Its number.
+    uri
+        The checkpoint, for messages.
+    edits
+        What is to be renamed and dropped before that.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If an operator cannot take up its state whatever it holds: it has other key columns, is of
+        another kind, or says that it had a name that does not fit; or if a source is another one,
+        or its event time another column.
+    """
+    if stored is None:
+        return FlowChanges(
+            version=given, renamed={}, added=tuple(given.operators), returned=(), removed=()
+        )
+    _insist_on_sources(given, stored, uri)
+    times = _times(given, stored, uri)
+    names = {*stored.operators, *stored.kept}
+    stored = edited(stored, edits)
+    problems: list[str] = []
+    renamed = _renamed(given, stored, problems)
+    origin = {new: old for old, new in renamed.items()}
+    added: list[str] = []
+    returned: list[str] = []
+    results: list[str] = []
+    for name, operator in given.operators.items():
+        old = origin.get(name, name)
+        before = None if old == name and name in renamed else stored.operator(old)
+        if before is None:
+            added.append(name)
+            continue
+        if old not in stored.operators:
+            returned.append(name)
+        where = f"operator {name!r}: "
+        problems += differences(f"{where}kind", before.kind, operator.kind)
+        problems += differences(f"{where}keys", before.keys, operator.keys)
+        problems += _other_part(name, renamed.get(before.part_of, before.part_of), operator)
+        problems += _lost_states(name, before, operator)
+        results += _results(name, before, operator)
+    taken = {origin.get(name, name) for name in given.operators if name not in added}
+    carried = {**stored.kept, **stored.operators}
+    kept = {name: carried[name] for name in sorted(carried.keys() - taken)}
+    removed = tuple(name for name in kept if name in stored.operators)
+    problems += _mistaken(given, stored, added, removed)
+    if problems:
+        raise CheckpointMismatchError(
+            f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}.",
+            remedy="Give an operator the name that its state has (name=, or formerly= to rename "
+            "it); one that is to start empty needs a name that the checkpoint does not have.",
+            uri=uri,
+            differences=problems,
+        )
+    # From the names in the checkpoint, through those after the edits, to those of the program.
+    to = {name: stored.renamed.get(name, name) for name in names - set(stored.dropped)}
+    total = {name: renamed.get(after, after) for name, after in to.items()}
+    total = {old: new for old, new in total.items() if old != new}
+    version = msgspec.structs.replace(
+        given, previous=previous, kept=kept, times=times, renamed=total, dropped=stored.dropped
+    )
+    same = not edits and _read_back(version) == msgspec.structs.replace(stored, previous=previous)
+    return FlowChanges(
+        version=None if same else version,
+        renamed=total,
+        added=tuple(added),
+        returned=tuple(returned),
+        removed=removed,
+        results=(*results, *_columns(given, stored)),
+    )
+
+
+def edited(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
+    """Give a flow version as it is after some edits; `renamed` and `dropped` say which."""
+    renamed: dict[str, str] = {}
+    dropped: list[str] = []
+    operators, kept = dict(version.operators), dict(version.kept)
+    for edit in edits:
+        for name in edit.dropped:
+            operators.pop(name, None)
+            kept.pop(name, None)
+            dropped.append(_origin(renamed, name))
+            renamed.pop(_origin(renamed, name), None)
+        for old, new in edit.renamed.items():
+            for named in (operators, kept):
+                if old in named:
+                    named[new] = named.pop(old)
+                for part in [name for name, of in named.items() if of.part_of == old]:
+                    named[part] = msgspec.structs.replace(named[part], part_of=new)
+            renamed[_origin(renamed, old)] = new
+    return msgspec.structs.replace(
+        version,
+        operators=operators,
+        kept=kept,
+        renamed={old: new for old, new in renamed.items() if old != new},
+        dropped=tuple(dropped),
+    )
+
+
+def _origin(renamed: Mapping[str, str], name: str) -> str:
+    """Name that an operator had before the edits."""
+    return next((old for old, new in renamed.items() if new == name), name)
+
+
+def _insist_on_sources(given: FlowVersion, stored: FlowVersion, uri: str) -> None:
+    """Refuse other sources; that a single one was renamed makes no difference to Spark."""
+    if len(given.sources) == len(stored.sources) == 1 or given.sources == stored.sources:
+        return
+    found = [f"source {name!r} was added" for name in given.sources if name not in stored.sources]
+    found += [f"source {name!r} is gone" for name in stored.sources if name not in given.sources]
+    raise CheckpointMismatchError(
+        f"The checkpoint {uri!r} does not fit this flow: {'; '.join(found)}. Spark keeps how far "
+        "each source was read by the source's number, and these would change.",
+        remedy="Start the flow with the sources that it had; give a new source a flow and a "
+        "checkpoint of its own.",
+        uri=uri,
+        differences=found,
+    )
+
+
+def _times(given: FlowVersion, stored: FlowVersion, uri: str) -> dict[str, str]:
+    """Columns of event time; refuses another one, since the watermark and the state are of it."""
+    before = dict(stored.times)
+    if len(given.sources) == len(stored.sources) == 1:
+        before = dict.fromkeys(given.sources, *before.values()) if before else {}
+    found = [
+        f"the event time of source {source!r} was {before[source]!r} and is {column!r}"
+        for source, column in given.times.items()
+        if before.get(source, column) != column
+    ]
+    if found:
+        raise CheckpointMismatchError(
+            f"The checkpoint {uri!r} does not fit this flow: {'; '.join(found)}. Its watermark "
+            "and the windows and timers that are open are of the other column.",
+            remedy="Leave event_time= as it was; a column that only has another name now gets its "
+            "old one in the DataFrame, by withColumnRenamed. A flow that is to go by another time "
+            "needs a checkpoint of its own.",
+            uri=uri,
+            differences=found,
+        )
+    return dict(sorted({**before, **given.times}.items()))
+
+
+def _other_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:
+    """Refuse state of an operator that only happens to have the name of a part, or had it."""
+    if part_of != now.part_of:
+        was, becomes = (
+            f"a part of {whole!r}" if whole else "an operator of its own"
+            for whole in (part_of, now.part_of)
+        )
+        yield (
+            f"operator {name!r} was {was} and is {becomes} (rename or drop the one in the "
+            "checkpoint: `godwit checkpoint rename`, `godwit checkpoint drop`)"
+        )
+
+
+def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+    """Find states of an operator that the program no longer declares."""
+    lost = sorted(before.states.keys() - now.states.keys())
+    if lost == [_TIMERS] and not any(_CLOCK in state.means for state in now.states.values()):
+        return  # timers come and go
+    if lost == ["state"]:
+        yield (
+            f"operator {name!r} kept a single state, which is a state named 'state' among several: "
+            "declare that one too"
+        )
+    elif lost:
+        yield (
+            f"operator {name!r} no longer has {', '.join(map(repr, lost))}, of which there is "
+            "state: declare what it had, since a state that no function touches costs nothing"
+        )
+
+
+def _results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+    """Say what became of an operator's aggregates."""
+    for state, described_as in now.states.items():
+        was = before.states.get(state)
+        if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
+            continue
+        if was.codec == described_as.codec == "arrow":
+            for result in described_as.type.keys() - was.type.keys():
+                yield f"{name}.{result} starts empty"
+            for result in was.type.keys() - described_as.type.keys():
+                yield f"{name}.{result} was let go"
+
+
+def _columns(given: FlowVersion, stored: FlowVersion) -> Iterator[str]:
+    """Say which columns of sinks are new, gone or of another type."""
+    for sink, columns in given.sinks.items():
+        where = f"sink {sink}: "
+        yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
+
+
+def _mistaken(
+    given: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
+) -> Iterator[str]:
+    """Find operators that nobody named, and that lost their state because of that."""
+    for name in added:
+        operator = given.operators[name]
+        for old in removed:
+            before = stored.operators[old]
+            alike = (operator.kind, operator.keys) == (before.kind, before.keys)
+            if alike and not operator.named and not before.named:
+                yield (
+                    f"operator {name!r}, which nobody named, would start empty, and {old!r} of the "
+                    f"same keys is gone; if it is the same one, say name={old!r}"
+                )
+
+
+def _read_back(version: FlowVersion) -> FlowVersion:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
+
+
+def _renamed(given: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
+    """Old name → new name, for the renamings that are yet to be done."""
+    wanted = {name: o.formerly for name, o in given.operators.items() if o.formerly}
+    renamed: dict[str, str] = {}
+    for new, old in wanted.items():
+        known = stored.operators.get(new)
+        if known is not None and known.formerly == old and not _again(given, stored, new, old):
+            continue  # done by an earlier run
+        if stored.operator(old) is None:
+            if stored.operator(new) is None and not given.operators[new].part_of:
+                names = ", ".join(
+                    repr(name) for name in sorted({**stored.operators, **stored.kept})
+                )
+                problems.append(
+                    f"operator {new!r} says that it was {old!r}, but the checkpoint's operators "
+                    f"are {names}"
+                )
+            continue
+        if stored.operator(new) is not None and new not in wanted.values():
+            problems.append(
+                f"operator {new!r} says that it was {old!r}, but the checkpoint has state of both"
+            )
+            continue
+        renamed[old] = new
+    return renamed
+
+
+def _again(given: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
+    """Whether two operators that exchanged their names have exchanged them once more.
+
+    The program says the same as after the first time; but behind each name is what was behind the
+    other.
+    """
+    if old not in given.operators or given.operators[old].formerly != new:
+        return False
+    was = [stored.operators[name].origin for name in (new, old) if name in stored.operators]
+    now = [given.operators[name].origin for name in (new, old)]
+    return "" not in was and was == now[::-1] and was != now

@@ -1,0 +1,273 @@
+"""Bringing an executor's copies of key groups forward to a committed version, many at a time.
+
+The invariant: a key group at version *v* plus every changelog segment of it after *v*, in order of
+epochs, is the committed state.  What the driver sends along (`segments`) covers key groups at
+`floor` or later; an executor that turns out to hold less asks the checkpoint itself.
+
+Segments that change different key groups are brought in by one call, whatever their epochs: in a
+steady run that is one call for all that the last epoch changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.checkpoint.blocks import read_batch, read_segment
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.store.changes import Changes, sizes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from godwit.checkpoint.chains import KeyGroupChain
+    from godwit.checkpoint.entries import EntryLayout, StateRows
+    from godwit.checkpoint.records import SegmentRef, SnapshotRef, StateId
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.store.changes import EntryRange
+    from godwit.store.local_state import LocalState
+
+__all__ = ["Hydration", "recover_chains"]
+
+_ROWS_AT_ONCE = 1 << 18
+"""More would take more memory, and the table's lock from lanes for longer."""
+
+KeyGroups = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Part:
+    """Rows of some key groups of one block, all of one version."""
+
+    key_groups: KeyGroups
+    sizes: npt.NDArray[np.int64]
+    version: int
+    rows: StateRows
+
+    def without(self, gone: EntryRange | None) -> _Part:
+        """Leave out entries that nobody asks for any more."""
+        if gone is None:
+            return self
+        kept = gone.rest.positions(self.rows.keys)
+        if len(kept) == len(self.rows.hashes):
+            return self
+        ends = np.searchsorted(kept, np.cumsum(self.sizes))
+        return replace(self, sizes=np.diff(ends, prepend=0), rows=self.rows.take(kept))
+
+
+class Hydration:
+    """One state's key groups on one executor, brought forward on demand.
+
+    Parameters
+    ----------
+    local
+        What the executor holds.
+    layout
+        How segments and snapshots are read.
+    homes
+        Shape ``(num_key_groups,)``: number of the table for a key group that is in none yet.
+    storage
+        The checkpoint.
+    segments
+        Changelog segments, in any order.
+    snapshots
+        Key group → snapshot to start from.
+    floor
+        Shape ``(num_key_groups,)``: `segments` is complete for key groups at this version or later;
+        -1 where it is complete for one that is not here at all (after the snapshot, if there is
+        one).
+    load
+        Shape ``(num_key_groups,)``: key groups that are loaded from the checkpoint if what is here
+        is short of `floor`; others are left cold then.
+    recover
+        Gives the whole chains of key groups.
+    gone
+        Entries that nobody asks for any more, if there are any: they are dropped before others are
+        brought in, which take their room, and not brought in.
+    """
+
+    def __init__(
+        self,
+        *,
+        local: LocalState,
+        layout: EntryLayout,
+        homes: npt.NDArray[np.int32],
+        storage: CheckpointStorage,
+        segments: Sequence[SegmentRef],
+        snapshots: Mapping[int, SnapshotRef],
+        floor: npt.NDArray[np.int64],
+        load: npt.NDArray[np.bool_],
+        recover: Callable[[Sequence[int]], Mapping[int, KeyGroupChain]],
+        gone: EntryRange | None = None,
+    ) -> None:
+        self.local = local
+        self._layout, self._homes = layout, homes
+        self._storage, self._recover, self._gone = storage, recover, gone
+        self._segments = sorted(segments, key=lambda s: (s.epoch, s.lane))
+        self._snapshots, self._floor, self._load = snapshots, floor, load
+        self._key_groups: dict[int, KeyGroups] = {}
+
+    def bring_forward(
+        self, needed: npt.NDArray[np.bool_], keep_up: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Bring key groups to the committed version.
+
+        Parameters
+        ----------
+        needed
+            Shape ``(num_key_groups,)``: those that are needed.
+        keep_up
+            Shape ``(num_key_groups,)``: others that are brought forward only where that takes no
+            more than what the last epoch changed of them, or what is missing of a copy: so that
+            none falls behind for being touched seldom, and none is restored before it is needed.
+
+        Returns
+        -------
+        ndarray of bool
+            Shape ``(num_key_groups,)``: which of `needed` are left cold.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            If a file of the checkpoint is missing or damaged.
+        CheckpointMismatchError
+            If a file has other columns than the flow version that wrote it.
+        StorageFullError
+            If the local store has no room.
+        """
+        asked = needed if keep_up is None else needed | keep_up
+        looked_for = np.flatnonzero(asked)
+        self.local.take_up(looked_for, self._floor[looked_for])
+        if self._gone is not None:
+            self.local.expire(looked_for, self._gone)
+        wanted = asked & (self.local.versions >= self._floor)
+        short = needed & ~wanted
+        if keep_up is not None:
+            wanted &= needed | self._is_little()
+        self._restore({g: s for g, s in self._snapshots.items() if wanted[g]})
+        self._apply(self._segments, wanted)
+        missing = short & self._load
+        if missing.any():
+            self._load_chains(np.flatnonzero(missing))
+        return short & ~missing
+
+    def _is_little(self) -> npt.NDArray[np.bool_]:
+        """Whether bringing a key group forward restores nothing but what was written last."""
+        versions = self.local.versions
+        first = np.full(len(versions), np.iinfo(np.int64).max)
+        for segment in reversed(self._segments):
+            first[self._key_groups_of(segment)] = segment.epoch
+        newest = self._segments[-1].epoch if self._segments else 0
+        little = (versions >= 0) | (first >= newest)
+        little[list(self._snapshots)] = False
+        return little
+
+    def _key_groups_of(self, segment: SegmentRef) -> KeyGroups:
+        """Key groups of a segment, made an array once."""
+        known = self._key_groups.get(id(segment))
+        if known is None:
+            known = self._key_groups[id(segment)] = np.array(segment.key_groups, np.int64)
+        return known
+
+    def _load_chains(self, key_groups: KeyGroups) -> None:
+        chains = self._recover(key_groups.tolist())
+        wanted = np.zeros(len(self._floor), np.bool_)
+        wanted[list(chains)] = True
+        self._restore({g: c.snapshot for g, c in chains.items() if c.snapshot is not None})
+        distinct = {id(s): s for chain in chains.values() for s in chain.segments}
+        self._apply(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), wanted)
+
+    def _restore(self, snapshots: Mapping[int, SnapshotRef]) -> None:
+        """Put snapshots in the place of what is older."""
+        parts: list[_Part] = []
+        for key_group, snapshot in sorted(snapshots.items()):
+            if self.local.versions[key_group] >= snapshot.version:
+                continue
+            rows = self._layout.read(read_batch(self._storage, snapshot.block), snapshot.flow)
+            part = _Part(
+                key_groups=np.array([key_group]),
+                sizes=np.array([len(rows.hashes)]),
+                version=snapshot.version,
+                rows=rows,
+            )
+            parts.append(part.without(self._gone))
+            if _size(parts) >= _ROWS_AT_ONCE:
+                self.local.replace(_joined(parts), self._homes)
+                parts = []
+        if parts:
+            self.local.replace(_joined(parts), self._homes)
+
+    def _apply(self, segments: Iterable[SegmentRef], wanted: npt.NDArray[np.bool_]) -> None:
+        """Bring segments, in order of epochs, into the key groups that want them."""
+        versions = self.local.versions
+        parts: list[_Part] = []
+        gathered = np.zeros(len(wanted), np.bool_)
+        for segment in segments:
+            key_groups = self._key_groups_of(segment)
+            takes = wanted[key_groups] & (versions[key_groups] < segment.epoch)
+            if not takes.any():
+                continue
+            some = key_groups[takes]
+            if _size(parts) >= _ROWS_AT_ONCE or gathered[some].any():
+                self.local.apply(_joined(parts), self._homes)
+                parts, gathered[:] = [], False
+            parts.append(self._part(segment, key_groups, takes))
+            gathered[some] = True
+        if parts:
+            self.local.apply(_joined(parts), self._homes)
+
+    def _part(
+        self, segment: SegmentRef, key_groups: KeyGroups, takes: npt.NDArray[np.bool_]
+    ) -> _Part:
+        rows = self._layout.read(read_segment(self._storage, segment), segment.flow)
+        sizes = sizes_of(np.array(segment.row_ends, np.int64))
+        if not takes.all():
+            rows = rows.take(np.flatnonzero(np.repeat(takes, sizes)))
+            key_groups, sizes = key_groups[takes], sizes[takes]
+        part = _Part(key_groups=key_groups, sizes=sizes, version=segment.epoch, rows=rows)
+        return part.without(self._gone)
+
+
+def _size(parts: Sequence[_Part]) -> int:
+    return sum(len(part.rows.hashes) for part in parts)
+
+
+def _joined(parts: Sequence[_Part]) -> Changes:
+    """Make one of the parts, which are of different key groups."""
+    rows = [part.rows for part in parts]
+    removed = None
+    if any(some.removed is not None for some in rows):
+        removed = np.concatenate(
+            [np.zeros(len(r.hashes), np.bool_) if r.removed is None else r.removed for r in rows]
+        )
+    return Changes(
+        key_groups=np.concatenate([part.key_groups for part in parts]),
+        ends=np.cumsum(np.concatenate([part.sizes for part in parts])),
+        epochs=np.concatenate([np.full(len(p.key_groups), p.version) for p in parts]),
+        hashes=np.concatenate([some.hashes for some in rows]),
+        keys=_concat([some.keys for some in rows]),
+        values=_concat([some.values for some in rows]),
+        removed=removed,
+    )
+
+
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def recover_chains(
+    storage: CheckpointStorage, state: StateId, epoch: int, key_groups: Iterable[int]
+) -> dict[int, KeyGroupChain]:
+    """Ask the checkpoint for the whole chains of some key groups, as of a committed epoch.
+
+    `state` goes by its names in that epoch. This reads a manifest and the records after it: for
+    executors that turn out to hold less than the driver believed, and only for those.
+    """
+    if epoch < 0:
+        return {}
+    chains = CommitLog.open_read_only(storage).chains_at(epoch)
+    return {key_group: chains.chain(state, key_group) for key_group in key_groups}

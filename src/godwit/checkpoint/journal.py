@@ -1,0 +1,268 @@
+"""The journal: what happened on a checkpoint, run after run, for people and for programs.
+
+Append-only and bounded: entries are gathered into numbered segments, ``journal/<number>.rec``, each
+a framed record that is replaced as a whole while it grows, so a reader sees a segment as it was
+at some moment and never half an entry.  A full segment is never touched again; of old ones, the
+oldest are deleted.  Nothing depends on the journal: whatever of it is lost, damaged or late costs a
+line of history and nothing else.
+
+What an entry is: one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`),
+``{"outcome": {...}}`` (`EpochOutcome.to_dict`), ``{"progress": {...}}`` (figures of an epoch, as in
+``query.recentProgress``), ``{"sources": {...}}`` (how far behind the sources are) and, now and
+then, ``{"load": {...}}`` (what each key group cost, packed: `LoadSummary.to_dict`).  Readers take
+what they know and leave the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from godwit.checkpoint.framing import decode_record, encode_record
+from godwit.checkpoint.paths import JOURNAL, journal_path, number_in
+from godwit.checkpoint.records import JournalSegment
+from godwit.model.errors import GodwitError
+from godwit.model.secrets import hidden_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+
+__all__ = ["JournalReader", "JournalWriter", "read_tail", "recollect"]
+
+_T = TypeVar("_T")
+_logger = logging.getLogger("godwit")
+
+_SEGMENT_BYTES = 128 * 2**10
+_SEGMENTS_KEPT = 32
+_SEGMENTS_UNWRITTEN = 8
+"""What is kept in memory while the storage is away."""
+_LARGEST_BYTES: Final = 32 * 2**20
+"""A larger segment is none of ours: an entry is a fraction of this, and a segment starts anew."""
+_NUMBERS: Final = 10**11
+"""A higher number is none of ours either, and none may follow it: names have no room for more."""
+
+
+class _Segment:
+    """Entries that go into one file, which is replaced while they become more."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+        self.size_bytes = 0
+        self.number: int | None = None
+        self.failures = 0
+        self.dirty = False
+
+    def add(self, entry: bytes) -> None:
+        self.entries.append(entry)
+        self.size_bytes += len(entry)
+        self.dirty = True
+
+
+class JournalWriter:
+    """Appends to the journal of one checkpoint; entries become durable with `flush`.
+
+    Nothing that its storage does is an error of the caller's: what cannot be written is kept,
+    within a bound, and written with a later `flush`.  An outage is a warning in the log when it
+    begins, and an entry ``{"journal": {"lost": n}}`` where entries had to be dropped meanwhile.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint, which the caller owns.
+    run_id
+        The run that writes.
+    """
+
+    def __init__(self, storage: CheckpointStorage, run_id: str) -> None:
+        self._storage, self._run_id = storage, run_id
+        self._numbers: list[int] | None = None  # of the segments that are there; None: not listed
+        self._segments: deque[_Segment] = deque([_Segment()])  # the last one grows
+        self._lost = 0
+        self._failing = False
+
+    def add(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Append an entry: plain values under a kind, such as ``"event"`` or ``"outcome"``."""
+        try:
+            entry = json.dumps(
+                {kind: hidden_values(values)}, default=str, ensure_ascii=True
+            ).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            self._warn(f"an entry of kind {kind!r} is left out", error)
+            self._lost += 1
+            return
+        latest = self._segments[-1]
+        if latest.entries and latest.size_bytes + len(entry) > _SEGMENT_BYTES:
+            self.flush()
+            self._segments.append(latest := _Segment())
+            while len(self._segments) > _SEGMENTS_UNWRITTEN:
+                self._lost += len(self._segments.popleft().entries)
+        latest.add(entry)
+
+    def flush(self) -> None:
+        """Write what has come since the last time, and delete what is too old."""
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001  history is not worth a query
+            if not self._failing:
+                self._failing = True
+                self._warn("it cannot be written now, and is tried again each second", error)
+            return
+        self._failing = False
+
+    def _write(self) -> None:
+        while self._segments:
+            segment = self._segments[0]
+            if segment.dirty:
+                self._write_segment(segment)
+            if len(self._segments) == 1:
+                break
+            self._segments.popleft()
+        if self._lost:
+            self._segments[0].add(json.dumps({"journal": {"lost": self._lost}}).encode())
+            self._lost = 0
+            self._write_segment(self._segments[0])
+        while self._numbers is not None and len(self._numbers) > _SEGMENTS_KEPT:
+            self._storage.delete(journal_path(self._numbers[0]))
+            self._numbers.pop(0)
+
+    def _write_segment(self, segment: _Segment) -> None:
+        if self._numbers is None:
+            self._numbers = sorted(_segments(self._storage))
+        if segment.number is None or segment.failures > 1:  # what is in its way may stay there
+            taken = -1 if segment.number is None else segment.number
+            segment.number = max([taken, *self._numbers]) + 1
+            segment.failures = 0
+        record = JournalSegment(
+            number=segment.number, run_id=self._run_id, entries=tuple(segment.entries)
+        )
+        segment.failures += 1
+        self._storage.write_atomic(journal_path(segment.number), encode_record(record))
+        segment.failures, segment.dirty = 0, False
+        if segment.number not in self._numbers:
+            self._numbers.append(segment.number)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        with suppress(Exception):  # a log handler of the user's
+            _logger.warning("The journal of %s: %s: %s", self._storage.uri, what, error)
+
+
+class JournalReader:
+    """Reads the end of a journal, again and again while it grows.
+
+    What one look costs is bounded: it reads back from the end until it has enough, never more
+    segments than a journal keeps; and a segment that has a successor is read once, since it does
+    not change any more.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint; a query may be running on it.
+    """
+
+    def __init__(self, storage: CheckpointStorage) -> None:
+        self._storage = storage
+        self._full: dict[int, list[dict[str, Any]]] = {}
+
+    def tail(self, count: int) -> list[dict[str, Any]]:
+        """Give the last `count` entries, oldest first; a damaged segment is left out."""
+        sizes = _segments(self._storage)
+        latest = sorted(sizes)[-_SEGMENTS_KEPT:]
+        tail: list[dict[str, Any]] = []
+        full: dict[int, list[dict[str, Any]]] = {}
+        for number in reversed(latest):
+            if len(tail) >= count:
+                break
+            if number not in self._full:
+                found = self._read(number) if sizes[number] <= _LARGEST_BYTES else []
+            else:
+                found = self._full[number]
+            if number != latest[-1]:
+                full[number] = found
+            tail = found + tail
+        self._full = full
+        return tail[-count:] if count > 0 else []
+
+    def _read(self, number: int) -> list[dict[str, Any]]:
+        path = journal_path(number)
+        # It may have been deleted since it was listed, or hold what is no journal.
+        with suppress(GodwitError):
+            data = memoryview(self._storage.read(path))
+            segment = decode_record(data, JournalSegment, path=path)
+            entries = (_entry(text) for text in segment.entries)
+            return [entry for entry in entries if entry is not None]
+        return []
+
+
+def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
+    """Read the last entries of a journal once; see `JournalReader.tail`."""
+    return JournalReader(storage).tail(count)
+
+
+def recollect(
+    storage: CheckpointStorage, count: int, kind: str, decode: Callable[[Any], _T | None]
+) -> list[_T]:
+    """Decode what the last entries of a journal say, for a run that goes on from it.
+
+    Whatever is wrong with the journal costs what it would have told, and a warning in the log.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint.
+    count
+        How many entries to look at, from the end.
+    kind
+        Of the entries that are wanted.
+    decode
+        Makes a value of an entry's values; may raise, or return ``None`` where there is none.
+
+    Returns
+    -------
+    list
+        Oldest first.
+    """
+    found: list[_T] = []
+    fault: object = None
+    left_out = 0
+    try:
+        entries = read_tail(storage, count)
+    except Exception as error:  # noqa: BLE001  nothing depends on the journal
+        entries, fault = [], error
+    for entry in entries:
+        if kind not in entry:
+            continue
+        try:
+            value = decode(entry[kind])
+        except Exception as error:  # noqa: BLE001  of another version, damaged, or somebody else's
+            left_out, fault = left_out + 1, error
+        else:
+            found += [] if value is None else [value]
+    if fault is not None:
+        with suppress(Exception):
+            _logger.warning(
+                "The journal of %s is damaged or of another version; what it says of kind %r is "
+                "left out (%d times): %s",
+                storage.uri,
+                kind,
+                left_out,
+                fault,
+            )
+    return found
+
+
+def _entry(text: bytes) -> dict[str, Any] | None:
+    with suppress(ValueError, RecursionError):
+        entry = json.loads(text)
+        return entry if isinstance(entry, dict) else None
+    return None
+
+
+def _segments(storage: CheckpointStorage) -> dict[int, int]:
+    """Give number → size in bytes of each segment."""
+    sizes = {number_in(entry.path): entry.size_bytes for entry in storage.list(JOURNAL)}
+    return {n: size for n, size in sizes.items() if n is not None and n < _NUMBERS}

@@ -1,0 +1,435 @@
+"""What a checkpoint's records say: what each epoch changed, and whose all of it is.
+
+Where they lie is in `godwit.checkpoint.paths`.  A record is framed by its length and a checksum of
+every byte.  Small blocks travel inside the commit record (``BlockRef.file`` empty, the bytes in
+``data``); once written, they have an address in the record's file like any other block, so nothing
+downstream knows the difference.
+
+Invariant: the record of epoch *e* names only block files whose names carry *e* or a later epoch.
+So a file of a committed epoch that no record names will never be named, and may be collected.
+
+A *flow version* says what the operators' states and the sinks' rows look like.  It counts from the
+first commit record that names it, so a start that fails before its first epoch claims nothing.
+Every reference carries the version that it was written under, and the operator's name at that time:
+bytes are read as what they were written, whatever the flow has become.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+
+from godwit.checkpoint.paths import FORMAT
+
+__all__ = [
+    "BatchRef",
+    "BlockRef",
+    "CommitRecord",
+    "EditRecord",
+    "FlowIdentity",
+    "JournalSegment",
+    "Origin",
+    "OutputRef",
+    "RunRecord",
+    "SegmentRef",
+    "SinkRecord",
+    "SnapshotRef",
+    "StateId",
+]
+
+
+class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a block's bytes are.
+
+    Attributes
+    ----------
+    file
+        Path within the checkpoint. Empty while the bytes have no file yet: `data` holds them.
+    offset
+        First byte, a multiple of `ALIGNMENT`.
+    length
+        Bytes. The file goes on with zeros up to the next multiple of `ALIGNMENT`.
+    checksum
+        CRC-32 of the bytes and the zeros behind them.
+    data
+        The bytes themselves, where they travel with the reference; may be empty for a block that
+        has a file.
+    """
+
+    file: str
+    offset: int
+    length: int
+    checksum: int
+    data: bytes = b""
+
+
+class StateId(msgspec.Struct, frozen=True, order=True):
+    """One state of one operator: what has chains, copies and versions of its own.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator.
+    state
+        Name of the state, unique within the operator; made of lower-case letters,
+        digits and ``_``.
+    """
+
+    operator: str
+    state: str
+
+    def __str__(self) -> str:
+        return f"{self.operator}/{self.state}"
+
+
+class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The micro-batch of Spark that an epoch covers.
+
+    Attributes
+    ----------
+    number
+        Its number in Spark's progress log.
+    digest
+        Of its offsets, and of the files behind them: two micro-batches of one number and digest
+        hold the same rows.
+    offsets
+        Its entry of Spark's offset log, so that it can be put back.
+    lines
+        The number of Spark's source that each offset is of; empty if not known.
+    sources
+        Path below Spark's log → entry of a source's own log that the offsets count on.
+    """
+
+    number: int
+    digest: str
+    offsets: bytes = b""
+    lines: tuple[int, ...] = ()
+    sources: dict[str, bytes] = msgspec.field(default_factory=dict)
+
+
+class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
+    """What one lane wrote for one operator in one epoch.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator in that epoch; it may have been renamed since.
+    state
+        Name of the state that it changes. Empty for rows that wait: they are the operator's.
+    flow
+        The flow version it was written under.
+    epoch
+        The epoch that wrote it.
+    lane
+        Number of the place, one lane task of its epoch, that wrote it.
+    kind
+        ``"changes"``: changed and removed entries of state; ``"waiting"``: rows that arrived for
+        key groups whose state was not there, to be processed by a later epoch.
+    block
+        The rows, as Arrow IPC.
+    key_groups
+        Key groups that have rows here, ascending.
+    row_ends
+        Rows of ``key_groups[i]`` are ``row_ends[i - 1]:row_ends[i]`` (from 0 for the first).
+    """
+
+    operator: str
+    state: str
+    flow: int
+    epoch: int
+    lane: int
+    kind: Literal["changes", "waiting"]
+    block: BlockRef
+    key_groups: tuple[int, ...]
+    row_ends: tuple[int, ...]
+
+    @property
+    def id(self) -> StateId:
+        """Whose state it changed, by the names of its epoch."""
+        return StateId(self.operator, self.state)
+
+
+class SnapshotRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole state of one key group.
+
+    Attributes
+    ----------
+    operator, state, key_group
+        Whose state, by the names at that time.
+    flow
+        The flow version it was written under.
+    version
+        Changes of every epoch up to and including this one are in it.
+    rows
+        Number of keys.
+    block
+        The rows, as Arrow IPC.
+    """
+
+    operator: str
+    state: str
+    flow: int
+    key_group: int
+    version: int
+    rows: int
+    block: BlockRef
+
+    @property
+    def id(self) -> StateId:
+        """Whose state it is, by the names of its epoch."""
+        return StateId(self.operator, self.state)
+
+
+class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Output of one lane that is staged for a sink until its epoch is committed.
+
+    Attributes
+    ----------
+    sink
+        Name of the sink.
+    flow
+        The flow version it was written under.
+    lane
+        Number of the place, one lane task of its epoch, that wrote it.
+    rows
+        Number of rows.
+    kind
+        ``"rows"``: the block holds the rows; ``"files"``: the lane wrote the rows to the sink's
+        target, and the block describes the files.
+    block
+        The rows as Arrow IPC, or those of `godwit.checkpoint.written_files`.
+    """
+
+    sink: str
+    flow: int
+    lane: int
+    rows: int
+    block: BlockRef
+    kind: Literal["rows", "files"] = "rows"
+
+
+class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One sink as the rows of an epoch were staged for it.
+
+    Attributes
+    ----------
+    writer
+        Name that its target knows it by, whatever the program calls it today.
+    target
+        Where it writes, without anything confidential; empty if only the sink knows.
+    complete
+        Whether the rows are the whole result.
+    formerly
+        Name that the program says it had before; empty if it says none.
+    before
+        The last earlier epoch that had something for it; -1 if none had.
+    """
+
+    writer: str
+    target: str = ""
+    complete: bool = False
+    formerly: str = ""
+    before: int = -1
+
+
+class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that an epoch changed: its existence is the commit.
+
+    Attributes
+    ----------
+    epoch
+        Epochs are committed in order, without gaps, from 0.
+    run_id
+        The run that committed it.
+    query_id
+        The query that committed it; empty if not known. Set by the commit log.
+    history
+        Id of the history that it continues (`FlowIdentity.history_id`); empty in a record of
+        format 2, which names no predecessor either. Set by the commit log.
+    previous
+        Digest of the record before it; empty in epoch 0. Set by the commit log.
+    flow
+        The flow version it ran under. Set by the commit log.
+    plan
+        Number of the physical plan it ran under (`godwit.checkpoint.physical_plan`). Set by the
+        commit log.
+    flow_digest, plan_digest
+        Of the files of those two; empty in format 2. Set by the commit log.
+    batch
+        The micro-batch that it covers; ``None`` for an epoch without input.
+    before
+        Of an epoch without input: the last micro-batch that an earlier epoch covers, if any.
+    segments, snapshots, outputs
+        The files that count.
+    consumed
+        Operator → key groups whose waiting rows, all those of earlier epochs, were processed in
+        this epoch.
+    assignments
+        Component → its assignment in this epoch, as plain values.
+    watermarks, newest
+        Name of a watermark → where it stands, and the greatest event time seen of the rows that
+        move it, as the epoch leaves them; microseconds since 1970-01-01 UTC. A source's has its
+        name; that of a branch whose maps compute the event time anew is named
+        ``<source>/<operator>`` after each operator that reads it, or
+        ``<source>/<operator>/<number>`` after one of its later inputs.
+    expired
+        State, as text → windows that end by this moment of event time are closed: panes that no
+        other window holds are gone from it. Microseconds.
+    reached
+        State, as text → greatest event time of the rows that came to it, where no watermark tells.
+    slots
+        Operator whose windows are consolidated apart → of key groups that have migrated without
+        their state: which slot takes rows, of panes from which moment on, and by which moment
+        windows end that hold anything of the other slot (`godwit.operators.windows.slots`).
+    sinks
+        Name of a sink that is given rows → what it was; ``None`` where an earlier version wrote
+        the record.
+    retained_from
+        The earliest epoch whose state can still be read once this record is there. Set by the
+        commit log.
+    manifest
+        Epoch of the latest manifest at that time; -1 for none. Set by the commit log.
+    """
+
+    epoch: int
+    run_id: str
+    query_id: str = ""
+    history: str = ""
+    previous: str = ""
+    flow: int = 0
+    plan: int = 0
+    flow_digest: str = ""
+    plan_digest: str = ""
+    batch: BatchRef | None = None
+    before: BatchRef | None = None
+    segments: tuple[SegmentRef, ...] = ()
+    snapshots: tuple[SnapshotRef, ...] = ()
+    outputs: tuple[OutputRef, ...] = ()
+    consumed: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    assignments: dict[str, Any] = msgspec.field(default_factory=dict)
+    watermarks: dict[str, int] = msgspec.field(default_factory=dict)
+    newest: dict[str, int] = msgspec.field(default_factory=dict)
+    expired: dict[str, int] = msgspec.field(default_factory=dict)
+    reached: dict[str, int] = msgspec.field(default_factory=dict)
+    slots: dict[str, list[tuple[int, int, int, int]]] = msgspec.field(default_factory=dict)
+    sinks: dict[str, SinkRecord] | None = None
+    retained_from: int = 0
+    manifest: int = -1
+
+    @property
+    def last_batch(self) -> BatchRef | None:
+        """The last micro-batch whose rows this epoch or an earlier one has processed."""
+        return self.batch if self.batch is not None else self.before
+
+    def blocks(self) -> tuple[BlockRef, ...]:
+        """Every block this record names: of segments, then snapshots, then outputs."""
+        return (
+            *(ref.block for ref in self.segments),
+            *(ref.block for ref in self.snapshots),
+            *(ref.block for ref in self.outputs),
+        )
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """A history that a copied checkpoint begins with.
+
+    Attributes
+    ----------
+    query_id, history
+        Of the checkpoint that was copied.
+    epoch
+        The last epoch that was copied: records up to here are of that history.
+    """
+
+    query_id: str
+    history: str
+    epoch: int
+
+
+class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose checkpoint this is. Never changes once an epoch is committed.
+
+    Attributes
+    ----------
+    format
+        Version of the checkpoint's format.
+    name
+        Name of the flow.
+    num_key_groups
+        Fixed at first launch.
+    query_id
+        Id of the query, the same over restarts; empty if not known.
+    history
+        Random id, new for every checkpoint and every copy of one; empty in format 2.
+    origins
+        Of a copy: the histories that its first epochs are of, in order of epochs.
+    """
+
+    format: int = FORMAT
+    name: str
+    num_key_groups: int
+    query_id: str = ""
+    history: str = ""
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def history_id(self) -> str:
+        """Id of the history that the next epoch continues."""
+        if self.history:
+            return self.history
+        # A checkpoint of format 2 has none: the same one at every start.
+        named = f"{self.query_id}/{self.name}/{self.num_key_groups}".encode()
+        return hashlib.blake2b(named, digest_size=16).hexdigest()
+
+    def origin_of(self, epoch: int) -> Origin:
+        """Query and history that the record of `epoch` is of."""
+        own = Origin(query_id=self.query_id, history=self.history_id, epoch=epoch)
+        return next((origin for origin in self.origins if epoch <= origin.epoch), own)
+
+
+class EditRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants the next flow version to rename and drop.
+
+    Attributes
+    ----------
+    number
+        Edits are taken up in the order of their numbers.
+    flow
+        The flow version that it is about; it means nothing once there is a later one.
+    renamed
+        Old name → new name.
+    dropped
+        Operators whose state is to be forgotten.
+    """
+
+    number: int = 0
+    flow: int
+    renamed: dict[str, str] = msgspec.field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One run that opened the checkpoint for writing."""
+
+    number: int
+    run_id: str
+
+
+class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """Some entries of the journal that follow each other.
+
+    Attributes
+    ----------
+    number
+        Of the segment.
+    run_id
+        The run that wrote it.
+    entries
+        JSON objects, oldest first.
+    """
+
+    number: int
+    run_id: str
+    entries: tuple[bytes, ...]

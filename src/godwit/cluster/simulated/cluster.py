@@ -1,0 +1,222 @@
+"""Executors that are slow for a while, die, come late or never, and the pool they come from."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from godwit.adapt.ports import PoolView
+from godwit.model.errors import InvalidProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+__all__ = ["Cluster", "Death", "Executors", "Join", "Machine", "Pool", "Slowdown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What one executor has.
+
+    Attributes
+    ----------
+    cores
+        Lanes that run at once.
+    speed
+        Of each core; work takes 1/speed of its time.
+    bytes_per_s
+        Of its uplink and of its downlink.
+    """
+
+    cores: int = 1
+    speed: float = 1.0
+    bytes_per_s: float = 125e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """An executor takes `factor` times as long for everything, from `start_s` to `end_s`."""
+
+    executor: str
+    start_s: float
+    factor: float
+    end_s: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """An executor dies."""
+
+    executor: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """Executors come, whether anybody asked or not."""
+
+    at_s: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """How a cluster answers when executors are asked for.
+
+    Attributes
+    ----------
+    most
+        Executors that there can be; what is asked for beyond is refused at once.
+    start_s
+        Least and greatest time until one comes, evenly spread.
+    never
+        Share of those that never come.
+    patience_s
+        After this time one that has not come is given up, which the pool then says.
+    """
+
+    most: int | None = None
+    start_s: tuple[float, float] = (1.0, 1.0)
+    never: float = 0.0
+    patience_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where a simulated stream runs.
+
+    Attributes
+    ----------
+    machines
+        One for each executor there is at the start.
+    names
+        Their names; 0, 1, ... if left out.
+    added
+        What executors that come later are like.
+    checkpoint_bytes_per_s
+        How fast all executors together can read the checkpoint.
+    slowdowns, deaths, joins
+        What happens to them.
+    pool
+        How it answers when executors are asked for.
+    """
+
+    machines: tuple[Machine, ...]
+    names: tuple[str, ...] = ()
+    added: Machine = Machine()
+    checkpoint_bytes_per_s: float = 1e9
+    slowdowns: tuple[Slowdown, ...] = ()
+    deaths: tuple[Death, ...] = ()
+    joins: tuple[Join, ...] = ()
+    pool: Pool = Pool()
+
+    def __post_init__(self) -> None:
+        every = (*self.machines, self.added)
+        slow = [s for s in self.slowdowns if s.factor <= 0]
+        if slow or not self.machines or any(m.cores < 1 or m.speed <= 0 for m in every):
+            raise InvalidProblemError(
+                f"A cluster of {len(self.machines)} machines cannot be simulated.",
+                remedy="Give at least one machine, each with a core, a speed above 0, and "
+                "slowdowns by a factor above 0.",
+                field="cluster",
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class Executors:
+    """The executors of a run as time passes; the pool that a controller asks.
+
+    Attributes
+    ----------
+    cluster
+        What happens to them.
+    rng
+        Draws how long new ones take.
+    now_s
+        The time; whoever runs the simulation moves it on.
+    alive
+        Name → machine of those that are there.
+    """
+
+    cluster: Cluster
+    rng: np.random.Generator
+    now_s: float = 0.0
+    alive: dict[str, Machine] = field(init=False)
+    _coming: list[tuple[float, int, str, str]] = field(init=False, default_factory=list)
+    _named: int = field(init=False, default=0)
+    _happened: int = field(init=False, default=0)
+    _pending: int = field(init=False, default=0)
+    _refused: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        machines = self.cluster.machines
+        names = self.cluster.names or tuple(map(str, range(len(machines))))
+        self.alive = dict(zip(names, machines, strict=True))
+        self._named = len(self.alive)
+        for death in self.cluster.deaths:
+            self._plan(death.at_s, "dies", death.executor)
+        for join in self.cluster.joins:
+            for _ in range(join.count):
+                self._plan(join.at_s, "joins", "")
+
+    # -- as time passes ---------------------------------------------------------------------------
+
+    def next_s(self) -> float:
+        """When something happens to them next."""
+        return self._coming[0][0] if self._coming else float("inf")
+
+    def advance(self, until_s: float) -> bool:
+        """Let time pass; say whether anybody came or went."""
+        before = dict(self.alive)
+        while self._coming and self._coming[0][0] <= until_s:
+            _, _, what, name = heapq.heappop(self._coming)
+            if what == "dies":
+                self.alive.pop(name, None)
+            elif what == "is given up":
+                self._pending -= 1
+                self._refused = f"it did not come within {self.cluster.pool.patience_s:g} s"
+            else:
+                self._pending -= what == "comes"
+                self.alive[str(self._named)] = self.cluster.added
+                self._named += 1
+        self.now_s = max(self.now_s, until_s)
+        return before != self.alive
+
+    def speed(self, executor: str) -> float:
+        """Of each of its cores, now."""
+        speed = self.alive[executor].speed
+        for slow in self.cluster.slowdowns:
+            if slow.executor == executor and slow.start_s <= self.now_s < slow.end_s:
+                speed /= slow.factor
+        return speed
+
+    def _plan(self, at_s: float, what: str, name: str) -> None:
+        self._happened += 1
+        heapq.heappush(self._coming, (at_s, self._happened, what, name))
+
+    # -- as a pool --------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> PoolView:
+        """See `godwit.adapt.ports.ExecutorPool`."""
+        return PoolView(pending=self._pending, most=self.cluster.pool.most, refused=self._refused)
+
+    def add(self, count: int) -> None:
+        """See `godwit.adapt.ports.ExecutorPool`."""
+        pool = self.cluster.pool
+        room = count if pool.most is None else pool.most - len(self.alive) - self._pending
+        granted = max(min(count, room), 0)
+        self._refused = "" if granted == count else f"the cluster has {pool.most} executors at most"
+        for _ in range(granted):
+            self._pending += 1
+            comes = self.rng.random() >= pool.never
+            takes_s = self.rng.uniform(*pool.start_s) if comes else pool.patience_s
+            self._plan(self.now_s + takes_s, "comes" if comes else "is given up", "")
+
+    def remove(self, executors: Sequence[str]) -> None:
+        """See `godwit.adapt.ports.ExecutorPool`."""
+        for name in executors:
+            self._plan(self.now_s, "dies", name)

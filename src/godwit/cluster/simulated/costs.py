@@ -1,0 +1,92 @@
+"""What an epoch costs: a few parameters, fitted to real runs.
+
+An epoch takes a fixed time, then the source side, which all cores share, then for every level the
+time of its slowest lane::
+
+    epoch = fixed + source_row · rows / cores + Σ over levels of max over lanes of lane
+
+    lane  = row · rows + key · keys + key_group · key groups touched + bytes brought forward / read
+            + row_between_executors · rows that came from another executor
+
+A lane on an executor of speed s takes 1/s of that; a user's function adds its own time per row and
+key (`godwit.cluster.simulated.components.Component`).  Waiting for a lost task, garbage
+collection, the JVM's first epochs and the noise of a shared machine are not in it.
+
+The defaults come from ``calibration.json`` beside this file, written by ``experiments.calibration``
+from real epochs; it says from which, and how far the model is from others that it was not fitted
+to.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from godwit.model.errors import InvalidProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["CostModel", "calibration"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """Milliseconds of what an epoch does, on a core of speed 1.
+
+    Attributes
+    ----------
+    fixed_ms
+        An epoch, whatever is in it.
+    source_row_ms
+        A row on the source side; the cores share them.
+    row_ms, key_ms, key_group_ms
+        A row, a distinct key and a key group touched, in the lane.
+    between_executors_row_ms
+        A row that came from an operator on another executor, in the lane that gets it.
+    read_bytes_per_ms
+        How fast a lane brings state forward.
+    warm_fixed_ms
+        An order to warm copies, besides the transfer.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a cost is negative, or the speed of reading is not positive.
+    """
+
+    fixed_ms: float
+    source_row_ms: float
+    row_ms: float
+    key_ms: float
+    key_group_ms: float
+    between_executors_row_ms: float = 0.0
+    read_bytes_per_ms: float = 200_000.0
+    warm_fixed_ms: float = 100.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (value > 0 if field.name == "read_bytes_per_ms" else value >= 0):
+                raise InvalidProblemError(
+                    f"The cost model's {field.name} is {value}.",
+                    remedy="Give a number that is not negative; for a speed, a positive one.",
+                    field=field.name,
+                    value=value,
+                )
+
+    @classmethod
+    def calibrated(cls) -> CostModel:
+        """Return the parameters that were fitted to real runs."""
+        return cls(**calibration()["parameters"])
+
+
+@cache
+def calibration() -> Mapping[str, Any]:
+    """Parameters of the default cost model, where they come from, and how far off they are."""
+    text = files("godwit.cluster.simulated").joinpath("calibration.json").read_text("utf-8")
+    values: Mapping[str, Any] = json.loads(text)
+    return values

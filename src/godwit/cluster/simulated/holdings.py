@@ -1,0 +1,159 @@
+"""State: how much each key group has, and which executor holds which version of it.
+
+What is durable is a snapshot and the changelog after it; a copy on an executor is a committed
+version, brought forward by reading what it misses.  So one number per key group says how much
+changelog there has ever been, and one per copy how much of it the copy has seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from godwit.cluster.simulated.keys import Phase
+    from godwit.planning.arrays import BoolArray, FloatArray
+
+__all__ = ["Copy", "Holdings"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Copy:
+    """What one executor holds of one component.
+
+    Attributes
+    ----------
+    there
+        Shape ``(m,)``: whether there is a copy.
+    seen_bytes
+        Shape ``(m,)``: how much of the changelog, since the beginning, is in it.
+    """
+
+    there: BoolArray
+    seen_bytes: FloatArray
+
+
+@dataclass(slots=True, kw_only=True)
+class Holdings:
+    """State of one component.
+
+    Attributes
+    ----------
+    key_groups, key_bytes
+        How many key groups, and the state of one key.
+    keys
+        Shape ``(m,)``: keys that have state.
+    snapshot_bytes, changelog_bytes
+        Shape ``(m,)``: size of the last snapshot and of the changelog after it.
+    written_bytes
+        Shape ``(m,)``: changelog ever written.
+    copies
+        Executor → what it holds.
+    """
+
+    key_groups: int
+    key_bytes: int
+    keys: FloatArray = field(init=False)
+    snapshot_bytes: FloatArray = field(init=False)
+    changelog_bytes: FloatArray = field(init=False)
+    written_bytes: FloatArray = field(init=False)
+    copies: dict[str, Copy] = field(default_factory=dict)
+    _phase: int = field(init=False, default=-1)
+    _before: FloatArray = field(init=False)
+    _rows: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        m = self.key_groups
+        self.keys, self.snapshot_bytes = np.zeros(m), np.zeros(m)
+        self.changelog_bytes, self.written_bytes = np.zeros(m), np.zeros(m)
+        self._before, self._rows = np.zeros(m), np.zeros(m)
+
+    @property
+    def state_bytes(self) -> FloatArray:
+        """Shape ``(m,)``: what an empty copy reads to come to the committed version."""
+        return self.snapshot_bytes + self.changelog_bytes
+
+    @property
+    def copied_bytes(self) -> FloatArray:
+        """Shape ``(m,)``: what an executor that holds a copy sends, every row once."""
+        return self.keys * self.key_bytes
+
+    def copy(self, executor: str) -> Copy:
+        """Return what an executor holds; nothing at first."""
+        found = self.copies.get(executor)
+        if found is None:
+            m = self.key_groups
+            found = Copy(there=np.zeros(m, np.bool_), seen_bytes=np.zeros(m))
+            self.copies[executor] = found
+        return found
+
+    def missing_bytes(self, executor: str) -> FloatArray:
+        """Shape ``(m,)``: what the executor reads to bring its copies to the committed version."""
+        copy = self.copy(executor)
+        behind = self.written_bytes - copy.seen_bytes
+        return np.where(copy.there, np.minimum(behind, self.state_bytes), self.state_bytes)
+
+    def bring_forward(self, executor: str, key_groups: np.ndarray, seen_bytes: FloatArray) -> None:
+        """Let copies have seen that much of the changelog, or more if they had."""
+        copy = self.copy(executor)
+        copy.there[key_groups] = True
+        copy.seen_bytes[key_groups] = np.maximum(copy.seen_bytes[key_groups], seen_bytes)
+
+    def drop(self, executor: str, key_groups: Iterable[int]) -> None:
+        """Forget copies."""
+        copy = self.copy(executor)
+        copy.there[list(key_groups)] = False
+        copy.seen_bytes[list(key_groups)] = 0
+
+    def fill(self, keys: FloatArray) -> None:
+        """Let there be state from before the run: a snapshot of `keys` keys per key group."""
+        self.keys = keys.copy()
+        self.snapshot_bytes = keys * self.key_bytes
+
+    def change(
+        self,
+        rows: FloatArray,
+        keys: FloatArray,
+        *,
+        phase: Phase,
+        number: int,
+        known: FloatArray,
+    ) -> tuple[float, float]:
+        """Commit an epoch that processed `rows` rows with `keys` distinct keys.
+
+        Keys that a phase brings up are new unless an earlier one had them, which, since shifts are
+        random, is as likely for each of them as for any key of the group.
+
+        Parameters
+        ----------
+        phase, number
+            Frequencies during the epoch, and the number of the phase.
+        known
+            Shape ``(m,)``: keys that there are.
+
+        Returns
+        -------
+        tuple of float
+            Bytes of changelog and of snapshots written.
+        """
+        if number != self._phase:
+            self._phase, self._before = number, self.keys.copy()
+            self._rows = np.zeros(self.key_groups)
+        self._rows += rows
+        share_unseen = 1 - self._before / np.maximum(known, 1)
+        self.keys = np.maximum(
+            self.keys, self._before + phase.keys_among(self._rows) * share_unseen
+        )
+        written = keys * self.key_bytes
+        touched = rows > 0
+        self.changelog_bytes += written
+        self.written_bytes += written
+        full = self.keys * self.key_bytes
+        due = touched & (self.changelog_bytes > np.maximum(self.snapshot_bytes, 64 * 1024))
+        self.snapshot_bytes[due] = full[due]
+        self.changelog_bytes[due] = 0
+        return float(written.sum()), float(full[due].sum())

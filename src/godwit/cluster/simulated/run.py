@@ -1,0 +1,378 @@
+"""A simulated run: virtual time, epoch after epoch, the real conductor and the real controller.
+
+What `godwit.cluster.spark.run.run` does with jobs, threads and files is done here with numbers:
+begin an epoch
+as the conductor plans it, work out how long it takes, let the background go on meanwhile, commit,
+tell the conductor the outcome, give the controller its turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.adapt.ports import EpochObserved, Topology
+from godwit.cluster.simulated.cluster import Executors
+from godwit.cluster.simulated.delays import Delays
+from godwit.cluster.simulated.flow import SimulatedFlow
+from godwit.cluster.simulated.history import EpochRecord, History
+from godwit.cluster.simulated.source import DrawnRows
+from godwit.cluster.simulated.warming import Warming
+from godwit.migration import Conductor, DropCopies, StartWarming, inputs
+from godwit.model import events
+from godwit.model.assignment import even_assignment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.adapt.ports import Driven
+    from godwit.cluster.simulated.epoch_work import Batch, EpochWork
+    from godwit.cluster.simulated.scenario import Scenario
+    from godwit.cluster.simulated.source import Source
+    from godwit.migration import EpochOutcome
+    from godwit.model.assignment import Assignment
+    from godwit.planning.arrays import FloatArray
+
+__all__ = ["Simulation"]
+
+_PAUSE_S = 0.1  # while epochs are held, or nothing is due
+
+
+class Simulation:
+    """One run of a scenario; the world around its conductor and its controller.
+
+    Parameters
+    ----------
+    scenario
+        What runs, where.
+    seed
+        Of everything that is drawn: equal scenarios and seeds give equal histories.
+    control
+        Makes the controller, given this simulation: its `conductor`, `executors` (the pool),
+        `topology` and clock (`now_s`). None: nobody decides anything.
+    source
+        Where rows come from, if not as the scenario says.
+
+    Attributes
+    ----------
+    conductor, executors, topology
+        See above.
+    at_step
+        Called with the name of each step of an epoch as it is done, and the epoch: ``"planned"``,
+        ``"staged"`` (the lanes have done their work), ``"committed"``. Does nothing; whoever
+        studies crashes puts something else in its place.
+    flow
+        The flow with its state.
+    history
+        What has happened so far.
+    """
+
+    at_step: Callable[[str, int], None] = staticmethod(lambda _step, _epoch: None)
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        seed: int = 0,
+        control: Callable[[Simulation], Driven] | None = None,
+        source: Source | None = None,
+    ) -> None:
+        draws = [np.random.default_rng([seed, at]) for at in range(3)]
+        self.scenario, self.history = scenario, History()
+        self.executors = Executors(cluster=scenario.cluster, rng=draws[0])
+        self.flow = SimulatedFlow(
+            scenario.components,
+            scenario.keys,
+            scenario.costs,
+            seed=seed,
+            rng=draws[1],
+            on_loss=scenario.policy.on_loss,
+        )
+        self.topology = Topology(
+            stages=tuple(tuple(c.name for c in level) for level in self.flow.levels),
+            downstream=tuple((f.upstream, c.name) for c in scenario.components for f in c.feeds),
+        )
+        fed = {c.name for c in scenario.components if not c.feeds}
+        spreads = {name: self.flow.spreads[name] for name in sorted(fed)}
+        self._source = source or DrawnRows(scenario, spreads, draws[2])
+        self._durable = self._first_assignments()
+        self._places = dict(self._durable)
+        if scenario.held:
+            self.flow.have_run(self._durable)
+        self._now_s, self._next_trigger_s = 0.0, 0.0
+        self._taken, self._batches, self._committed, self._runs = 0, 0, -1, 0
+        self._held_back = 0
+        self._offered: Batch | None = None
+        self._copied_bytes = 0.0
+        self._make_controller = control
+        self._start_run()
+
+    def _start_run(self) -> None:
+        """Start a run on what is durable."""
+        self._runs += 1
+        self._warming = Warming(
+            holdings=self.flow.holdings,
+            fixed_s=self.scenario.costs.warm_fixed_ms / 1000,
+            checkpoint_bytes_per_s=self.scenario.cluster.checkpoint_bytes_per_s,
+            now_s=self._now_s,
+        )
+        for name, machine in self.executors.alive.items():
+            self._warming.join(name, machine)
+        self.conductor = Conductor(
+            inputs.RunStarted(
+                run_id=f"run-{self._runs}",
+                executors=self._cores(),
+                assignments=self._durable,
+                committed=self._committed,
+                waiting={
+                    name: np.flatnonzero(buffer.waiting).tolist()
+                    for name, buffer in self.flow.buffers.items()
+                },
+                state_bytes={
+                    name: dict(enumerate(held.state_bytes.astype(np.int64).tolist()))
+                    for name, held in self.flow.holdings.items()
+                },
+            ),
+            states={name: [(name, "state")] for name in self.flow.components},
+            policy=self.scenario.policy,
+            ports=self,
+        )
+        self._controller = None if self._make_controller is None else self._make_controller(self)
+
+    def restart(self) -> None:
+        """Let the driver die and a new one start on what is durable: every local store is empty."""
+        for held in self.flow.holdings.values():
+            held.copies.clear()
+        self._copied_bytes = 0.0
+        self._start_run()
+
+    # -- the conductor's ports --------------------------------------------------------------------
+
+    def warm(self, order: StartWarming) -> None:
+        """See `godwit.migration.Ports`."""
+        self._warming.order(order)
+
+    def drop(self, order: DropCopies) -> None:
+        """See `godwit.migration.Ports`."""
+        self._warming.order(order)
+
+    def announce(self, event: events.Event) -> None:
+        """See `godwit.migration.Ports`."""
+        self.history.events.append(event)
+
+    def now_s(self) -> float:
+        """Return the virtual time."""
+        return self._now_s
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def run(self, until_s: float | None = None, *, settle_s: float = 0.0) -> History:
+        """Run until a time, by default as long as rows come and `settle_s` longer."""
+        end_s = self.scenario.duration_s + settle_s if until_s is None else until_s
+        while self._now_s < end_s:
+            self.step()
+        return self.history
+
+    def step(self) -> None:
+        """Carry out one epoch, or let a little time pass if none is due."""
+        conductor, epoch = self.conductor, self._committed + 1
+        self._let_pass(self._now_s)
+        if conductor.view.holds:
+            conductor.begin(epoch)
+            self._let_pass(self._now_s + _PAUSE_S)
+        elif (batch := self._offer()) is None:
+            self._wait()
+        else:
+            self._carry_out(epoch, batch)
+        if self._controller is not None:
+            self._controller.turn()
+
+    def _offer(self) -> Batch | None:
+        """Take what the next epoch is to have; None if none is due.
+
+        A batch that was offered to an attempt that failed is offered again, as it was.
+        """
+        if self._offered is None:
+            arrived = self._source.until(self._now_s)
+            most = self.scenario.max_rows
+            last = arrived if most is None else min(arrived, self._taken + most)
+            if last > self._taken and self._now_s >= self._next_trigger_s:
+                self._offered = self._source.batch(self._batches, self._taken, last)
+                self._held_back = arrived - last
+                self._next_trigger_s = self._now_s + self.scenario.trigger_s
+            elif self.conductor.view.due:
+                return self._source.quiet(self._now_s, self._taken)
+        return self._offered
+
+    def _wait(self) -> None:
+        """Let time pass: a little, or until something can happen if nothing is on its way."""
+        until_s = self._now_s + _PAUSE_S
+        if self.conductor.view.awaits:
+            self.conductor.let_time_pass()
+        elif self._next_trigger_s > until_s:
+            until_s = max(until_s, min(self._next_trigger_s, self.executors.next_s()))
+        self._let_pass(until_s)
+
+    def _carry_out(self, epoch: int, batch: Batch) -> None:
+        began_s = self._now_s
+        while (work := self._attempt(epoch, batch)) is None:
+            self.history.aborted += 1
+            if self.conductor.view.holds:
+                return
+        self._committed = epoch
+        if batch.number is not None:
+            self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
+        outcome, left = self.flow.commit(work)
+        self._durable = {name: part.plan.assignment for name, part in work.components.items()}
+        self.at_step("committed", epoch)
+        self.conductor.commit(outcome)
+        record = self._record(work, began_s, left)
+        self.history.epochs.append(record)
+        self.conductor.announce(
+            events.EpochCommitted,
+            epoch=epoch,
+            rows_in=outcome.rows_in,
+            rows_out=outcome.rows_out,
+            duration_ms=1000 * record.took_s,
+            waiting_key_groups=sum(len(c.waiting) for c in self.conductor.view.components.values()),
+        )
+        self._observe(outcome, work)
+
+    def _attempt(self, epoch: int, batch: Batch) -> EpochWork | None:
+        """Let an epoch run; None if an executor was lost that it ran on."""
+        plans = self.conductor.begin(epoch)
+        if plans is None:
+            return None
+        speeds = {name: self.executors.speed(name) for name in self.executors.alive}
+        work = self.flow.work(
+            epoch, batch, plans, copies=self.conductor.copies, speeds=speeds, cores=self._cores()
+        )
+        end_s = self._now_s + work.took_s
+        try:
+            self.at_step("planned", epoch)
+            while self._now_s < end_s and work.used <= self.executors.alive.keys():
+                self._let_pass(min(end_s, max(self.executors.next_s(), self._now_s)))
+            self.at_step("staged", epoch)
+        except BaseException as error:
+            self.conductor.abort(epoch, str(error) or repr(error))
+            raise
+        lost = work.used - self.executors.alive.keys()
+        if lost:
+            self.conductor.abort(epoch, f"executor {min(lost)} was lost")
+            return None
+        return work
+
+    def _observe(self, outcome: EpochOutcome, work: EpochWork) -> None:
+        if self._controller is not None:
+            self._controller.observe(
+                EpochObserved(
+                    outcome=outcome,
+                    assignments={n: p.plan.assignment for n, p in work.components.items()},
+                    took_s=work.took_s,
+                    backlog_rows=self._held_back,
+                )
+            )
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def _let_pass(self, until_s: float) -> None:
+        """Let the background go on up to a time, everything at its own moment."""
+        while True:
+            at_s = min(until_s, self._warming.next_s())
+            warmed = self._warming.advance(at_s, self._committed)
+            self._now_s = max(self._now_s, at_s)
+            for order, made in warmed:
+                self.conductor.warmed(order, made)
+            if at_s >= until_s and not warmed:
+                break
+        if self.executors.advance(until_s):
+            self._see()
+
+    def _see(self) -> None:
+        alive, known = self.executors.alive, self.conductor.view.executors
+        for name in known.keys() - alive.keys():
+            self._warming.leave(name)
+        for name in alive.keys() - known.keys():
+            self._warming.join(name, alive[name])
+        self.conductor.see(self._cores())
+
+    def _cores(self) -> dict[str, int]:
+        return {name: machine.cores for name, machine in self.executors.alive.items()}
+
+    def _first_assignments(self) -> dict[str, Assignment]:
+        cores = self._cores()
+        given = self.scenario.assignments
+        return {
+            name: given[name]
+            if name in given
+            else even_assignment(c.key_groups, list(cores), list(cores.values()))
+            for name, c in self.flow.components.items()
+        }
+
+    # -- what is told -----------------------------------------------------------------------------
+
+    def _record(self, work: EpochWork, began_s: float, left: FloatArray) -> EpochRecord:
+        moves, loaded = 0, 0.0
+        for name, part in work.components.items():
+            now, before = part.plan.assignment, self._places[name]
+            here = np.array(now.executors)[now.executor_of]
+            moves += int((here != np.array(before.executors)[before.executor_of]).sum())
+            loaded += float(part.moved_bytes[list(part.plan.load)].sum())
+            self._places[name] = now
+        copied = self._warming.moved_bytes - self._copied_bytes
+        self._copied_bytes = self._warming.moved_bytes
+        return EpochRecord(
+            epoch=work.epoch,
+            began_s=began_s,
+            took_s=self._now_s - began_s,
+            rows=work.batch.rows,
+            lag_rows=self._source.until(self._now_s) - self._taken,
+            waiting_rows=int(sum(b.waiting.sum() for b in self.flow.buffers.values())),
+            executors=len(self.executors.alive),
+            load_distance=self.load_distance(max(work.batch.rows, 1), work.batch.phase),
+            moved_bytes=copied + loaded,
+            moves=moves,
+            delays=Delays.of(left, self._now_s),
+        )
+
+    def load_distance(self, rows: int, phase: int) -> float:
+        """How far the next epoch's assignment is from balance, see `EpochRecord`.
+
+        The number of rows counts with its first digit: more would change nothing to speak of.
+        """
+        rows = int(float(f"{rows:.0e}"))
+        return max(
+            _distance(*self.load_and_capacity(stage, rows, phase)) for stage in self.topology.stages
+        )
+
+    def load_and_capacity(
+        self, stage: tuple[str, ...], rows: int, phase: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the expected load of each executor, and the capacity of those that stay.
+
+        Draining ones come last in the first array, and are not in the second.
+        """
+        view, expected = self.conductor.view, self.flow.expected_ms(rows, phase)
+        names = sorted(self.executors.alive.keys() & view.executors.keys())
+        names.sort(key=lambda name: name in view.draining)
+        number = {name: at for at, name in enumerate(names)}
+        load = np.zeros(len(names))
+        for component in stage:
+            assignment = view.components[component].assignment
+            at = np.array([number.get(name, -1) for name in assignment.executors])
+            owner = at[assignment.executor_of]
+            load += np.bincount(
+                owner[owner >= 0], weights=expected[component][owner >= 0], minlength=len(names)
+            )
+        stay = [name for name in names if name not in view.draining]
+        capacity = [self.executors.alive[e].cores * self.executors.speed(e) for e in stay]
+        return load, np.array(capacity)
+
+
+def _distance(load: FloatArray, capacity: FloatArray) -> float:
+    if not load.sum() or not len(capacity):
+        return 0.0
+    mean = load.sum() / capacity.sum()
+    index = load[: len(capacity)] / capacity
+    return float(np.abs(index - mean).max() / mean)

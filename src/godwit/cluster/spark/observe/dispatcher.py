@@ -1,0 +1,395 @@
+"""Events on their way to listeners and journal: each on a thread of its own, in one order.
+
+The problem: whoever makes an event holds locks and orders that a listener must not meet.  A
+listener may be slow, raise, wait for ever, migrate, or stop the query.
+
+The invariant: `EventDispatcher.emit` returns at once and never runs a listener; every listener
+hears every event since it was added, once, in order; what a listener does or raises changes
+nothing for the others, for the journal or for the engine.  The same holds for the journal and its
+disk.  Nothing grows without bound: of a listener that is 10,000 events behind, or a journal whose
+disk is as slow, the oldest are dropped, and that is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from godwit.cluster.spark.run.threads import Guard, one_line
+from godwit.model.errors import InvalidFlowError
+from godwit.model.events import BackgroundFailed, ListenerFailed
+from godwit.model.naming import function_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from godwit.model.events import Event
+
+    Listener = Callable[[Event], None]
+
+__all__ = ["EventDispatcher", "Recorder"]
+
+_MAX_EVENTS = 10_000
+_MAX_BEHIND = 10_000
+_FLUSH_S = 1.0
+_MAX_FAILURES = 100
+_logger = logging.getLogger("godwit")
+
+
+class Recorder(Protocol):
+    """Takes what happens, entry by entry: a journal, or metrics."""
+
+    def add(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Take an entry: plain values of a kind (see `godwit.checkpoint.journal`)."""
+
+    def flush(self) -> None:
+        """Make durable what has come, where that means anything; about once a second."""
+
+
+class _Sample:
+    """Values that are asked for now and then."""
+
+    def __init__(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
+        self.kind, self._ask = kind, ask
+        self._latest: Mapping[str, Any] | None = None
+
+    def changed(self) -> Mapping[str, Any] | None:
+        """Give the values if they are others than the last time."""
+        try:
+            values = self._ask()
+        except Exception:  # noqa: BLE001  figures are not worth the thread that tells events
+            return None
+        if values is None or values == self._latest:
+            return None
+        self._latest = values
+        return values
+
+
+class _Hearing:
+    """A listener on a thread of its own, and what it has not heard of yet.
+
+    Parameters
+    ----------
+    listener
+        The user's function.
+    name
+        Of the thread.
+    report
+        Takes the event, the error and what it is, if there is one more kind of failure.
+    """
+
+    def __init__(
+        self, listener: Listener, name: str, report: Callable[[Listener, Event, str], None]
+    ) -> None:
+        self._listener, self._report = listener, report
+        self._changed = threading.Condition()
+        self._pending: deque[Event | threading.Event | None] = deque()
+        self._behind = False
+        self._failures: set[str] = set()
+        self.thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self.thread.start()
+
+    def put(self, item: Event | threading.Event | None) -> None:
+        """Add an event, a mark that is set when all before it was heard, or ``None``: the end."""
+        with self._changed:
+            self._pending.append(item)
+            dropped = self._pending.popleft() if len(self._pending) > _MAX_BEHIND else None
+            self._changed.notify_all()
+        if isinstance(dropped, threading.Event):
+            dropped.set()
+        elif dropped is not None and not self._behind:
+            self._behind = True
+            self._report(
+                self._listener, dropped, f"{_MAX_BEHIND} events behind; the oldest are dropped"
+            )
+
+    def _work(self) -> None:
+        while (item := self._next()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            try:
+                self._listener(item)
+            except BaseException as error:  # noqa: BLE001  it is the user's, and may raise anything
+                self._failed(item, error)
+
+    def _next(self) -> Event | threading.Event | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending)
+            return self._pending.popleft()
+
+    def _failed(self, event: Event, error: BaseException) -> None:
+        kind = type(error).__name__
+        if kind in self._failures or len(self._failures) >= _MAX_FAILURES:
+            return
+        self._failures.add(kind)
+        # Formatting a stack may fail (of an error that cannot be told, of a module that another
+        # thread reloads), and so may a log handler of the user's.
+        with suppress(Exception):
+            _logger.warning(
+                "A listener raised %s on %s. It stays, and goes on hearing of events; this is told "
+                "once.",
+                one_line(error),
+                type(event).__name__,
+                exc_info=error,
+            )
+        if not isinstance(event, ListenerFailed):  # whose failure would be told of again
+            self._report(self._listener, event, one_line(error))
+
+
+class EventDispatcher:
+    """Keeps the latest events and tells listeners of them, and the journal, on their own threads.
+
+    Parameters
+    ----------
+    name
+        Of the flow, for the threads and for the log.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._recent: deque[Event] = deque(maxlen=_MAX_EVENTS)
+        self._order = threading.RLock()  # what is recent and what is queued come in one order
+        self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
+        self._hearings: list[_Hearing] = []
+        self._recorders: dict[str, Recorder] = {}
+        self._recording = True
+        self._guards: dict[str, Guard] = {}
+        self._samples: list[_Sample] = []
+        self._flushed_s = time.monotonic()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=f"godwit-events-{name}")
+        self._thread.daemon = True
+        self._thread.start()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The latest events, oldest first."""
+        with self._order:
+            return tuple(self._recent)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the thread that asks is one of these: a listener runs on it, or a recorder."""
+        current = threading.current_thread()
+        return current is self._thread or any(h.thread is current for h in self._hearings)
+
+    def emit(self, event: Event) -> None:
+        """Note an event; listeners hear of it soon."""
+        with self._order:
+            self._recent.append(event)
+            if self._closed:
+                return
+            self._put(lambda: self._record_event(event))
+            for hearing in self._hearings:
+                hearing.put(event)
+
+    def add_listener(self, listener: Listener) -> None:
+        """Let `listener` hear of every event from now on.
+
+        Raises
+        ------
+        InvalidFlowError
+            If it cannot be called.
+        """
+        if not callable(listener):
+            raise InvalidFlowError(
+                f"add_listener was given a value of type {type(listener).__name__}, which cannot "
+                "be called.",
+                remedy="Give a function of one event, as in "
+                "query.add_listener(lambda event: print(event.describe())).",
+            )
+        with self._order:
+            if not self._closed:
+                name = f"godwit-listener-{len(self._hearings)}-{self._name}"
+                self._hearings.append(_Hearing(listener, name, self._report))
+
+    def keep(self, name: str, recorder: Recorder) -> None:
+        """Give every event, and whatever else is noted from now on, to a recorder too.
+
+        Parameters
+        ----------
+        name
+            What it is, for the log.
+        recorder
+            Called on a thread of ours. What it raises is told, and it is given the next entry.
+        """
+
+        def keep() -> bool:
+            self._recorders[name] = recorder
+            return True
+
+        with self._order:
+            self._queue.put(keep)
+
+    def note(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> None:
+        """Have an entry recorded, after the events so far.
+
+        Parameters
+        ----------
+        kind
+            Of the entry.
+        values
+            Gives its plain values, on the thread that records.
+        """
+        with self._order:
+            self._put(lambda: self._record(kind, values))
+
+    def sample(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
+        """Ask for values about once a second, and have them recorded when they change.
+
+        Parameters
+        ----------
+        kind
+            Of the entries.
+        ask
+            Gives plain values, or ``None`` if there are none now. If it raises, there are none.
+        """
+
+        def sample() -> bool:
+            self._samples.append(_Sample(kind, ask))
+            return True
+
+        with self._order:
+            self._queue.put(sample)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until listeners have heard of everything so far, and it is recorded.
+
+        Says whether that is so.
+
+        A listener that calls this gets ``False`` at once.
+        """
+        if self.is_mine:
+            return False
+        until_s = time.monotonic() + timeout_s
+        marks = [threading.Event() for _ in self._hearings]
+        with self._order:
+            recorded = None if self._closed else self._flushed()
+            if recorded is not None:
+                for hearing, mark in zip(self._hearings, marks, strict=False):
+                    hearing.put(mark)
+                marks = [recorded, *marks]
+        if recorded is not None:
+            return all(mark.wait(max(0.0, until_s - time.monotonic())) for mark in marks)
+        threads = [self._thread, *(hearing.thread for hearing in self._hearings)]
+        for thread in threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def stop_recording(self, timeout_s: float) -> None:
+        """Record what has come so far, and nothing that comes later.
+
+        Raises
+        ------
+        TimeoutError
+            If that has not happened by then; what has not been written never is.
+        """
+        with self._order:
+            done = self._flushed(last=True)
+        if not done.wait(timeout_s):
+            self._recording = False
+            message = f"the last entries could not be written within {timeout_s:g} s"
+            raise TimeoutError(message)
+
+    def close(self) -> None:
+        """End the threads once listeners have heard of everything so far; returns at once."""
+        with self._order:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(lambda: False)
+                for hearing in self._hearings:
+                    hearing.put(None)
+
+    # -- under the lock -----------------------------------------------------------------------
+
+    def _put(self, record: Callable[[], bool]) -> None:
+        if self._closed:
+            return
+        if self._queue.qsize() < _MAX_EVENTS:
+            self._queue.put(record)
+        else:
+            error = TimeoutError(f"{_MAX_EVENTS} entries wait to be written; more are dropped")
+            self._guard("recording").tell(error)
+
+    def _flushed(self, *, last: bool = False) -> threading.Event:
+        """Have what has come written; the mark is set when it is."""
+        mark = threading.Event()
+
+        def flush() -> bool:
+            try:
+                self._flush()
+            finally:
+                if last:
+                    self._recording = False
+                mark.set()
+            return True
+
+        self._queue.put(flush)
+        return mark
+
+    # -- on the thread that records -----------------------------------------------------------
+
+    def _work(self) -> None:
+        guard, goes_on = self._guard("recording"), True
+        while goes_on:
+            try:
+                step = self._queue.get(timeout=_FLUSH_S)
+            except Empty:
+                step = None
+            try:
+                goes_on = step is None or step()
+                if step is None or time.monotonic() - self._flushed_s >= _FLUSH_S:
+                    self._flush()
+            except Exception as error:  # noqa: BLE001  told; the next entry may do better
+                guard.tell(error)
+        guard(self._flush)
+
+    def _flush(self) -> None:
+        self._flushed_s = time.monotonic()
+        for sample in self._samples:
+            if (values := sample.changed()) is not None:
+                self._record(sample.kind, lambda values=values: values)  # type: ignore[misc]
+        for name, recorder in tuple(self._recorders.items()):
+            if self._recording:
+                self._guard(f"writing the {name}")(recorder.flush)
+
+    def _record_event(self, event: Event) -> bool:
+        if event.is_warning:
+            with suppress(Exception):  # a log handler of the user's
+                _logger.warning("Flow %r: %s", self._name, event.describe())
+        return self._record("event", event.to_dict)
+
+    def _record(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> bool:
+        if self._recording and self._recorders:
+            entry = values()
+            for name, recorder in tuple(self._recorders.items()):
+                self._guard(f"writing the {name}")(recorder.add, kind, entry)
+        return True
+
+    # -- what fails ---------------------------------------------------------------------------
+
+    def _guard(self, what: str) -> Guard:
+        return self._guards.setdefault(what, Guard(what, self._background_failed))
+
+    def _background_failed(self, what: str, error: str) -> None:
+        with self._order:
+            epoch = self._recent[-1].epoch if self._recent else -1
+            self.emit(BackgroundFailed(epoch=epoch, at_s=time.time(), what=what, error=error))
+
+    def _report(self, listener: Listener, event: Event, error: str) -> None:
+        self.emit(
+            ListenerFailed(
+                epoch=event.epoch,
+                at_s=time.time(),
+                listener=function_name(listener),
+                error=error,
+                heard=type(event).__name__,
+            )
+        )

@@ -1,0 +1,314 @@
+"""The executors of a running application, more and fewer of them.
+
+Problem: executors that are asked for may come at once, late or never; one that is to go may die
+first, and what runs on it when it goes has to be done again.
+
+Invariants: only executors that own nothing are given back, and only between two epochs, so that no
+epoch loses a task or a block by it; after every change the cluster keeps up the number of executors
+there are to be, so that one that dies is replaced and one that was given back is not; nobody waits
+for the cluster but a thread of the pool.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from godwit.adapt.ports import PoolView
+from godwit.cluster.spark.run.gate import GateClosedError
+from godwit.cluster.spark.run.threads import Guard
+from godwit.model import events
+from godwit.model.errors import InvalidPlanError, ScalingError
+from godwit.model.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from godwit.cluster.spark.platform.scheduler import Scheduler
+    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.cluster.spark.run.gate import EpochGate
+    from godwit.migration import ProtocolView
+
+__all__ = ["SparkExecutorPool", "owns_nothing"]
+
+_LOOK_S = 0.2
+_REST_S = 1.0
+
+
+def owns_nothing(executor: str, view: ProtocolView) -> bool:
+    """Whether no key group is at an executor, or on its way there."""
+    return not any(
+        (executor in c.assignment.executors and len(c.assignment.key_groups(executor)))
+        or any(transfer.destination == executor for transfer in c.transfers)
+        or any(move.destination == executor for move in c.moves)
+        for c in view.components.values()
+    )
+
+
+class SparkExecutorPool:
+    """Adds executors to the running application, and gives them back.
+
+    It is the `godwit.adapt.ports.ExecutorPool` of Spark.
+
+    Parameters
+    ----------
+    scheduler
+        The cluster.
+    conducting
+        Knows who is there and who owns what.
+    gate
+        Lets no epoch begin while executors are given back.
+    patience_s
+        How long executors that were asked for are waited for.
+    now_s
+        A clock that never runs backwards, in seconds.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        conducting: Conducting,
+        gate: EpochGate,
+        patience_s: float,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler, self._conducting, self._gate = scheduler, conducting, gate
+        self._patience_s = self._waits_s = patience_s
+        self._now_s = now_s
+        self._changed = threading.Condition()
+        self._total: int | None = None
+        """Executors there are to be; ``None`` as long as nobody has asked for another number."""
+        self._told: int | None = None
+        self._until_s: float | None = None
+        self._leaving: tuple[str, ...] = ()
+        self._returned: frozenset[str] = frozenset()
+        self._refused = self._not_returned = ""
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def view(self) -> PoolView:
+        """See `godwit.adapt.ports.ExecutorPool.view`."""
+        with self._changed:
+            return PoolView(
+                pending=self._pending(),
+                most=self._scheduler.most,
+                refused=self._refused,
+                not_returned=self._not_returned,
+            )
+
+    @property
+    def returned(self) -> frozenset[str]:
+        """Executors that were given back, be they gone by now or not."""
+        return self._returned
+
+    @property
+    def staying(self) -> tuple[str, ...]:
+        """Executors that are there, neither draining nor being given back."""
+        view = self._conducting.view
+        staying = view.executors.keys() - view.draining - self._returned
+        return tuple(sorted(staying, key=lambda name: (len(name), name)))
+
+    def add(self, count: int, patience_s: float | None = None) -> None:
+        """Ask the cluster for `count` more executors, and wait for them as long as ever, or so.
+
+        Raises
+        ------
+        ScalingError
+            If executors cannot be added here, or not so many.
+        """
+        self.insist_on_scaling()
+        with self._changed:
+            total = max(self._total or 0, self._there()) + count
+            most = self._scheduler.most
+            if most is not None and total > most:
+                raise ScalingError(
+                    f"{counted(total, 'executor')} were asked for, of which the settings of the "
+                    f"session allow {most}.",
+                    remedy="Raise spark.cores.max, or ask for fewer.",
+                    most=most,
+                )
+            self._total, self._refused = total, ""
+            self._waits_s = self._patience_s if patience_s is None else patience_s
+            self._until_s = self._now_s() + self._waits_s
+            self._wake()
+        self._announce(events.ExecutorsRequested, count=count, total=total)
+
+    def remove(self, executors: Sequence[str]) -> None:
+        """Give executors back, which own no key group any more; done between the next two epochs.
+
+        Raises
+        ------
+        InvalidPlanError
+            If one of them is not there, or owns key groups.
+        ScalingError
+            If executors cannot be removed here, or none would be left.
+        """
+        self.insist_on_scaling()
+        view = self._conducting.view
+        for name in executors:
+            if name not in view.executors or not owns_nothing(name, view):
+                why = "owns key groups" if name in view.executors else "is not there"
+                raise InvalidPlanError(
+                    f"Executor {name!r} cannot be given back: it {why}.",
+                    remedy="Drain it first, and wait for its migrations to end.",
+                    executor=name,
+                )
+        if not view.executors.keys() - self._returned - {*executors}:
+            raise ScalingError(
+                "No executor would be left.", remedy="Stop the query, or keep one of them."
+            )
+        with self._conducting.turn() as conductor:
+            for name in executors:
+                conductor.drain(name)  # nothing moves there meanwhile
+        with self._changed:
+            total = max(self._total or 0, self._there())
+            new = [name for name in executors if name not in self._leaving]
+            self._leaving = (*self._leaving, *new)
+            self._total, self._not_returned = max(1, total - len(new)), ""
+            self._wake()
+
+    def keep(self, executor: str) -> None:
+        """Do not give an executor back after all, unless that is done already."""
+        with self._changed:
+            if executor in self._leaving and self._total is not None:
+                self._leaving = tuple(name for name in self._leaving if name != executor)
+                self._total += 1
+                self._wake()
+
+    def withdraw(self) -> None:
+        """Ask for no more executors than there are; one that comes all the same is used."""
+        with self._changed:
+            if self._pending():
+                self._total = self._there()
+                self._wake()
+
+    def insist_on_scaling(self) -> None:
+        """Make sure that executors can be added and removed at all.
+
+        Raises
+        ------
+        ScalingError
+            Says why not, and what to do.
+        """
+        if refusal := self._scheduler.refusal:
+            why, _, remedy = refusal.partition(". ")
+            raise ScalingError(f"Executors can be neither added nor removed: {why}.", remedy=remedy)
+
+    def close(self) -> None:
+        """Do nothing more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    # -- under the lock -----------------------------------------------------------------------
+
+    def _there(self) -> int:
+        """How many executors are there and are to stay."""
+        leaving = self._returned.union(self._leaving)
+        return len(self._conducting.view.executors.keys() - leaving)
+
+    def _pending(self) -> int:
+        return 0 if self._total is None else max(0, self._total - self._there())
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="godwit-pool", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    # -- on its own thread --------------------------------------------------------------------
+
+    def _work(self) -> None:
+        guard = Guard("adding and giving back executors", self._conducting.background_failed)
+        while self._goes_on():
+            try:
+                self.look()
+            except GateClosedError:
+                return
+            except Exception as error:  # noqa: BLE001  told, and looked again
+                guard.tell(error)
+
+    def _goes_on(self) -> bool:
+        with self._changed:
+            if not self._closed:
+                busy = self._pending() or self._leaving or self._total != self._told
+                self._changed.wait(_LOOK_S if busy else _REST_S)
+            return not self._closed
+
+    def look(self) -> None:
+        """Do what is due: ask the cluster, give back what is empty, wait no longer than it pays."""
+        self._give_back()
+        with self._changed:
+            total, told = self._total, self._told
+        if total is not None and total != told:
+            self._tell(total)
+        if self._is_late():
+            self._give_up(f"the cluster had none to give within {self._waits_s:g} s")
+
+    def _is_late(self) -> bool:
+        with self._changed:
+            if not self._pending():
+                self._until_s = None
+            elif self._until_s is None:  # one has died, and the cluster is to replace it
+                self._waits_s = self._patience_s
+                self._until_s = self._now_s() + self._waits_s
+            return self._until_s is not None and self._now_s() > self._until_s
+
+    def _tell(self, total: int) -> None:
+        taken, why = self._asked(lambda: self._scheduler.request(total))
+        with self._changed:
+            self._told = total
+        if not taken and self.view.pending:
+            self._give_up(f"the cluster did not take the request{why}")
+
+    def _give_up(self, reason: str) -> None:
+        with self._changed:
+            count = self._pending()
+            if not count:
+                return
+            # Else one that comes in an hour would surprise whoever has gone on without it.
+            self._total = self._there()
+            self._refused = reason
+            self._changed.notify_all()
+        self._announce(events.ExecutorsMissing, count=count, reason=reason)
+
+    def _give_back(self) -> None:
+        view = self._conducting.view
+        if all(n in view.executors and not owns_nothing(n, view) for n in self._leaving):
+            return
+        with self._gate.between_epochs():
+            view = self._conducting.view
+            with self._changed:
+                gone = [name for name in self._leaving if name not in view.executors]
+                empty = [
+                    name
+                    for name in self._leaving
+                    # The last ones may have got back what executors owned that died meanwhile.
+                    if name not in gone and owns_nothing(name, view)
+                ]
+                self._leaving = tuple(n for n in self._leaving if n not in {*gone, *empty})
+                self._returned |= {*empty}
+            if empty:
+                taken, why = self._asked(lambda: self._scheduler.give_back(empty))
+                with self._changed:
+                    self._told = None  # giving back has changed what the cluster keeps up
+                    if not taken:
+                        self._returned -= {*empty}
+                        self._not_returned = (
+                            f"the cluster did not take back {', '.join(empty)}{why}"
+                        )
+
+    def _asked(self, call: Callable[[], bool]) -> tuple[bool, str]:
+        try:
+            return call(), ""
+        except Exception as error:  # noqa: BLE001  whatever Spark may raise while it ends
+            return False, f" ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+
+    def _announce(self, kind: type[events.Event], **values: object) -> None:
+        with self._conducting.turn() as conductor:
+            conductor.announce(kind, **values)

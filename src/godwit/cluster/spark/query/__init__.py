@@ -1,0 +1,1 @@
+"""What a user holds: a flow that starts, and its running query."""

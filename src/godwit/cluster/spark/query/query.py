@@ -1,0 +1,455 @@
+"""What the user holds of a running flow: StreamingQuery's names, and the state's whereabouts."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.cluster.spark.observe.progress_sources import rows_held_back, sources_of, with_sources
+from godwit.cluster.spark.query.ending import Ending
+from godwit.cluster.spark.query.failures import epoch_failed
+from godwit.cluster.spark.query.input_end import is_bounded
+from godwit.cluster.spark.query.migrations import Migration
+from godwit.cluster.spark.query.plans import checked_bounds, checked_strategy, target_of
+from godwit.cluster.spark.query.regrouping import Regroupable
+from godwit.cluster.spark.run.quiet_epochs import QuietEpochs
+from godwit.cluster.spark.run.threads import close_all
+from godwit.engine.outcomes import state_bytes
+from godwit.migration import inputs
+from godwit.migration.placement import with_newcomers
+from godwit.model import events
+from godwit.model.errors import GodwitError, InvalidPlanError, MigrationError
+from godwit.model.frames import user_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from godwit.cluster.spark.observe.dispatcher import EventDispatcher
+    from godwit.cluster.spark.observe.metrics_server import MetricsServer
+    from godwit.cluster.spark.query.balancing import AnyStrategy
+    from godwit.cluster.spark.run.epoch_driver import EpochDriver
+    from godwit.cluster.spark.run.gate import EpochGate
+    from godwit.cluster.spark.run.run import Run
+    from godwit.migration import Bounds
+    from godwit.model.assignment import Assignment
+    from godwit.model.events import Event
+    from godwit.model.pairs import KeyGroupPairs
+    from godwit.planning import Solution
+    from godwit.planning.carrying_out import CarryingOut
+    from godwit.planning.copy_routes import CopyRoute
+
+__all__ = ["Migration", "Query", "end_terminated"]
+
+_ENDING_S = 15.0
+_open: set[Query] = set()
+"""Queries of this process that hold the lease on a checkpoint."""
+
+
+def end_terminated() -> None:
+    """Wait for queries that are ending, perhaps because they have failed, to let go of all."""
+    for query in list(_open):
+        if query._driver.closed:  # noqa: SLF001  of the class below
+            query._ending.finish(_ENDING_S)  # noqa: SLF001
+
+
+_JOURNAL_S = 2.0
+
+
+def _left(began_s: float, timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
+
+
+class Query(Regroupable):
+    """A running flow.
+
+    The names and habits are those of ``pyspark.sql.streaming.StreamingQuery``; beside them it
+    says where the key groups are (`assignment`), moves them (`migrate`) and tells what happens
+    (`events`).
+    """
+
+    def __init__(
+        self,
+        flow_name: str,
+        *,
+        run: Run,
+        driver: EpochDriver,
+        gate: EpochGate,
+        spark: StreamingQuery,
+        dispatcher: EventDispatcher,
+        metrics: MetricsServer | None = None,
+        trigger: Mapping[str, object] | None = None,
+    ) -> None:
+        self._flow_name = flow_name
+        self._run, self._driver, self._spark_query = run, driver, spark
+        self._dispatcher, self._metrics, self._trigger = dispatcher, metrics, trigger
+        self._ending = Ending(
+            gate=gate,
+            spark_query=spark,
+            dispatcher=dispatcher,
+            cancel=run.cancel_jobs,
+            close=self._close_run,
+        )
+        dispatcher.sample("sources", partial(sources_of, spark))
+        if run.controlling is not None:
+            run.controlling.backlog_rows = partial(rows_held_back, spark)
+        _open.add(self)
+        self._quiet = QuietEpochs(
+            run=run, driver=driver, spark_query=spark, ending=self._ending, trigger=trigger
+        )
+
+    def __repr__(self) -> str:
+        return f"<Query {self._flow_name!r}: {self.status['message']}>"
+
+    # -- StreamingQuery -----------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Name of the query."""
+        return self._spark_query.name
+
+    @property
+    def id(self) -> str:
+        """Identifier of the query, Spark's own, the same over restarts from one checkpoint."""
+        return str(self._spark_query.id)
+
+    @property
+    def runId(self) -> str:  # noqa: N802  StreamingQuery's name
+        """Identifier of this run."""
+        return self._run.run_id
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802  StreamingQuery's name
+        """Whether the query is running."""
+        return not self._ending.finished
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the query is doing, with the last committed epoch and what is on the move."""
+        status = dict(self._spark_query.status)
+        view = self._run.view
+        status["committedEpoch"] = self._run.log.latest_epoch
+        status["executors"] = sorted(view.executors)
+        status["held"] = list(view.holds)
+        status["components"] = self._components_told()
+        taken = {n: c.takes for n, c in view.components.items() if c.takes is not None}
+        if taken:  # slots: which component takes the rows of which key groups
+            status["slots"] = {name: sorted(takes) for name, takes in taken.items()}
+        status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
+        status["keyGroupsWaiting"] = sum(len(c.waiting) for c in view.components.values())
+        if self._run.controlling is not None:
+            status["control"] = dict(self._run.controlling.status)
+        status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
+        with self._run.conducting.turn() as conductor:
+            checkpoint, peers = conductor.copies_bytes_per_s
+        status["copies"] = {"checkpointBytesPerS": checkpoint, "peersBytesPerS": peers}
+        return status
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name
+        """Figures of the last epochs (see `godwit.cluster.spark.observe.progress.progress_of`).
+
+        Those of a micro-batch have ``sources`` too, once Spark has noted its end: offsets, and how
+        far behind the source it was, as Spark knows them.
+        """
+        return with_sources(self._run.progress, self._spark_query)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
+        """Figures of the last epoch."""
+        latest = with_sources(self._run.progress[-1:], self._spark_query)
+        return latest[0] if latest else None
+
+    @user_call
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        """Wait until the query stops, by `stop` or by an error.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; then the return value says whether it has stopped.
+
+        Raises
+        ------
+        GodwitError
+            If the query failed.
+        """
+        began = time.monotonic()
+        try:
+            if timeout is None:
+                self._spark_query.awaitTermination()
+                done: bool | None = None
+            else:
+                done = self._spark_query.awaitTermination(timeout)
+        except Exception as error:
+            if self._spark_is_active:
+                raise  # Spark did not take the argument
+            self._ending.finish(_left(began, timeout))
+            if self.exception() is None:
+                return None if timeout is None else True
+            raise self._explained(error) from None
+        if done is False:
+            return False
+        waited = self._quiet.join(_left(began, timeout))
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+        return None if timeout is None else waited
+
+    @user_call
+    def processAllAvailable(self) -> None:  # noqa: N802  StreamingQuery's name
+        """Wait until everything that is available now has been processed and delivered.
+
+        No row waits for its key group either when this returns.
+
+        Raises
+        ------
+        GodwitError
+            If the query failed.
+        """
+        try:
+            if is_bounded(self._trigger):  # Spark's own would hide whether the input has ended
+                self._spark_query.awaitTermination()
+            else:
+                self._spark_query.processAllAvailable()
+        except Exception as error:  # noqa: BLE001  it is raised again, explained
+            self._ending.finish()
+            raise self._explained(error) from None
+        self._quiet.wait_until_nothing_waits()
+        failure = self.exception()
+        if failure is not None:
+            self._ending.finish()
+            raise failure
+
+    @user_call
+    def stop(self) -> None:
+        """Stop after the epoch that runs now; the checkpoint is ready to be resumed.
+
+        An epoch that goes on for more than some seconds is broken off: nothing of it was committed,
+        and it is carried out again when the flow is started again. May be called from anywhere, and
+        more than once; called within an epoch or by a listener it returns at once, and the query
+        stops after it.
+
+        Raises
+        ------
+        StopTimeoutError
+            If the query has not stopped after some seconds, since what it waits for neither ends
+            nor can be interrupted.
+        EndingError
+            If it has stopped, and a part of it could not be stopped or closed, such as a sink.
+        """
+        self._ending.stop()
+
+    def exception(self) -> GodwitError | None:
+        """Return why the query failed; ``None`` if it did not."""
+        failure = self._driver.failure
+        if failure is None and not self._driver.cut_short and not self._spark_is_active:
+            with suppress(Exception):  # a JVM that is gone says nothing any more
+                failure = self._spark_query.exception()
+        return None if failure is None else self._explained(failure)
+
+    @property
+    def _spark_is_active(self) -> bool:
+        try:
+            return self._spark_query.isActive
+        except Exception:  # noqa: BLE001  whatever Py4J raises when its JVM is gone
+            return False
+
+    def _explained(self, error: BaseException) -> GodwitError:
+        cause = self._driver.failure or error
+        if isinstance(cause, GodwitError):
+            return cause
+        return epoch_failed(self._flow_name, cause)
+
+    def _close_run(self, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Close everything and tell the end; returns the problems, with those of closing."""
+        problems = [*problems, *self._run.close()]
+        metrics = [] if self._metrics is None else [("the port of metrics", self._metrics.close)]
+        late = close_all(
+            [
+                ("the story of the run", lambda: self._announce_end(problems)),
+                # While the checkpoint is still ours.
+                ("the journal", lambda: self._dispatcher.stop_recording(_JOURNAL_S)),
+                *metrics,
+                ("the claim on the checkpoint", self._run.release),
+            ]
+        )
+        _open.discard(self)
+        return problems + late
+
+    def _announce_end(self, problems: list[tuple[str, str]]) -> None:
+        failure = self.exception()
+        with self._run.conducting.turn() as conductor:
+            for what, error in problems:
+                conductor.announce(events.BackgroundFailed, what=what, error=error)
+            if failure is None:
+                conductor.announce(events.QueryStopped, name=self._flow_name)
+            else:
+                conductor.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
+
+    # -- the whereabouts of state -------------------------------------------------------------
+
+    @property
+    def assignment(self) -> Mapping[str, Assignment]:
+        """Component → assignment of the next epoch."""
+        view = self._run.view
+        return {name: component.assignment for name, component in view.components.items()}
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of the components, upstream before downstream: what `migrate` takes."""
+        return tuple(self.assignment)
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Names of the executors that are alive."""
+        return tuple(sorted(self._run.view.executors))
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What has happened lately, oldest first: the last 10,000 events, as a value.
+
+        May be asked for from any thread at any time, also once the query has ended.
+        """
+        return self._dispatcher.events
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus may read metrics while the query runs; ``None``: nowhere."""
+        return None if self._metrics is None else self._metrics.url
+
+    def add_listener(self, listener: Callable[[Event], None]) -> None:
+        """Call `listener` with every event from now on, in order.
+
+        Every listener has a thread of its own, so events arrive a little later than they happen,
+        and one that waits holds up nobody else. A listener may do anything, `migrate` and `stop`
+        included; if it raises, that is logged and told by `ListenerFailed`, once for each kind of
+        error, and disturbs nobody. Of one that is 10,000 events behind, the oldest are dropped.
+        """
+        self._dispatcher.add_listener(listener)
+
+    @user_call
+    def migrate(
+        self,
+        plan: Assignment | Mapping[int, str] | Solution | CarryingOut,
+        *,
+        component: str | None = None,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+    ) -> Migration:
+        """Move key groups to other executors while the stream flows.
+
+        Parameters
+        ----------
+        plan
+            The assignment to arrive at, or just the moves: key group → executor; or a planner's
+            solution (see `problem`), whose order of moves is kept.
+        component
+            Whose key groups; may be left out if the flow has only one component.
+        strategy
+            ``"live"``: copies are warmed in the background, each key group switches at an epoch
+            boundary once its copy is nearly fresh (paper 1 §3.2). ``"disruptive"``: all switch now
+            and the next epoch waits for the load. ``"stop_the_world"``: no epoch runs until
+            everything is in place. ``"instant"``: no state moves; rows go to empty slots at the
+            destination, and the windows that they are of are merged from both. ``"smooth"``:
+            likewise, but panes that have begun stay where they are. The last two only for windows
+            that are consolidated apart, and ``"instant"`` is their default; that of others is
+            ``"live"``.
+        bounds
+            Limits of a live migration: key groups and bytes in flight at once, and the epochs a
+            copy may lag by when it takes over. Left out, the default ones.
+
+        Returns
+        -------
+        Migration
+            Returns at once; ``wait()`` on it if need be.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the plan is no plan, is not total, or names something that does not exist.
+        MigrationError
+            If the component is being migrated already (a controller's migration gives way), or
+            cannot be migrated by that strategy, or the query has stopped.
+        """
+        if not self.isActive:
+            raise MigrationError(
+                f"Query {self.name!r} has stopped, so none of its key groups can move.",
+                remedy="Start the flow again from its checkpoint, and migrate that query.",
+                query=self.name,
+            )
+        limits, name = checked_bounds(bounds), self._component(component)
+        default = self._run.view.components[name].default_strategy
+        chosen = default if strategy is None else checked_strategy(strategy)
+        target, order = target_of(plan, self._places(name))
+        migration = uuid.uuid4().hex[:8]
+        sizes = self._sizes(name)
+        with self._run.conducting.turn() as conductor:
+            if self._run.controlling is not None:
+                self._run.controlling.give_way(conductor, name)
+            conductor.migrate(
+                inputs.MigrationRequested(
+                    id=migration,
+                    component=name,
+                    target=target,
+                    strategy=chosen,
+                    bounds=limits,
+                    loads=conductor.recent_load.mean_cpu_ms(name),
+                    state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
+                    order=order,
+                )
+            )
+        return Migration(migration, name, self._run.conducting)
+
+    def _places(self, component: str) -> Assignment:
+        return with_newcomers(self.assignment[component], self._run.view.executors)
+
+    def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
+        with self._run.conducting.turn() as conductor:
+            return conductor.recent_load.cpu_ms(component)
+
+    def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
+        with self._run.conducting.turn() as conductor:
+            return conductor.recent_load.mean_pairs()
+
+    def _sizes(self, component: str) -> npt.NDArray[np.int64]:
+        with self._run.conducting.turn() as conductor:
+            states = conductor.copies.states(component)
+        with self._run.log.lock:
+            return state_bytes(states, self._run.log.chains)
+
+    def _foresee(self, component: str, places: Mapping[int, str]) -> tuple[CopyRoute, ...]:
+        sizes = dict(enumerate(self._sizes(component).tolist()))
+        with self._run.conducting.turn() as conductor:
+            return conductor.foresee(component, places, sizes)
+
+    def _draining(self) -> frozenset[str]:
+        return self._run.view.draining
+
+    def _start_draining(self, executor: str) -> None:
+        with self._run.conducting.turn() as conductor:
+            conductor.drain(executor)
+
+    def _stop_draining(self, executor: str) -> None:
+        with self._run.conducting.turn() as conductor:
+            conductor.stay(executor)
+
+    def _component(self, component: str | None) -> str:
+        names = list(self.assignment)
+        if component is None and len(names) == 1:
+            return names[0]
+        if component not in names:
+            raise InvalidPlanError(
+                f"There is no component {component!r}."
+                if component is not None
+                else "The flow has several components.",
+                remedy=f"Name one with component=: {', '.join(names)}.",
+            )
+        return component

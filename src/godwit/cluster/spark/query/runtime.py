@@ -1,0 +1,227 @@
+"""What `Flow.explain` and `Flow.start` do, on a classic Spark session."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import IllegalArgumentException
+from pyspark.logger import PySparkLogger
+
+from godwit.adapt.splitting import splitting_of
+from godwit.cluster.spark.observe.dispatcher import EventDispatcher
+from godwit.cluster.spark.observe.progress_log import quick_local_logs, wait_for_sources
+from godwit.cluster.spark.observe.progress_spark import SparkProgress
+from godwit.cluster.spark.platform.executors_python import insist_on_python
+from godwit.cluster.spark.query.failures import for_spark, without_credentials
+from godwit.cluster.spark.query.input_end import is_stopped
+from godwit.cluster.spark.query.picklable import check_picklable
+from godwit.cluster.spark.query.query import Query, end_terminated
+from godwit.cluster.spark.run.epoch_driver import EpochDriver
+from godwit.cluster.spark.run.feeds import arrow_schema, feed_frames, feeds_of, streaming_dataframe
+from godwit.cluster.spark.run.gate import EpochGate
+from godwit.cluster.spark.run.opening import open_run
+from godwit.cluster.spark.stages.source_plans import check_plan, leaves_column
+from godwit.cluster.spark.stages.source_streams import check_offset_log, offset_layout
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import function_name
+from godwit.plan.maps import map_dataframe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from godwit.api.flow import LogicalFlow
+    from godwit.cluster.spark.observe.metrics_server import MetricsServer
+    from godwit.cluster.spark.query.options import Options
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["compile_flow", "start"]
+
+_ARROW_ROWS = "200000"
+_WITHDRAW_S = 10.0
+_QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
+
+def compile_flow(flow: LogicalFlow) -> CompiledFlow:
+    """Resolve the schemas of the sources and bind every operator to them.
+
+    Raises
+    ------
+    InvalidFlowError
+        Says what is wrong with the flow, where, and what to do about it.
+    """
+
+    def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
+        dataframe = flow.sources[source]
+        for function in maps:
+            dataframe = map_dataframe(source, [function], dataframe)
+            name = function_name(function)
+            where = f"Map {name!r} on source {source!r}"
+            check_plan(dataframe, where, source=source, function=name)
+        return arrow_schema(dataframe)
+
+    @cache
+    def retimed(
+        source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...], column: str
+    ) -> int:
+        frames = [flow.sources[source]]
+        for function in maps:
+            frames.append(map_dataframe(source, [function], frames[-1]))
+        anew = [
+            number
+            for number, (before, after) in enumerate(pairwise(frames), 1)
+            if not leaves_column(before, after, column)
+        ]
+        return max(anew, default=0)
+
+    with _spark_quiet():
+        spark = next(iter(flow.sources.values())).sparkSession if flow.sources else None
+        zone = "UTC" if spark is None else spark.conf.get("spark.sql.session.timeZone")
+        compiled = flow.compile(resolve, retimed, zone=zone or "UTC")
+    check_picklable(flow)
+    return compiled
+
+
+def start(flow: LogicalFlow, options: Options) -> Query:
+    """Start the flow; see `godwit.cluster.spark.query.flow.Flow.start`."""
+    compiled = compile_flow(flow)
+    splitting_of(compiled, options.splitting)  # refused while nothing is touched
+    spark = next(iter(flow.sources.values())).sparkSession
+    end_terminated()
+    _check_name(spark, options.name or flow.name)
+    insist_on_python(spark.sparkContext)
+    check_offset_log(spark)
+    frames = feed_frames(feeds_of(compiled), flow.sources)
+    rows, offsets = streaming_dataframe(frames), offset_layout(frames, flow.sources)
+    _check_interval(rows, options)
+    dispatcher, gate = EventDispatcher(flow.name), EpochGate()
+    with ExitStack() as undo:
+        undo.callback(dispatcher.close)
+        metrics = _metrics(flow.name, options)
+        if metrics is not None:
+            undo.callback(metrics.close)
+            dispatcher.keep("metrics", metrics.metrics)
+        run = open_run(compiled, rows, offsets, options, spark, dispatcher=dispatcher, gate=gate)
+        undo.callback(run.release)
+        undo.callback(run.close)
+        undo.callback(_withdraw, spark, options.name or flow.name, gate)
+        driver = EpochDriver(run, gate, stopped=partial(is_stopped, spark))
+        spark_query = _start_spark(rows, options, flow.name, driver)
+        query = Query(
+            flow.name,
+            run=run,
+            driver=driver,
+            gate=gate,
+            spark=spark_query,
+            dispatcher=dispatcher,
+            metrics=metrics,
+            trigger=options.trigger,
+        )
+        undo.pop_all()
+    return query
+
+
+def _withdraw(spark: SparkSession, name: str, gate: EpochGate) -> None:
+    """Stop Spark's query of a start that has failed, or that Ctrl-C has ended, if it has begun.
+
+    Nobody would hold a claim on the checkpoint while it goes on.
+    """
+    gate.close()
+    for query in spark.streams.active:
+        if query.name == name:
+            query.stop()
+    gate.wait_until_idle(_WITHDRAW_S)
+
+
+def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
+    """Open the port for metrics, if one is asked for."""
+    if options.metrics_port is None:
+        return None
+    try:
+        from godwit.cluster.spark.observe.metrics_server import MetricsServer  # noqa: PLC0415  an extra
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("prometheus_client"):
+            raise
+        raise InvalidFlowError(
+            "Metrics need the package prometheus-client, which is not installed.",
+            remedy="pip install 'godwit-streams[metrics]', or start without metrics_port.",
+        ) from None
+    return MetricsServer(flow_name, host=options.metrics_host, port=options.metrics_port)
+
+
+def _start_spark(
+    rows: DataFrame, options: Options, flow_name: str, driver: EpochDriver
+) -> StreamingQuery:
+    progress = SparkProgress(rows.sparkSession)
+
+    def in_session(batch: DataFrame, number: int) -> None:
+        # Each streaming query has a session of its own, so this touches no other.
+        batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
+        try:
+            progress.add(driver.micro_batch(batch, number))
+        except Exception as error:  # noqa: BLE001  told to Spark, in few lines
+            # Spark gets the text of what is raised; the driver has kept it as it was.
+            raise for_spark(
+                error, flow_name, batch.sparkSession, cut_short=driver.cut_short
+            ) from None
+
+    writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow_name)
+    if options.trigger is not None:
+        given: dict[str, Any] = dict(options.trigger)
+        writer = writer.trigger(**given)
+    uri = f"{_spark_uri(options)}/spark"
+    with without_credentials(uri), quick_local_logs(rows.sparkSession, uri):
+        started = writer.option("checkpointLocation", uri).start()
+        wait_for_sources(started)
+    return started
+
+
+@contextmanager
+def _spark_quiet() -> Iterator[None]:
+    """Keep PySpark from logging, in a hundred lines, the errors that are told in two."""
+    # Of PySpark's own class, which it expects under these names, whoever asks first.
+    logs = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
+    try:
+        yield
+    finally:
+        for log, was in zip(logs, before, strict=True):
+            log.disabled = was
+
+
+def _check_interval(rows: DataFrame, options: Options) -> None:
+    interval = (options.trigger or {}).get("processingTime")
+    if interval is not None:
+        try:
+            rows.writeStream.trigger(processingTime=str(interval))
+        except IllegalArgumentException:
+            raise InvalidFlowError(
+                f"Spark cannot read {interval!r}, the trigger processingTime of start.",
+                remedy='Give an interval such as "500 milliseconds", "1 second" or "2 minutes".',
+            ) from None
+
+
+def _check_name(spark: SparkSession, name: str) -> None:
+    if any(query.name == name for query in spark.streams.active):
+        raise InvalidFlowError(
+            f"A streaming query named {name!r} is running in this session already.",
+            remedy="Stop it first, or start this one under another name, as in "
+            f"flow.start(name={name + '-2'!r}).",
+        )
+
+
+def _spark_uri(options: Options) -> str:
+    # Spark takes a path without a scheme for one of its default file system, which may be HDFS.
+    uri = options.checkpoint
+    if "://" in uri:
+        return uri.rstrip("/")
+    return Path(uri).absolute().as_uri()

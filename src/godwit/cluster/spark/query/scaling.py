@@ -1,0 +1,358 @@
+"""Another number of executors, by hand: ``query.scale(n)``.
+
+Problem: executors come and go when the cluster likes, key groups move when copies are warm, and
+either may fail in the middle, while the stream goes on.
+
+Invariant: a scaling looks at what there is and does the next thing, until nothing is left to do; so
+whatever happens meanwhile (one that comes late, one that dies, a migration that is withdrawn) is
+what it looks at next. However it ends, no executor drains because of it any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.adapt.carrying import is_own
+from godwit.cluster.spark.platform.executor_pool import owns_nothing
+from godwit.migration import MigrationOutcome
+from godwit.model import events
+from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
+from godwit.model.wording import counted
+from godwit.planning import Limits
+from godwit.planning import planner as planner_named
+from godwit.planning.carrying_out import carry_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
+    from godwit.cluster.spark.query.balancing import AnyStrategy, Balancing
+    from godwit.cluster.spark.query.migrations import Migration
+    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.migration import Bounds
+    from godwit.planning import Problem
+
+__all__ = ["Scaling"]
+
+_LOOK_S = 0.1
+_ROUNDS = 8
+"""Plans for one component, each on what the one before left, before a scaling gives up."""
+
+
+class Scaling:
+    """A change of the number of executors that was asked for.
+
+    Goes on in the background, whether or not somebody waits for it.
+
+    Parameters
+    ----------
+    wanted
+        How many executors there are to be.
+    query
+        Plans and migrates.
+    pool
+        Adds and removes executors.
+    conducting
+        The conductor.
+    planner, strategy, bounds
+        Who plans where key groups go, and how they move.
+    patience_s
+        How long executors that are asked for are waited for, if not as long as ever.
+    """
+
+    def __init__(
+        self,
+        wanted: int,
+        *,
+        query: Balancing,
+        pool: SparkExecutorPool,
+        conducting: Conducting,
+        planner: str,
+        strategy: AnyStrategy,
+        bounds: Bounds | None,
+        patience_s: float | None = None,
+    ) -> None:
+        self.wanted, self._patience_s = wanted, patience_s
+        self._query, self._pool, self._conducting = query, pool, conducting
+        self._planner, self._strategy, self._bounds = planner, strategy, bounds
+        self._stage = "beginning"
+        self._drained: set[str] = set()
+        self._migrations: dict[str, Migration] = {}
+        self._moved = 0
+        self._asked = False
+        self._cancelled = ""
+        self._failure: GodwitError | None = None
+        self._executors: tuple[str, ...] = ()
+        self._ended = threading.Event()
+        self._announce(events.ScalingStarted, before=len(pool.staying), wanted=wanted)
+        self._thread = threading.Thread(target=self._work, name="godwit-scaling", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Scaling to {counted(self.wanted, 'executor')}: {self._stage}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._ended.is_set()
+
+    @property
+    def stage(self) -> str:
+        """What it does now, in words."""
+        return self._stage
+
+    def wait(self, timeout: float | None = None) -> tuple[str, ...]:
+        """Wait for its end and return the names of the executors there are then.
+
+        Ctrl-C ends the waiting and not the scaling.
+
+        Parameters
+        ----------
+        timeout
+            Seconds.
+
+        Raises
+        ------
+        ScalingError
+            If it failed, was cancelled, or has not ended by then.
+        """
+        if not self._ended.wait(timeout):
+            raise ScalingError(
+                f"The scaling to {counted(self.wanted, 'executor')} has not ended after "
+                f"{timeout} s; it is {self._stage}.",
+                remedy="It goes on; look at query.events, or cancel it.",
+                wanted=self.wanted,
+            )
+        if self._failure is not None:
+            raise self._failure
+        return self._executors
+
+    def cancel(self, reason: str = "cancelled by the user") -> None:
+        """End it: executors that came and key groups that moved stay where they are."""
+        self._cancelled = reason
+
+    # -- on its own thread --------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._carry_out()
+        except Exception as error:  # noqa: BLE001  told to whoever waits
+            self._failure = self._explained(error)
+            self._give_up()
+            self._stage = f"failed: {self._failure.message}"
+            self._announce(
+                events.ScalingFailed, wanted=self.wanted, reason=self._failure.message.rstrip(".")
+            )
+        else:
+            self._executors = self._pool.staying
+            self._stage = f"done: {', '.join(self._executors)}"
+            self._announce(events.ScalingFinished, executors=self._executors, moved=self._moved)
+        finally:
+            self._ended.set()
+
+    def _carry_out(self) -> None:
+        missing, rounds = "", 0
+        grown = False
+        while True:
+            self._insist_on_going_on()
+            staying, there = self._pool.staying, self._there()
+            if len(staying) < self.wanted and not missing:
+                missing = self._grow(self.wanted - len(staying))
+                grown = True
+            elif len(there) > self.wanted and len(staying) >= self.wanted:
+                rounds += 1
+                self._shrink(there, staying, rounds)
+            else:
+                break
+        if grown and len(staying) > 1:
+            self._spread()
+        if missing:
+            raise ScalingError(
+                f"There are {counted(len(self._pool.staying), 'executor')} where {self.wanted} "
+                f"were asked for: {missing}.",
+                remedy="Those there are carry the stream. Make room on the cluster and scale "
+                "again.",
+                wanted=self.wanted,
+                executors=self._pool.staying,
+            )
+
+    def _there(self) -> tuple[str, ...]:
+        return tuple(self._conducting.view.executors.keys() - self._pool.returned)
+
+    def _grow(self, short: int) -> str:
+        """Have more executors; return why there are not as many as there are to be."""
+        back = sorted(self._drained & {*self._there()})[:short]
+        for name in back:
+            self._stay(name)
+        more = short - len(back) - self._pool.view.pending
+        if more > 0:
+            self._asked = True
+            self._pool.add(more, self._patience_s)
+        while len(self._pool.staying) < self.wanted:
+            self._stage = (
+                f"waiting for {counted(self.wanted - len(self._pool.staying), 'executor')}"
+            )
+            view = self._pool.view
+            if view.refused:
+                return view.refused
+            if not view.pending:
+                break  # somebody has drained one meanwhile
+            self._pause()
+        return ""
+
+    def _shrink(self, there: Collection[str], staying: Collection[str], rounds: int) -> None:
+        """Empty the executors that are to go, and give back those that are empty."""
+        leaving = self._least(list(staying), len(staying) - self.wanted)
+        leaving |= {*there} - {*staying}
+        with self._conducting.turn() as conductor:
+            for name in leaving - conductor.view.draining:
+                conductor.drain(name)
+                self._drained.add(name)
+        view = self._conducting.view
+        full = sorted(name for name in leaving if not owns_nothing(name, view))
+        if full and rounds > _ROUNDS:
+            raise ScalingError(
+                f"Executors {', '.join(full)} are not empty after {_ROUNDS} plans.",
+                remedy="query.events says why key groups did not move.",
+                executors=full,
+            )
+        if full:
+            self._stage = f"emptying {', '.join(full)}"
+            self._migrate(self._emptied)
+            return
+        names = sorted(leaving)
+        self._stage = f"giving back {', '.join(names)}"
+        try:
+            self._pool.remove(names)
+        except InvalidPlanError:
+            return  # one has died, or has got key groups back, since we looked
+        # If one of those that stay dies meanwhile, the next look keeps one that was to go.
+        while {*names} & {*self._conducting.view.executors} and not self._is_short():
+            if why := self._pool.view.not_returned:
+                raise ScalingError(
+                    f"Executors {', '.join(names)} could not be given back: {why}.",
+                    remedy="They own nothing, and the stream goes on; scale again later.",
+                    executors=names,
+                )
+            self._pause()
+
+    def _is_short(self) -> bool:
+        return len(self._pool.staying) < self.wanted
+
+    def _least(self, names: list[str], count: int) -> set[str]:
+        """Choose the executors with the least state; the newest of those that have as much."""
+        state = dict.fromkeys(names, 0)
+        for component in self._query.components:
+            problem = self._query.problem(component)
+            for name in names:
+                if name in problem.executors:
+                    owned = problem.current == problem.executors.index(name)
+                    state[name] += int(problem.state_bytes[owned].sum())
+        newest_first = sorted(names, key=lambda name: (len(name), name), reverse=True)
+        return {*sorted(newest_first, key=state.__getitem__)[:count]}
+
+    def _spread(self) -> None:
+        """Give executors that are new their share."""
+        self._stage = "giving new executors their share"
+        for _ in range(_ROUNDS):
+            if self._migrate(self._evened) == 0:
+                return
+
+    def _evened(self, problem: Problem) -> Problem:
+        return replace(problem, load=_load_of(problem))
+
+    def _emptied(self, problem: Problem) -> Problem:
+        # Without the target, what would cost balance could stay for a later plan.
+        limits = Limits(target_executors=len(problem.available))
+        return replace(problem, load=_load_of(problem), limits=limits)
+
+    def _migrate(self, ask: Callable[[Problem], Problem]) -> int:
+        """Plan for every component and have the plans carried out; return how many are left."""
+        left = 0
+        for component in self._query.components:
+            self._wait_for_others(component)
+            plan = carry_out(planner_named(self._planner)(ask(self._query.problem(component))))
+            if not plan.moves:
+                continue
+            try:
+                self._migrations[component] = self._query.migrate(
+                    plan, component=component, strategy=self._strategy, bounds=self._bounds
+                )
+            except GodwitError:
+                left += 1  # the ground has shifted since it was planned
+        for component, migration in list(self._migrations.items()):
+            while not migration.done:
+                self._pause()
+            end = migration.wait(0)
+            self._moved += end.moved
+            left += end.withdrawn > 0 or end.outcome is not MigrationOutcome.FINISHED
+            del self._migrations[component]
+        return left
+
+    def _wait_for_others(self, component: str) -> None:
+        """Wait for what somebody else moves; a controller's migration gives way."""
+        while True:
+            under_way = self._conducting.view.components[component].migration
+            if under_way is None or is_own(under_way):
+                return
+            self._pause()
+
+    def _pause(self) -> None:
+        self._insist_on_going_on()
+        self._ended.wait(_LOOK_S)
+
+    def _insist_on_going_on(self) -> None:
+        if self._cancelled:
+            raise ScalingError(
+                f"The scaling to {counted(self.wanted, 'executor')} was ended: {self._cancelled}.",
+                remedy="What had been done stays.",
+                wanted=self.wanted,
+            )
+        if self._conducting.closed:
+            raise ScalingError(
+                f"The query ended before there were {counted(self.wanted, 'executor')}.",
+                remedy="Start the flow again from its checkpoint, and scale that query.",
+                wanted=self.wanted,
+            )
+
+    def _give_up(self) -> None:
+        if self._asked:
+            self._pool.withdraw()
+        for migration in self._migrations.values():
+            with suppress(GodwitError):  # it has ended by itself
+                migration.cancel("the scaling that it belongs to has ended")
+        for name in sorted(self._drained - self._pool.returned):
+            self._stay(name)
+
+    def _stay(self, name: str) -> None:
+        self._drained.discard(name)
+        self._pool.keep(name)
+        with self._conducting.turn() as conductor:
+            conductor.stay(name)
+
+    def _explained(self, error: Exception) -> GodwitError:
+        if isinstance(error, GodwitError):
+            return error
+        return ScalingError(
+            f"The scaling to {counted(self.wanted, 'executor')} failed: "
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}.",
+            remedy="The stream goes on with the executors there are.",
+            wanted=self.wanted,
+        )
+
+    def _announce(self, kind: type[events.Event], **values: object) -> None:
+        with self._conducting.turn() as conductor:
+            conductor.announce(kind, **values)
+
+
+def _load_of(problem: Problem) -> np.ndarray:
+    """Return what is to be shared out: CPU time; until there is any, state; else key groups."""
+    for load in (problem.load, problem.state_bytes.reshape(-1, 1)):
+        if load.sum() > 0:
+            return np.broadcast_to(load, problem.load.shape)
+    return np.ones_like(problem.load)

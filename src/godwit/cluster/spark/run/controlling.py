@@ -1,0 +1,238 @@
+"""The controller beside the epochs: a thread of its own, which no epoch ever waits for.
+
+Problem: planning may take a second, and a function of the user's any time; epochs go on meanwhile.
+
+Invariant: an epoch hands over what it did and goes on; the conductor's lock is held only for as
+long as one question or one order takes, never while anything is planned; whatever the controller
+fails at is told of, and neither it nor the stream stops by it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from godwit.adapt import Controller, Topology
+from godwit.adapt.carrying import is_own
+from godwit.checkpoint.journal import recollect
+from godwit.cluster.spark.run.pending_files import PendingFiles
+from godwit.model import events
+from godwit.plan.compiled import UpstreamInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from godwit.adapt import Control, EpochObserved, ExecutorPool
+    from godwit.checkpoint.records import BatchRef
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.migration import Conductor, LanesRequested, MigrationRequested, ProtocolView
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["Controlling", "SharedMigrations", "past_decisions", "topology_of"]
+
+_LOOK_S = 0.25
+_JOURNAL_ENTRIES = 2000
+
+
+def topology_of(flow: CompiledFlow) -> Topology:
+    """Say what of a flow a controller has to know: components of a level run together."""
+    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
+    pairs = {
+        (of_operator[given.upstream], of_operator[given.operator])
+        for given in flow.inputs
+        if isinstance(given, UpstreamInput)
+    }
+    levels = sorted({component.level for component in flow.components})
+    return Topology(
+        stages=tuple(
+            tuple(c.name for c in flow.components if c.level == level) for level in levels
+        ),
+        downstream=tuple(sorted(pairs)),
+    )
+
+
+def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
+    """Events that the journal of a checkpoint has kept, oldest first."""
+    return recollect(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
+
+
+class SharedMigrations:
+    """The conductor, for a thread that shares it with others."""
+
+    def __init__(self, conducting: Conducting) -> None:
+        self._conducting = conducting
+
+    @property
+    def view(self) -> ProtocolView:
+        """See `godwit.adapt.Migrations.view`."""
+        return self._conducting.view
+
+    def migrate(self, request: MigrationRequested) -> None:
+        """See `godwit.adapt.Migrations.migrate`."""
+        with self._conducting.turn() as conductor:
+            conductor.migrate(request)
+
+    def change_lanes(self, request: LanesRequested) -> None:
+        """See `godwit.adapt.Migrations.change_lanes`."""
+        with self._conducting.turn() as conductor:
+            conductor.change_lanes(request)
+
+    def drain(self, executor: str) -> None:
+        """See `godwit.adapt.Migrations.drain`."""
+        with self._conducting.turn() as conductor:
+            conductor.drain(executor)
+
+    def stay(self, executor: str) -> None:
+        """See `godwit.adapt.Migrations.stay`."""
+        with self._conducting.turn() as conductor:
+            conductor.stay(executor)
+
+    def cancel(self, migration: str, reason: str) -> None:
+        """See `godwit.adapt.Migrations.cancel`."""
+        with self._conducting.turn() as conductor:
+            conductor.cancel(migration, reason)
+
+    def announce(self, kind: type[events.Event], **values: Any) -> None:
+        """See `godwit.adapt.Migrations.announce`."""
+        with self._conducting.turn() as conductor:
+            conductor.announce(kind, **values)
+
+
+class SteadyClock:
+    """Unix time that never runs backwards: the scale of the journal's events."""
+
+    def __init__(self) -> None:
+        self._ahead_s = time.time() - time.monotonic()
+
+    def now_s(self) -> float:
+        """See `godwit.adapt.Clock.now_s`."""
+        return time.monotonic() + self._ahead_s
+
+
+class Controlling:
+    """Drives a controller on a thread of its own.
+
+    Parameters
+    ----------
+    settings, flow
+        What the user wants, and for which flow.
+    conducting
+        The conductor.
+    pool
+        Adds and removes executors; ``None`` where nobody can.
+    state_bytes
+        Component → key group → bytes of state when the run begins.
+    past
+        Events of earlier runs, oldest first.
+
+    Attributes
+    ----------
+    backlog_rows
+        Called after every epoch: rows that the sources hold back, or ``None`` where they do not
+        tell. They do not, until somebody who asks them puts something else in its place.
+    """
+
+    backlog_rows: Callable[[], int | None] = staticmethod(lambda: None)
+
+    def __init__(
+        self,
+        settings: Control,
+        flow: CompiledFlow,
+        *,
+        conducting: Conducting,
+        pool: ExecutorPool | None,
+        state_bytes: Mapping[str, Mapping[int, int]],
+        past: list[events.Event],
+    ) -> None:
+        self._clock = SteadyClock()
+        self._migrations = SharedMigrations(conducting)
+        self._controller = Controller(
+            settings,
+            topology=topology_of(flow),
+            migrations=self._migrations,
+            pool=pool,
+            clock=self._clock,
+            state_bytes=state_bytes,
+            past=past,
+        )
+        self._pending = PendingFiles()
+        self._told: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._status: Mapping[str, Any] = self._controller.status
+        self._fault = ""
+        self._thread = threading.Thread(target=self._work, name="godwit-controller", daemon=True)
+        self._thread.start()
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """What the controller is doing, as of its last turn."""
+        return self._status
+
+    def now_s(self) -> float:
+        """Return the time by the controller's clock."""
+        return self._clock.now_s()
+
+    def observe(self, epoch: EpochObserved, batch: BatchRef | None = None) -> None:
+        """Hand over what an epoch did, and with which micro-batch; returns at once."""
+        self._told.put(lambda: self._controller.observe(self._with_backlog(epoch, batch)))
+
+    def _with_backlog(self, epoch: EpochObserved, batch: BatchRef | None) -> EpochObserved:
+        """Add what sources hold back, as they tell or as lies in their directories."""
+        rows = self.backlog_rows()
+        if rows is not None or batch is None:
+            return replace(epoch, backlog_rows=rows)
+        pending = self._pending.rows_after(batch, epoch.outcome.rows_in)
+        if pending is None:
+            return epoch
+        return replace(epoch, backlog_rows=pending, backlog_s=self._clock.now_s())
+
+    @staticmethod
+    def give_way(conductor: Conductor, component: str) -> None:
+        """End what the controller moves of a component: somebody wants something else by hand."""
+        view = conductor.view.components.get(component)
+        if view is not None and view.migration is not None and is_own(view.migration):
+            conductor.cancel(view.migration, "somebody asked for another migration")
+
+    def regrouped(self, flow: CompiledFlow) -> None:
+        """Let the controller know that the components are others."""
+        topology = topology_of(flow)
+        self._told.put(lambda: self._controller.regroup(topology))
+
+    def scaled_by_hand(self) -> None:
+        """Let the controller know that somebody set the number of executors."""
+        self._told.put(self._controller.scaled_by_hand)
+
+    def close(self) -> None:
+        """Decide nothing any more."""
+        self._told.put(None)
+        self._thread.join(timeout=1)  # it may be planning, and is a daemon
+
+    def _work(self) -> None:
+        while self._take():
+            self._guarded(self._controller.turn)
+            self._status = self._controller.status
+
+    def _take(self) -> bool:
+        """Pass on all that was handed over, waiting for the first; whether to go on."""
+        wait = True
+        with suppress(Empty):
+            while True:
+                told = self._told.get(wait, _LOOK_S if wait else None)
+                if told is None:
+                    return False
+                self._guarded(told)
+                wait = False
+        return True
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001  told of; the stream goes on
+            fault = f"{type(error).__name__}: {error}"
+            if fault != self._fault:
+                self._fault = fault
+                self._migrations.announce(events.PlannerFailed, planner="controller", reason=fault)

@@ -1,0 +1,202 @@
+"""Carries out the conductor's orders on executors: warming copies, and dropping them.
+
+What executors are to send one another begins as their links become free (`PeerLinks`).
+
+Nothing here is needed for correctness: whatever is late, fails or is lost is told to the conductor,
+which orders it again or does without.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark import inheritable_thread_target
+
+from godwit.cluster.spark.run.threads import DaemonPool, Guard
+from godwit.cluster.spark.stages.warming import Errand, drop_copies, fetch_copies, warm_copies
+from godwit.engine.warming import warm_states
+from godwit.migration import DropCopies, PeerLinks, StartWarming
+from godwit.model.errors import MigrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from queue import SimpleQueue
+
+    import numpy.typing as npt
+    from numpy import int64
+    from pyspark.sql import SparkSession
+
+    from godwit.checkpoint.records import StateId
+    from godwit.cluster.spark.platform.executor_watch import ExecutorWatch
+    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.engine.instructor import Instructor
+    from godwit.engine.lane.messages import StateInstruction
+    from godwit.migration import PeerCopies, Warmed
+
+__all__ = ["Errands"]
+
+
+class Errands:
+    """Threads that run errands: one to hand them out, and one per executor.
+
+    An executor's copies are warmed and dropped in the order in which that was ordered.
+
+    Parameters
+    ----------
+    orders
+        Where orders come from; ``None`` ends the work.
+    conducting
+        Told what came of them.
+    instructor
+        Knows what brings a copy forward.
+    watch
+        Knows where executors are.
+    spark
+        The session.
+    """
+
+    def __init__(
+        self,
+        orders: SimpleQueue[StartWarming | DropCopies | None],
+        *,
+        conducting: Conducting,
+        instructor: Instructor,
+        watch: ExecutorWatch,
+        spark: SparkSession,
+    ) -> None:
+        self._orders, self._conducting = orders, conducting
+        self._instructor, self._watch, self._spark = instructor, watch, spark
+        self._stopping = threading.Event()
+        self._pools: dict[str, DaemonPool] = {}
+        self._guard = Guard("background copies", conducting.background_failed)
+        self._links, self._link_is_free = PeerLinks(), threading.Condition()
+        self._thread = threading.Thread(target=self._hand_out, name="godwit-errands", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more orders; what runs may finish by itself."""
+        self._stopping.set()
+        self._orders.put(None)
+        self._thread.join(timeout=5)
+        for pool in self._pools.values():
+            pool.close()
+
+    def _hand_out(self) -> None:
+        while (order := self._orders.get()) is not None:
+            self._guard(self._hand, order)
+
+    def _hand(self, order: StartWarming | DropCopies) -> None:
+        if isinstance(order, StartWarming) and order.peers:
+            component = self._conducting.view.components.get(order.component)
+            transfers = () if component is None else component.transfers  # regrouped since
+            with self._link_is_free:
+                self._links.add(order, {t.key_group: t.state_bytes for t in transfers})
+        for gone in self._pools.keys() - self._watch.executors.keys() - {order.executor}:
+            self._pools.pop(gone).close(cancel=False)  # what waits fails, and is told
+        pool = self._pools.get(order.executor)
+        if pool is None:
+            pool = DaemonPool(1, f"godwit-copies-{order.executor}")
+            self._pools[order.executor] = pool
+        work = self._warm if isinstance(order, StartWarming) else self._drop
+        # Nobody asks for the future: what is raised would be dropped with it.
+        pool.submit(self._guard, inheritable_thread_target(self._spark)(work), order)
+
+    def _warm(self, order: StartWarming) -> None:
+        started = time.perf_counter()
+        try:
+            made = self._warmed(order)
+        except Exception as error:  # noqa: BLE001  whatever it is, the conductor deals with it
+            if not self._stopping.is_set():
+                with self._conducting.turn() as conductor:
+                    conductor.warming_failed(order, str(error).split("\n", 1)[0])
+            return
+        finally:
+            with self._link_is_free:
+                self._links.forget(order)
+                self._link_is_free.notify_all()
+        spent_ms = (time.perf_counter() - started) * 1e3
+        with self._conducting.turn() as conductor:
+            conductor.warmed(order, replace(made, duration_ms=spent_ms))
+
+    def _warmed(self, order: StartWarming) -> Warmed:
+        """Warm the copies; say what is there now, and how far it reaches in all its states."""
+        if order.executor not in self._watch.executors:
+            raise MigrationError(f"Executor {order.executor} is gone.")
+
+        def held(state: StateId) -> npt.NDArray[int64]:
+            with self._conducting.turn() as conductor:
+                return conductor.copies.held(order.executor, state, self._instructor.num_key_groups)
+
+        def bring(told: StateInstruction, committed: int) -> dict[int, int]:
+            return warm_copies(
+                self._errand(told.state, order.executor),
+                order.key_groups,
+                told,
+                layout=self._instructor.layout_of(told.state),
+                storage=self._instructor.storage,
+                committed=committed,
+                spark=self._spark.sparkContext,
+            )
+
+        def fetch(asked: PeerCopies) -> dict[StateId, dict[int, int]]:
+            source = self._watch.executors.get(asked.executor)
+            if source is None:
+                raise MigrationError(f"Executor {asked.executor} is gone.")
+            return {
+                state: fetch_copies(
+                    self._errand(state, order.executor),
+                    source.name,
+                    source.location,
+                    asked.key_groups,
+                    self._spark.sparkContext,
+                )
+                for state in order.states
+            }
+
+        return warm_states(
+            order,
+            self._instructor,
+            held=held,
+            transfers=self._transfers(order),
+            fetch=fetch,
+            bring=bring,
+            now_s=time.perf_counter,
+        )
+
+    def _transfers(self, order: StartWarming) -> Iterator[PeerCopies]:
+        """Give what peers are to send for an order, each as soon as the links are free."""
+        while True:
+            with self._link_is_free:
+                self._links.ended(order)
+                self._link_is_free.notify_all()
+                while (begun := self._links.begin(order)) is None:
+                    self._link_is_free.wait()
+            if not begun.key_groups:
+                return
+            yield begun
+
+    def _drop(self, order: DropCopies) -> None:
+        if order.executor not in self._watch.executors:
+            return
+        for state in order.states:
+            with suppress(Exception):  # a copy too many costs room, nothing else
+                drop_copies(
+                    self._errand(state, order.executor), order.key_groups, self._spark.sparkContext
+                )
+
+    def _errand(self, state: StateId, executor: str) -> Errand:
+        there = self._watch.executors[executor]
+        return Errand(
+            state=state,
+            schema=self._instructor.layout_of(state).schema,
+            num_key_groups=self._instructor.num_key_groups,
+            executor=executor,
+            location=there.location,
+            lanes=there.lanes,
+            run_id=self._instructor.run_id,
+            local_dir=self._instructor.local_dir,
+        )

@@ -1,0 +1,354 @@
+"""Putting Spark's own log of a query back to what the checkpoint has committed.
+
+Problem: Spark does not force its log to the disk.  After a power failure its newest entries may be
+gone or torn while the epoch is committed, and Spark would plan the same micro-batch anew with other
+rows.  Such a query is refused; this is the way back.
+
+Invariant: the commit record of an epoch carries Spark's entries of its micro-batch, and these are
+what is put back, in the lines that the log has now.  Entries above the last committed micro-batch
+are kept if everything up to them is in order: Spark goes on with its plan.  Otherwise they are set
+aside, since nothing of them was committed: Spark plans their rows anew, from the sources.
+
+What a source noted earlier is read at every start as well, by which Spark knows the files that it
+has read.  It is made again of what is left of the log and of the records; where that is not all of
+it, nothing can be done here, since Spark would read those files again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from godwit.checkpoint.offset_layout import OFFSETS, lines_of, load_layout
+from godwit.checkpoint.repair import RepairStep
+from godwit.checkpoint.spark_log import (
+    DEFAULT_INTERVAL,
+    SPARK,
+    entries_in,
+    files_read,
+    is_merged,
+    lacking_files,
+    log_offset,
+    offsets_in,
+    relined,
+)
+from godwit.model.errors import CorruptCheckpointError, GodwitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.checkpoint.offset_layout import OffsetLayout
+    from godwit.checkpoint.records import BatchRef, CommitRecord
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+
+__all__ = ["plan_log_repair"]
+
+_CRC_HEAD = b"crc\0"
+
+
+def plan_log_repair(
+    storage: CheckpointStorage, records: Sequence[CommitRecord]
+) -> tuple[RepairStep, ...]:
+    """Find what in Spark's log disagrees with the committed records, and what would mend it.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint.
+    records
+        Its committed records that are still there, in order of epochs.
+    """
+    batches = [batch for record in records if (batch := record.last_batch) is not None]
+    if not batches:
+        done = [entry.path for entry in storage.list(f"{SPARK}/commits")] if records else []
+        problem = "Its micro-batch was done, and no record is left that says where Spark stood."
+        return tuple(
+            RepairStep(path=path, problem=problem, action="none")
+            for path in done
+            if path.rpartition("/")[2].isdecimal()
+        )[:1]
+    return _LogPlan(storage, {batch.number: batch for batch in batches}).made()
+
+
+class _LogPlan:
+    def __init__(self, storage: CheckpointStorage, batches: Mapping[int, BatchRef]) -> None:
+        self.storage = storage
+        self.batches = batches
+        self.last = max(batches)
+        self.steps: list[RepairStep] = []
+        self.layout: OffsetLayout | None = None
+
+    def made(self) -> tuple[RepairStep, ...]:
+        try:
+            self.layout = load_layout(self.storage)
+        except GodwitError:
+            problem = "It is damaged; the next start tells from the offsets whose they are."
+            self._set_aside(OFFSETS, problem)
+        # Spark reads the entry before the one that it resumes from as well.
+        for number in sorted({self.last - 1, self.last} & self.batches.keys()):
+            self._check_batch(self.batches[number])
+        before = f"{SPARK}/offsets/{self.last - 1}"
+        if self.last > 0 and self.last - 1 not in self.batches and self._read(before) is None:
+            self._cannot(before, "It is gone or torn, and no record carries it any more.")
+        for directory, last in self._counted().items():
+            self._check_history(directory, last)
+        spoilt = bool(self.steps)
+        planned = [
+            path
+            for directory in ("offsets", "commits")
+            for number, path in self._numbered(directory).items()
+            if number > self.last
+        ]
+        listed = self._sources_above()
+        torn = [path for path in (*planned, *listed) if self._lacks(path)]
+        # Spark notes the end of a micro-batch after its record was written: one without a record
+        # was taken back, and Spark would go on after it.
+        ended = any(number > self.last for number in self._numbered("commits"))
+        if spoilt or torn or ended:
+            self._take_back(planned, listed)
+        done = self._numbered("commits").get(self.last)
+        if done is not None and self._read(done) is None:
+            problem = "It is torn; Spark offers its micro-batch again then, and it is known."
+            self._set_aside(done, problem)
+        return tuple(self.steps)
+
+    def _lacks(self, path: str) -> bool:
+        """Whether a file is torn, or one of the sources' that it counts on is missing."""
+        found = self._read(path)
+        if found is None or not path.startswith(f"{SPARK}/offsets/"):
+            return found is None
+        lines = (0,) if self.layout is None else self.layout.lines
+        return bool(lacking_files(self.storage, found, lines, self.interval))
+
+    @property
+    def interval(self) -> int:
+        """How many entries of a source's log Spark is set to merge, as far as is known."""
+        return DEFAULT_INTERVAL if self.layout is None else self.layout.interval
+
+    def _take_back(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
+        """Forget what was planned above the last committed micro-batch."""
+        problem = (
+            "It stands above the last committed micro-batch, and something of Spark's log up to "
+            "there or above it was lost: its rows are planned anew."
+        )
+        for path in planned:
+            self._set_aside(path, problem)
+        for path, last in listed.items():
+            if not path.endswith(".compact"):
+                self._set_aside(path, problem)
+                continue
+            # It sums up earlier entries, which may be nowhere else.
+            lines = self._summed_up(path)
+            if lines is None:
+                self._cannot(path, "It is torn, and so are entries that it summed up.")
+                continue
+            kept = [line for line in lines if not _is_above(line, last)]
+            self.steps.append(
+                RepairStep(
+                    path=path,
+                    problem=problem,
+                    action="write",
+                    content=b"\n".join([b"v1", *kept]),
+                )
+            )
+
+    def _summed_up(self, path: str) -> list[bytes] | None:
+        found = self._read(path)
+        if found is not None:
+            return found.splitlines()[1:]
+        directory, _, name = path.removeprefix(f"{SPARK}/").rpartition("/")
+        return self._before(directory, int(name.removesuffix(".compact")))
+
+    def _check_batch(self, batch: BatchRef) -> None:
+        path = f"{SPARK}/offsets/{batch.number}"
+        found = None if self.layout is None else self.layout.pending.get(batch.number)
+        found = self._read(path) if found is None else found
+        offsets = self._relined(batch)
+        if found is None or offsets_in(found) != offsets_in(offsets):
+            self._put_back(path, found, offsets)
+        for name, content in sorted(_sources(batch).items()):
+            self._check_source(name, content.splitlines()[1:])
+
+    def _relined(self, batch: BatchRef) -> bytes:
+        """Give the offsets of a record in the lines that the log has now."""
+        if self.layout is None:
+            return batch.offsets
+        lines = batch.lines or lines_of(batch.offsets, self.layout)
+        return (lines and relined(batch.offsets, lines, self.layout.lines)) or batch.offsets
+
+    def _counted(self) -> dict[str, int]:
+        """Give directory of a source's log → the last entry that is committed."""
+        counted: dict[str, int] = {}
+        for _, batch in sorted(self.batches.items()):
+            lines = offsets_in(batch.offsets)
+            for source, line in zip(batch.lines or range(1), lines, strict=False):
+                entry = log_offset(line)
+                if entry is not None:
+                    counted[f"sources/{source}"] = entry
+        return counted
+
+    def _check_history(self, directory: str, last: int) -> None:
+        """Check what Spark reads at a start of entries that earlier epochs count on."""
+        names = {path.rpartition("/")[2]: path for path in self._numbered(directory).values()}
+        known = {step.path for step in self.steps}
+        for name in files_read(names, last, self.interval):
+            path = f"{SPARK}/{directory}/{name}"
+            entry = int(name.removesuffix(".compact"))
+            if entry > last or path in known or self._read(path) is not None:
+                continue
+            lines = self._lines_of(directory, entry)
+            if lines is not None and name.endswith(".compact"):
+                before = self._before(directory, entry)
+                lines = None if before is None else [*before, *lines]
+            if lines is None:
+                self._cannot(
+                    path,
+                    "It is gone or torn, and what it says of files that were read is nowhere else: "
+                    "without it they would be read again.",
+                )
+                return
+            self._put_back(path, None, b"\n".join([b"v1", *lines]))
+
+    def _lines_of(self, directory: str, entry: int) -> list[bytes] | None:
+        """Lines of one entry of a source's log, as far as a record carries them."""
+        name = f"{directory}/{entry}"
+        found = (_sources(batch).get(name) for batch in self.batches.values())
+        content = next((content for content in found if content is not None), None)
+        return None if content is None else content.splitlines()[1:]
+
+    def _check_source(self, name: str, lines: list[bytes]) -> None:
+        """Check one entry of a source's log; its file may sum up earlier entries."""
+        directory, _, number = name.rpartition("/")
+        entry = int(number)
+        log = self._numbered(directory)
+        merged = {n: path for n, path in log.items() if path.endswith(".compact")}
+        later = [n for n in merged if n >= entry]
+        path = merged[min(later)] if later else f"{SPARK}/{name}"
+        if not later and is_merged(entry, merged, self.interval):
+            path = f"{SPARK}/{name}.compact"
+        found = self._read(path)
+        if found is not None and _of_entry(found, entry) == sorted(lines):
+            return
+        whole = lines
+        if path.endswith(".compact"):
+            if later and min(later) != entry:
+                self._cannot(
+                    path, "It does not hold what was committed, and sums up later entries."
+                )
+                return
+            earlier = self._before(directory, entry)
+            if earlier is None:
+                self._cannot(path, "It is gone, and so are entries that it summed up.")
+                return
+            whole = [*earlier, *lines]
+        self._put_back(path, found, b"\n".join([b"v1", *whole]))
+
+    def _before(self, directory: str, entry: int) -> list[bytes] | None:
+        """Lines of all entries before one, from the last file that sums them up."""
+        log = self._numbered(directory)
+        merged = [n for n, path in log.items() if path.endswith(".compact") and n < entry]
+        lines: list[bytes] = []
+        for number in range(max(merged, default=0), entry):
+            found = self._read(log.get(number, f"{SPARK}/{directory}/{number}"))
+            own = self._lines_of(directory, number) if found is None else found.splitlines()[1:]
+            if own is None or (found is None and number in merged):
+                return None
+            lines += own
+        return lines
+
+    def _sources_above(self) -> dict[str, int]:
+        """Path of entries that no committed micro-batch counts on → the last one that one does."""
+        return {
+            path: last
+            for directory, last in self._counted().items()
+            for number, path in self._numbered(directory).items()
+            if number > last
+        }
+
+    def _numbered(self, directory: str) -> dict[int, str]:
+        """Give number → path of the entries of one of Spark's logs."""
+        return entries_in(self.storage, directory)
+
+    def _read(self, path: str) -> bytes | None:
+        """Read an entry; ``None`` if it is missing or torn."""
+        try:
+            data: bytes = self.storage.read(path).to_pybytes()
+        except CorruptCheckpointError:
+            return None
+        if not _is_whole(data) or not self._matches_checksum(path, data):
+            return None
+        return data
+
+    def _matches_checksum(self, path: str, data: bytes) -> bool:
+        """Whether Hadoop would read a file that has a checksum beside it."""
+        directory, _, name = path.rpartition("/")
+        try:
+            beside = self.storage.read(f"{directory}/.{name}.crc").to_pybytes()
+        except CorruptCheckpointError:
+            return True
+        if beside[:4] != _CRC_HEAD or len(beside) < 8:
+            return False
+        step = int.from_bytes(beside[4:8], "big")
+        if step < 1:
+            return False
+        sums = b"".join(
+            zlib.crc32(data[i : i + step]).to_bytes(4, "big") for i in range(0, len(data), step)
+        )
+        return bool(sums == beside[8:])
+
+    def _put_back(self, path: str, found: bytes | None, content: bytes) -> None:
+        if not content:
+            self._cannot(path, "It is gone, and the record does not carry it.")
+            return
+        problem = (
+            "It is gone or torn, though its epoch is committed."
+            if found is None
+            else "It says something else than what its epoch has committed."
+        )
+        self.steps.append(RepairStep(path=path, problem=problem, action="write", content=content))
+
+    def _set_aside(self, path: str, problem: str) -> None:
+        self.steps.append(RepairStep(path=path, problem=problem, action="set aside"))
+
+    def _cannot(self, path: str, problem: str) -> None:
+        self.steps.append(RepairStep(path=path, problem=problem, action="none"))
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether an entry begins as Spark's do, and its lines are JSON or Spark's dash."""
+    version, *lines = data.splitlines() or [b""]
+    if not re.fullmatch(rb"v\d+", version) or not lines:
+        return False
+    return all(line == b"-" or _json(line) is not None for line in lines)
+
+
+def _json(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _sources(batch: BatchRef) -> dict[str, bytes]:
+    """Entries of sources' logs, as far as they are known to be of the source that they name."""
+    if batch.lines or len(offsets_in(batch.offsets)) == 1:
+        return batch.sources
+    # Formerly the number of a line was taken for that of a source, which holds of the first.
+    return {name: of for name, of in batch.sources.items() if name.startswith("sources/0/")}
+
+
+def _of_entry(data: bytes, entry: int) -> list[bytes]:
+    lines = data.splitlines()[1:]
+    return sorted(line for line in lines if _number_of(line) == entry)
+
+
+def _is_above(line: bytes, last: int) -> bool:
+    number = _number_of(line)
+    return not isinstance(number, int) or number > last
+
+
+def _number_of(line: bytes) -> Any:
+    value = _json(line)
+    return value.get("batchId") if isinstance(value, dict) else None

@@ -1,0 +1,196 @@
+"""Which rows a micro-batch of Spark holds, as Spark's own logs say.
+
+The problem: Spark plans a micro-batch, writes its plan to its log without forcing it to the disk,
+and calls us.  After a power failure its newest entries may be gone while our commit is there; Spark
+then plans the same number anew, with whatever has arrived meanwhile.  Taken for a replay, the new
+rows would be lost.
+
+The invariants: a commit record carries a digest of the offsets of the micro-batch that it covers,
+source by source, and of the files behind them where an offset is only a number; a replay has the
+same digest or is refused; and on local disks Spark's entries are durable before our commit is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from godwit.checkpoint.records import BatchRef
+from godwit.checkpoint.spark_log import SPARK, log_offset, offsets_in, read_entry, relined
+from godwit.checkpoint.storage.local import LocalStorage
+from godwit.model.errors import CheckpointError, CheckpointMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+
+__all__ = ["MicroBatches"]
+
+_NAMES = ("", ".compact")
+"""How the file of an entry of a source's log may end: it may have been merged with others."""
+
+
+class MicroBatches:
+    """Spark's log of one query, as far as micro-batches go.
+
+    Parameters
+    ----------
+    storage
+        The checkpoint; Spark's log is a directory of it.
+    lines
+        The number of Spark's source that each line of an entry is of
+        (`godwit.checkpoint.offset_layout`).
+    """
+
+    def __init__(self, storage: CheckpointStorage, lines: tuple[int, ...]) -> None:
+        self._storage, self._lines = storage, lines
+
+    def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
+        """Identify the micro-batch that Spark offers; ``None`` if it is committed already.
+
+        Parameters
+        ----------
+        number
+            Its number.
+        last
+            The last one that was committed, if any.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If Spark's log and the checkpoint do not go together.
+        """
+        done = -1 if last is None else last.number
+        if number > done + 1:
+            raise self._mismatch(
+                f"Spark's progress is at micro-batch {number}, but the last one in the checkpoint "
+                f"{self._storage.uri!r} is {done}: what is between them would be left out."
+            )
+        if number < done:  # Spark notes the end of a micro-batch before it begins the next
+            raise self._mismatch(
+                f"Spark's progress is at micro-batch {number}, but the checkpoint "
+                f"{self._storage.uri!r} has those up to {done}: their rows would be left out."
+            )
+        found = self._read(number)
+        if last is None or number > done:
+            return found
+        if found.digest != last.digest and not (self._is_former(last) and self._is_same(last)):
+            raise self._mismatch(
+                f"Spark has planned micro-batch {number} anew and with other rows than those that "
+                f"the checkpoint {self._storage.uri!r} has committed for it: the new ones would be "
+                "left out."
+            )
+        return None
+
+    def force(self, batch: BatchRef) -> None:
+        """Make Spark's entries of a micro-batch durable, where the checkpoint is on a local disk.
+
+        Elsewhere a file that is there is durable.
+        """
+        if not isinstance(self._storage, LocalStorage):
+            return
+        root = Path(self._storage.uri) / SPARK
+        files = [root / "metadata", root / "offsets" / str(batch.number)]
+        files.append(root / "commits" / str(batch.number - 1))
+        files.extend(root / f"{path}{merged}" for path in batch.sources for merged in _NAMES)
+        for file in files:
+            # Hadoop's checksum lies beside it, and a file that does not match it is not read.
+            for path in (file, file.with_name(f".{file.name}.crc")):
+                with suppress(FileNotFoundError):
+                    _fsync(path)
+        for directory in dict.fromkeys(file.parent for file in files):
+            with suppress(FileNotFoundError):
+                _fsync(directory)
+
+    def _read(self, number: int) -> BatchRef:
+        offsets = read_entry(self._storage, f"offsets/{number}")
+        if offsets is None:
+            raise CheckpointError(
+                f"Spark's log in {self._storage.uri!r} has no offsets of micro-batch {number}, "
+                "which is to be processed now.",
+                remedy="The query needs Spark's ordinary progress log; asynchronous progress "
+                "tracking is not supported.",
+            )
+        ends, begins = self._of_sources(number, offsets), self._begins(number - 1)
+        digest = hashlib.sha256(b"\n".join(ends[source] for source in sorted(ends)))
+        sources: dict[str, bytes] = {}
+        for source, line in sorted(ends.items()):
+            end = log_offset(line)
+            if end is None:
+                continue
+            begin = log_offset(begins.get(source, b"-"))
+            if begin is not None and end < begin:
+                raise self._mismatch(
+                    f"Spark's log in {self._storage.uri!r} has lost what source {source} had read: "
+                    f"micro-batch {number} ends at its entry {end}, and the one before at {begin}."
+                )
+            for entry in range(-1 if begin is None else begin, end):
+                path = f"sources/{source}/{entry + 1}"
+                files = sorted(self._files(source, entry + 1))
+                sources[path] = b"\n".join([b"v1", *files])
+                digest.update(b"\0" + path.encode() + b"\0" + sources[path])
+        return BatchRef(
+            number=number,
+            digest=digest.hexdigest(),
+            offsets=offsets,
+            lines=self._lines,
+            sources=sources,
+        )
+
+    def _begins(self, number: int) -> dict[int, bytes]:
+        """Give where the sources stood after a micro-batch; nowhere before the first one."""
+        entry = read_entry(self._storage, f"offsets/{number}")
+        return {} if entry is None else self._of_sources(number, entry)
+
+    def _of_sources(self, number: int, entry: bytes) -> dict[int, bytes]:
+        """Give number of a source → its offset."""
+        if relined(entry, self._lines, self._lines) is None:
+            raise CheckpointError(
+                f"Spark's log in {self._storage.uri!r} has {len(offsets_in(entry))} offsets of "
+                f"micro-batch {number}, where its plan reads {len(set(self._lines))} sources in "
+                f"{len(self._lines)} places.",
+                remedy="The query needs Spark's progress log in its ordinary format; report this "
+                "if no setting of spark.sql.streaming was changed.",
+            )
+        return dict(zip(self._lines, offsets_in(entry), strict=True))
+
+    def _is_former(self, last: BatchRef) -> bool:
+        """Whether a record is of the time when digests were of lines, some of which are alike."""
+        return not last.lines and len(self._lines) > len(set(self._lines))
+
+    def _is_same(self, last: BatchRef) -> bool:
+        """Whether Spark's log holds the offsets of such a record."""
+        entry = read_entry(self._storage, f"offsets/{last.number}")
+        return entry is not None and set(offsets_in(entry)) == set(offsets_in(last.offsets))
+
+    def _files(self, source: int, entry: int) -> Iterator[bytes]:
+        """Lines of one entry of a file source's log, which may have been merged with others."""
+        for name in (f"{entry}{merged}" for merged in _NAMES):
+            data = read_entry(self._storage, f"sources/{source}/{name}")
+            for line in (data or b"").splitlines()[1:]:
+                if json.loads(line).get("batchId") == entry:
+                    yield line
+            if data is not None:
+                return
+
+    @staticmethod
+    def _mismatch(message: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            message,
+            remedy="The directory 'spark' and the rest of the checkpoint belong together: restore "
+            "both from the same moment, or let `godwit checkpoint repair` put Spark's log back to "
+            "what the checkpoint has committed. Nothing was touched.",
+        )
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,245 @@
+"""How a run begins: everything that it is made of, one after the other."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from godwit.adapt.form_meter import ExchangeCosts
+from godwit.adapt.fusing import Fusing, by_attributes
+from godwit.adapt.splitting import SplitOrCombine, splitting_of
+from godwit.checkpoint.journal import JournalWriter, recollect
+from godwit.checkpoint.lease import acquire_lease
+from godwit.checkpoint.offset_layout import take_up_layout
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.cluster.spark.observe.progress_log import give_id, remove_leftovers
+from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
+from godwit.cluster.spark.platform.executor_watch import ExecutorWatch
+from godwit.cluster.spark.platform.executors import insist_on_placement, wait_for
+from godwit.cluster.spark.platform.lost_executors import LostExecutors
+from godwit.cluster.spark.platform.scheduler import SparkScheduler
+from godwit.cluster.spark.run.conducting import Conducting, SparkPorts
+from godwit.cluster.spark.run.controlling import Controlling, past_decisions
+from godwit.cluster.spark.run.deciding import Deciding
+from godwit.cluster.spark.run.errands import Errands
+from godwit.cluster.spark.run.feeds import arrow_schema, feeds_of
+from godwit.cluster.spark.run.few_rows import FewRows
+from godwit.cluster.spark.run.micro_batches import MicroBatches
+from godwit.cluster.spark.run.outputs import OpenSinks, staged_sinks
+from godwit.cluster.spark.run.run import Run
+from godwit.cluster.spark.stages.shipping import Program, ShippedProgram
+from godwit.cluster.spark.stages.source_rows import SourceRows
+from godwit.engine.event_time import EventTimes
+from godwit.engine.instructor import Instructor
+from godwit.engine.lane.lane import lane_flow
+from godwit.engine.takeover import remembered_load, run_started, take_up
+from godwit.migration import Conductor, LoadSummary
+from godwit.model import events
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from godwit.adapt.deciding import Decider
+    from godwit.checkpoint.offset_layout import OffsetLayout
+    from godwit.cluster.spark.observe.dispatcher import EventDispatcher
+    from godwit.cluster.spark.query.options import Options
+    from godwit.cluster.spark.run.gate import EpochGate
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["open_run"]
+
+_EXCHANGE = ExchangeCosts(byte_ms=15 / 2**20, lane_ms=15.0)
+"""As Spark adds them to what lanes measure (docs/decisions/0043)."""
+_REMEMBERED = 500
+"""Entries of the journal among which the last loads are looked for."""
+
+
+def open_run(
+    flow: CompiledFlow,
+    rows: DataFrame,
+    offsets: OffsetLayout,
+    options: Options,
+    spark: SparkSession,
+    *,
+    dispatcher: EventDispatcher,
+    gate: EpochGate,
+) -> Run:
+    """Claim the checkpoint, open the sinks, wait for executors, take up where it left off.
+
+    Parameters
+    ----------
+    flow
+        The compiled flow.
+    rows
+        The one streaming DataFrame (see `godwit.cluster.spark.run.feeds`).
+    offsets
+        Whose the offsets are that Spark keeps of it.
+    options
+        As the user gave them.
+    spark
+        The session.
+    dispatcher
+        Takes events and outcomes to listeners and to the checkpoint's journal.
+    gate
+        Says when the query is to stop.
+    """
+    storage = CheckpointStorage.open(
+        options.checkpoint, access=options.access, single_driver=options.single_driver
+    )
+    run = uuid.uuid4().hex[:12]
+    with ExitStack() as undo:
+        lease = acquire_lease(storage, run)
+        undo.callback(lease.release)
+        log, taken_up = take_up(
+            flow,
+            storage,
+            run,
+            retain_epochs=options.retain_epochs,
+            components=_components(flow, options),
+        )
+        flow = taken_up.flow
+        run_id = f"{log.identity.query_id[:12]}-{run}"
+        query_id = log.identity.query_id
+        take_up_layout(storage, offsets, committed=log.latest is not None)
+        give_id(storage, query_id)
+        remove_leftovers(storage)
+        sinks = OpenSinks(
+            flow,
+            log,
+            spark,
+            renamed=taken_up.changes.renamed,
+            on_divergence=options.on_divergence,
+        )
+        undo.callback(sinks.close)
+        feeds, schema = feeds_of(flow), arrow_schema(rows)
+        program = ShippedProgram(
+            Program(
+                feeds=tuple(tuple(feed.inputs) for feed in feeds),
+                lanes=lane_flow(flow, taken_up.layouts, staged_sinks(flow)),
+                schema=schema,
+            ),
+            run_id,
+            spark.sparkContext,
+        )
+        undo.callback(program.destroy)
+        insist_on_placement(spark.sparkContext)
+        found = wait_for(spark.sparkContext, options.executors, options.executors_timeout_s)
+
+        dispatcher.keep("journal", JournalWriter(storage, run_id))
+        ports = SparkPorts(dispatcher.emit)
+        resumed = log.latest_epoch >= 0
+        past = [] if options.control is None else past_decisions(storage)
+        started = run_started(flow, log, taken_up, options.assignments, found, run_id=run_id)
+        conductor = Conductor(
+            started,
+            states={c.name: c.states for c in flow.components},
+            policy=options.policy,
+            ports=ports,
+            remembered=remembered_load(
+                recollect(storage, _REMEMBERED, "load", LoadSummary.from_dict), flow, taken_up
+            ),
+            plan=flow.physical_plan,
+        )
+        conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
+        if resumed and (told := taken_up.told(*sinks.changes())) is not None:
+            conductor.announce(events.FlowChanged, **told)
+        if log.latest is not None:
+            sinks.deliver(log.latest, again=True)
+
+        conducting = Conducting(conductor)
+        lost = LostExecutors(run_id, spark.sparkContext)
+        pool = SparkExecutorPool(
+            SparkScheduler(spark.sparkContext),
+            conducting=conducting,
+            gate=gate,
+            patience_s=options.executors_timeout_s,
+        )
+        source = SourceRows()
+        undo.callback(pool.close)
+        instructor = Instructor(
+            flow,
+            log,
+            taken_up.layouts,
+            options.lanes,
+            on_loss=options.policy.on_loss,
+            run_id=run_id,
+        )
+        controlling = None
+        if options.control is not None:
+            controlling = Controlling(
+                options.control,
+                flow,
+                conducting=conducting,
+                pool=pool,
+                state_bytes=started.state_bytes,
+                past=past,
+            )
+            undo.callback(controlling.close)
+        watch = ExecutorWatch(
+            found, conducting=conducting, lost=lost, pool=pool, source=source, spark=spark
+        )
+        undo.callback(watch.close)
+        errands = Errands(
+            ports.errands,
+            conducting=conducting,
+            instructor=instructor,
+            watch=watch,
+            spark=spark,
+        )
+        undo.callback(errands.close)
+        made = Run(
+            flow,
+            log=log,
+            lease=lease,
+            sinks=sinks,
+            conducting=conducting,
+            instructor=instructor,
+            errands=errands,
+            watch=watch,
+            lost=lost,
+            pool=pool,
+            batches=MicroBatches(storage, offsets.lines),
+            note=dispatcher.note,
+            controlling=controlling,
+            deciding=Deciding(_deciders(flow, options), conducting=conducting, log=log),
+            program=program,
+            counting=frozenset(
+                (name, given.number)
+                for given in (feed.inputs[0] for feed in feeds)
+                for name in _taking(flow, flow.operators[given.operator].name)
+            ),
+            source=source,
+            few=FewRows(source, schema),
+            times=EventTimes(flow, taken_up.times(log.latest), close_at_end=options.close_at_end),
+            gate=gate,
+            spark=spark,
+        )
+        undo.pop_all()  # the run closes it all
+    return made
+
+
+def _taking(flow: CompiledFlow, operator: str) -> tuple[str, ...]:
+    """Operators among which the rows for one are divided."""
+    others = (name for given in flow.inputs_of(operator) for name in given.others)
+    return tuple(dict.fromkeys((operator, *others)))
+
+
+def _deciders(flow: CompiledFlow, options: Options) -> list[Decider]:
+    """Whoever decides which operators share a component, while the flow runs."""
+    named = [name for of in options.components.values() for name in of]
+    deciders: list[Decider] = []
+    splitting = splitting_of(flow, options.splitting)
+    if splitting is not None:
+        deciders.append(SplitOrCombine(flow, splitting, _EXCHANGE, named))
+    if options.fusion is not None and options.fusion.by == "traffic":
+        deciders.append(Fusing(flow, options.fusion, named))
+    return deciders
+
+
+def _components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:
+    """Components to start with: those that the user names, and operators fused by attributes."""
+    named = dict(options.components)
+    if options.fusion is None or options.fusion.by != "attributes":
+        return named
+    return by_attributes(flow, {name for of in named.values() for name in of}) | named

@@ -1,0 +1,176 @@
+"""Threads of the driver beside the epochs, and what becomes of an exception in one of them.
+
+The problem: an exception that nobody catches ends a thread, and what it did is no longer done,
+while the query goes on as if it were; one that is caught and dropped is no better. And Python waits
+for the threads of its own pools before it exits, so a process whose work is done may stay for
+minutes.
+
+The invariants: whatever a step of such a thread raises is told, as a warning in the log and as an
+event, once for each kind of error, and the thread goes on with its next step; and no thread keeps
+the process from exiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from godwit.model.naming import error_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["DaemonPool", "Guard", "close_all", "one_line"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MAX_KINDS = 100
+_logger = logging.getLogger("godwit")
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's kind and text in one line; of one that cannot be told, its kind."""
+    try:
+        return error_line(error)
+    except Exception:  # noqa: BLE001  an error of the user's may raise where it is told
+        return type(error).__name__
+
+
+class Guard:
+    """Carries out steps of a thread, and tells what they raise.
+
+    Parameters
+    ----------
+    what
+        What the steps do, as in "watching executors".
+    announce
+        Takes `what` and the error in one line, for an event; ``None``: there is only the log.
+    """
+
+    def __init__(self, what: str, announce: Callable[[str, str], None] | None = None) -> None:
+        self._what, self._announce = what, announce
+        self._told: set[str] = set()
+
+    def __call__(self, step: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Carry out a step; returns whether it raised nothing."""
+        try:
+            step(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  told, whatever it is
+            self.tell(error)
+            return False
+        return True
+
+    def tell(self, error: BaseException) -> None:
+        """Tell of an error, unless the same has been told before."""
+        line = one_line(error)
+        if line in self._told or len(self._told) >= _MAX_KINDS:
+            return
+        self._told.add(line)
+        with suppress(Exception):  # a log handler of the user's
+            _logger.warning(
+                "%s failed with %s. It goes on; this is told once.",
+                self._what,
+                line,
+                exc_info=error,
+            )
+        if self._announce is not None:
+            with suppress(Exception):  # the log has it
+                self._announce(self._what, line)
+
+
+class DaemonPool:
+    """Threads that carry out calls in the order in which they come, and that no exit waits for.
+
+    Parameters
+    ----------
+    threads
+        How many at most; they start as calls come.
+    name
+        Of the threads.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._name, self._max = name, threads
+        self._changed = threading.Condition()
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._idle = self._threads = 0
+        self._closed = False
+
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Have a function called, once a thread is free; its future is cancelled by `close`."""
+        future: Future[R] = Future()
+        with self._changed:
+            if self._closed:
+                future.cancel()
+                return future
+            self._calls.append((future, lambda: function(*args, **kwargs)))
+            if self._idle < len(self._calls) and self._threads < self._max:
+                self._threads += 1
+                threading.Thread(
+                    target=self._work, name=f"{self._name}-{self._threads}", daemon=True
+                ).start()
+            self._changed.notify()
+        return future
+
+    def close(self, *, cancel: bool = True) -> None:
+        """Take no more calls, and begin none that wait; what runs goes on, nobody waits for it.
+
+        Parameters
+        ----------
+        cancel
+            ``False``: those that wait are carried out all the same.
+        """
+        with self._changed:
+            self._closed = True
+            if cancel:
+                for future, _ in self._calls:
+                    future.cancel()
+                self._calls.clear()
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (call := self._next()) is not None:
+            future, function = call
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = function()
+            except BaseException as error:  # noqa: BLE001  raised where the future is asked
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            del call, future, function  # what they hold is not kept until the next call
+
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with self._changed:
+            self._idle += 1
+            try:
+                self._changed.wait_for(lambda: self._calls or self._closed)
+                return self._calls.popleft() if self._calls else None
+            finally:
+                self._idle -= 1
+
+
+def close_all(parts: Iterable[tuple[str, Callable[[], object]]]) -> list[tuple[str, str]]:
+    """Close parts one after the other, each whatever becomes of the others.
+
+    Returns
+    -------
+    list of tuple
+        What could not be closed, and the error in one line.
+    """
+    problems = []
+    for what, close in parts:
+        try:
+            close()
+        except Exception as error:
+            problems.append((f"closing {what}", one_line(error)))
+            with suppress(Exception):  # a log handler of the user's
+                _logger.warning("Closing %s failed: %s", what, one_line(error))
+                _logger.debug("Closing %s failed", what, exc_info=error)
+    return problems

@@ -1,0 +1,218 @@
+"""Background work on executors: copies of key groups, warmed, sent to one another and dropped.
+
+These jobs run beside the epochs, in a scheduler pool of their own.  What one executor sends another
+goes through Spark's shuffle, so it takes the ways, the secrets and the retries that the epochs' own
+rows take (``docs/decisions/0031-peer-transfers.md``).
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from godwit.cluster.spark.stages import by_value
+from godwit.cluster.spark.stages.exchange import exchange, on_executors, streamed
+from godwit.cluster.spark.stages.python_stage import fetch, python_rdd
+from godwit.engine.lane import copies
+from godwit.engine.lane.executor import current_executor, local_store_root
+from godwit.engine.lane.lane import local_store
+from godwit.model.errors import GodwitError, MigrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark import SparkContext
+
+    from godwit.checkpoint.entries import EntryLayout
+    from godwit.checkpoint.records import StateId
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.engine.lane.messages import StateInstruction
+    from godwit.engine.lane.wire import Blob
+    from godwit.store.local_store import LocalStore
+    from godwit.store.schema import StateSchema
+
+__all__ = ["POOL", "Errand", "drop_copies", "fetch_copies", "warm_copies"]
+
+POOL = "godwit-warming"
+"""Spark scheduler pool of background jobs (effective with ``spark.scheduler.mode=FAIR``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """Whose copies, and where.
+
+    Attributes
+    ----------
+    state
+        Whose.
+    schema, num_key_groups
+        Its columns, and the number of its key groups.
+    executor, location, lanes
+        Name of the executor, how a task is sent there, and how many lanes it has.
+    run_id, local_dir
+        Where the run's local stores are.
+    """
+
+    state: StateId
+    schema: StateSchema
+    num_key_groups: int
+    executor: str
+    location: str | None
+    lanes: int
+    run_id: str
+    local_dir: str | None
+
+    def store(self, executor: str) -> LocalStore:
+        """Open the run's local store on an executor: the one that this runs on."""
+        return local_store(local_store_root(self.local_dir, self.run_id, executor))
+
+
+def warm_copies(
+    errand: Errand,
+    key_groups: Sequence[int],
+    told: StateInstruction,
+    *,
+    layout: EntryLayout,
+    storage: CheckpointStorage,
+    committed: int,
+    spark: SparkContext,
+) -> dict[int, int]:
+    """Bring copies forward and return key group → version; blocks until it is done.
+
+    Raises
+    ------
+    MigrationError
+        If Spark ran the job on another executor, or the job failed.
+    """
+    shipped = by_value.dumps(layout)  # what upgrades old state may be of the main script
+
+    def warm(_index: int) -> Iterator[Any]:
+        executor = current_executor(errand.executor)
+        try:
+            versions = copies.warm_copies(
+                errand.store(executor),
+                key_groups,
+                told,
+                layout=pickle.loads(shipped),  # noqa: S301 - our own driver's
+                storage=storage,
+                committed=committed,
+                lanes=errand.lanes,
+            )
+        except GodwitError as error:
+            yield pickle.dumps((executor, error))
+        else:
+            yield pickle.dumps((executor, versions))
+
+    return _result(errand, _run(errand, warm, spark))
+
+
+def fetch_copies(
+    errand: Errand,
+    source: str,
+    location: str | None,
+    key_groups: Sequence[int],
+    spark: SparkContext,
+) -> dict[int, int]:
+    """Have another executor send copies; return key group → version; blocks until they are there.
+
+    Parameters
+    ----------
+    errand
+        Whose copies, and where they are to be.
+    source, location
+        Name of the executor that holds them, and how a task is sent there.
+    key_groups
+        Which.
+    spark
+        The context.
+
+    Raises
+    ------
+    MigrationError
+        If not all came that was asked for, or Spark ran a part of the job on another executor.
+    """
+
+    def send(_index: int) -> Iterator[Blob]:
+        executor = current_executor(source)
+        if executor == source:
+            for pack in copies.send_copies(
+                errand.store(executor),
+                key_groups,
+                state=errand.state,
+                schema=errand.schema,
+                num_key_groups=errand.num_key_groups,
+                run_id=errand.run_id,
+            ):
+                yield 0, pack
+
+    def receive(sent: Iterator[bytes]) -> bytes:
+        executor = current_executor(errand.executor)
+        if executor != errand.executor:
+            return pickle.dumps((executor, None))
+        try:
+            came = copies.receive_copies(
+                errand.store(executor),
+                key_groups,
+                sent,
+                state=errand.state,
+                schema=errand.schema,
+                num_key_groups=errand.num_key_groups,
+                run_id=errand.run_id,
+                lanes=errand.lanes,
+            )
+        except GodwitError as error:
+            return pickle.dumps((executor, error))
+        return pickle.dumps((executor, came))
+
+    _describe(f"copies of {errand.state} from executor {source} to {errand.executor}", spark)
+    sent = exchange(on_executors([location], send, spark), 1, spark)
+    stage = streamed(sent, errand.location, receive, spark)
+    (reply,) = fetch(python_rdd(stage, spark), spark)
+    return _result(errand, reply)
+
+
+def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) -> None:
+    """Delete copies from an executor's local store; blocks until it is done."""
+
+    def drop(_index: int) -> Iterator[Any]:
+        executor = current_executor(errand.executor)
+        if executor == errand.executor:
+            copies.drop_copies(
+                errand.store(executor),
+                key_groups,
+                state=errand.state,
+                schema=errand.schema,
+                num_key_groups=errand.num_key_groups,
+            )
+        yield pickle.dumps((executor, None))
+
+    _run(errand, drop, spark)
+
+
+def _run(errand: Errand, work: Any, spark: SparkContext) -> bytes:
+    _describe(f"copies of {errand.state} on executor {errand.executor}", spark)
+    (reply,) = fetch(python_rdd(on_executors([errand.location], work, spark), spark), spark)
+    answer: bytes = reply
+    return answer
+
+
+def _describe(what: str, spark: SparkContext) -> None:
+    spark.setLocalProperty("spark.scheduler.pool", POOL)
+    spark.setJobDescription(f"godwit: {what}")
+
+
+def _result(errand: Errand, reply: bytes) -> dict[int, int]:
+    """Versions of the copies, if they are where they were to be."""
+    executor, result = pickle.loads(reply)  # noqa: S301  our own executor's
+    if isinstance(result, GodwitError):
+        raise result
+    if executor != errand.executor:
+        raise MigrationError(
+            f"Copies of {str(errand.state)!r} were to be warmed on executor {errand.executor}, but "
+            f"Spark ran the job on {executor}.",
+            remedy="It is tried again; a larger spark.locality.wait makes Spark wait longer for a "
+            "free core.",
+        )
+    versions: dict[int, int] = result
+    return versions

@@ -1,0 +1,1 @@
+"""Arrow columns: as arrays, grouped by key, hashed, and as Python values."""

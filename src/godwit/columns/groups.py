@@ -1,0 +1,327 @@
+"""Grouping rows by key, exactly, in arrival order, without a Python loop over rows.
+
+Rows are sorted by the 64-bit hash of their key, then every row is compared with its group's first
+row, column by column, so two keys that share a hash are still two groups.  Where few keys repeat
+often, numbering them by a hash table (Arrow's dictionaries) is faster, and only the keys themselves
+are hashed and sorted.  Groups come out ordered by key group, then hash: the state of one key group
+is one slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.columns.arrays import mask_of, numpy_type, values_of
+from godwit.columns.hashing import hash_keys
+from godwit.model.key_groups import key_groups_of
+
+__all__ = ["Groups", "group_repeating_rows", "group_rows"]
+
+_SAMPLE = 8192
+_REPEATING = 0.9  # distinct keys per row of the sample: above, it needs a closer look
+_LARGE_SAMPLE = 65_536
+_MANY_ROWS = 4 * _LARGE_SAMPLE
+_REPEATING_OF_MANY = 0.35  # distinct keys per row: above, a hash table of them is no help
+_BLOCK = 8192  # keys compared at a time: their copies stay in the cache, three times as fast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """The rows of one batch, grouped by key.
+
+    Attributes
+    ----------
+    count
+        G, the number of groups.
+    of_row
+        Shape ``(N,)``: the group of each row.
+    first_row
+        Shape ``(G,)``: the first row (in arrival order) of each group.
+    hashes
+        Shape ``(G,)``, int64: the key's hash.
+    key_groups
+        Shape ``(G,)``, int32, ascending: ``pmod(hash, num_key_groups)``.
+    order
+        Shape ``(N,)``: rows ordered by group, and in arrival order within a group.
+    starts
+        Shape ``(G + 1,)``, int64: rows of group g are ``order[starts[g]:starts[g + 1]]``.
+    """
+
+    count: int
+    of_row: npt.NDArray[np.int64]
+    first_row: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.int64]
+    key_groups: npt.NDArray[np.int32]
+
+    @cached_property
+    def order(self) -> npt.NDArray[np.int64]:
+        """Rows by group, in arrival order within each; made when first asked for."""
+        return np.argsort(self.of_row, kind="stable")
+
+    @cached_property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Where each group begins in `order`, and the end."""
+        sizes = np.bincount(self.of_row, minlength=self.count)
+        return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def group_rows(
+    hashes: npt.NDArray[np.int64],
+    keys: pa.RecordBatch,
+    num_key_groups: int,
+    num_hashed: int | None = None,
+) -> Groups:
+    """Group rows by key.
+
+    Parameters
+    ----------
+    hashes
+        Shape ``(N,)``: 64-bit hash of each row's key.
+    keys
+        N rows of key columns. Nulls are values like any other; floats are compared by bits
+        (NaN and -0.0 are made canonical before they come here).
+    num_key_groups
+        Number of key groups.
+    num_hashed
+        How many of the key columns, from the first, the hash is of; ``None`` for all. Rows of one
+        hash that differ in the others (in their pane, say) are many, so those have a hash too.
+
+    Notes
+    -----
+    Groups are ordered by key group, then hash (signed), then, for different keys that share a hash,
+    first arrival.
+
+    Examples
+    --------
+    >>> keys = pa.record_batch({"k": ["a", "b", "a"]})
+    >>> groups = group_rows(np.array([7, 6, 7]), keys, 4)
+    >>> groups.of_row.tolist(), groups.first_row.tolist(), groups.key_groups.tolist()
+    ([1, 0, 1], [1, 0], [2, 3])
+    """
+    count = len(hashes)
+    search = _told_apart(hashes, keys, num_hashed, num_key_groups)
+    order = _order_by_key_group_and_hash(hashes, search, num_key_groups)
+    ordered = search[order]
+    begins = np.empty(count, np.bool_)
+    begins[:1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    group_of_ordered: npt.NDArray[np.int64] = np.cumsum(begins, dtype=np.int64)
+    group_of_ordered -= 1
+    starts = np.append(np.flatnonzero(begins), count)
+
+    first_row = order[starts[:-1]]
+    others = order[~begins]
+    if len(others):
+        differing = _rows_that_differ(keys, others, first_row[group_of_ordered[~begins]])
+        if len(differing):
+            group_of_ordered, order = _split_shared_hashes(
+                keys, group_of_ordered, order, others[differing]
+            )
+            begins = np.append(True, group_of_ordered[1:] != group_of_ordered[:-1])
+            starts = np.append(np.flatnonzero(begins), count)
+            first_row = order[starts[:-1]]
+
+    of_row = np.empty(count, np.int64)
+    of_row[order] = group_of_ordered
+    group_hashes = hashes[first_row]
+    groups = Groups(
+        count=len(first_row),
+        of_row=of_row,
+        first_row=first_row,
+        hashes=group_hashes,
+        key_groups=key_groups_of(group_hashes, num_key_groups),
+    )
+    vars(groups).update(order=order, starts=starts)  # known already
+    return groups
+
+
+def group_repeating_rows(
+    keys: pa.RecordBatch, num_key_groups: int, num_hashed: int | None = None
+) -> Groups | None:
+    """Group rows as `group_rows` does, if keys seem to repeat; ``None`` if they do not.
+
+    Parameters
+    ----------
+    keys
+        N rows of canonical key columns.
+    num_key_groups, num_hashed
+        As for `group_rows`.
+    """
+    columns = [_bits(column) for column in keys.columns]
+    if not all(_is_numbered(column.type) for column in columns):
+        return None
+    if not _seem_to_repeat(columns, keys.num_rows):
+        return None
+    numbers = _numbers(columns)
+    # Keys are numbered as they first appear: a new one is one more than all before it.
+    newest = np.maximum.accumulate(numbers)
+    first_row = np.flatnonzero(np.diff(newest, prepend=-1))
+    distinct = keys.take(pa.array(first_row))
+    hashes = hash_keys(distinct.select(list(range(num_hashed or keys.num_columns))))
+    search = _told_apart(hashes, distinct, num_hashed, num_key_groups)
+    order = _order_by_key_group_and_hash(hashes, search, num_key_groups)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    hashes = hashes[order]
+    return Groups(
+        count=len(order),
+        of_row=place[numbers],
+        first_row=first_row[order],
+        hashes=hashes,
+        key_groups=key_groups_of(hashes, num_key_groups),
+    )
+
+
+def _seem_to_repeat(columns: list[pa.Array], count: int) -> bool:
+    """Whether a hash table of the keys pays, by a sample, and where many are to come a larger one.
+
+    How many keys a sample does not show is estimated from those that it shows once and twice (Chao,
+    Nonparametric Estimation of the Number of Classes in a Population, 1984): many of the one and
+    few of the other are keys that do not come back, however often some others do.
+    """
+    sample = _numbers([column.slice(0, _SAMPLE) for column in columns])
+    if len(sample) == 0 or sample.max() < _REPEATING * len(sample):
+        return len(sample) > 0
+    if count < _MANY_ROWS:
+        return False
+    shown = np.bincount(_numbers([column.slice(0, _LARGE_SAMPLE) for column in columns]))
+    once, twice = int((shown == 1).sum()), int((shown == 2).sum())
+    return len(shown) + once**2 / (2 * max(twice, 1)) < _REPEATING_OF_MANY * count
+
+
+def _is_numbered(dtype: pa.DataType) -> bool:
+    return numpy_type(dtype) is not None or pa.types.is_string(dtype) or pa.types.is_binary(dtype)
+
+
+def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
+    """Give every key a number, 0, 1, ... as keys first appear, and return each row's."""
+    numbers: npt.NDArray[np.int64] | None = None
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        if numbers is not None and len(encoded.dictionary) == 1:
+            continue  # such as the pane, of rows of one time: it tells nothing apart
+        of_column = values_of(encoded.indices).astype(np.int64)
+        if numbers is not None:
+            pairs = pa.array(numbers * len(encoded.dictionary) + of_column)
+            of_column = values_of(pairs.dictionary_encode().indices).astype(np.int64)
+        numbers = of_column
+    assert numbers is not None, "an operator has key columns"
+    return numbers
+
+
+def _told_apart(
+    hashes: npt.NDArray[np.int64],
+    keys: pa.RecordBatch,
+    num_hashed: int | None,
+    num_key_groups: int,
+) -> npt.NDArray[np.int64]:
+    """Hash the columns that are not hashed yet too; the bits of the key group stay as they are."""
+    if num_hashed is None or num_hashed == keys.num_columns:
+        return hashes
+    others = hash_keys(keys.select(list(range(num_hashed, keys.num_columns))))
+    return hashes ^ (others << (num_key_groups - 1).bit_length())
+
+
+def _order_by_key_group_and_hash(
+    hashes: npt.NDArray[np.int64], search: npt.NDArray[np.int64], num_key_groups: int
+) -> npt.NDArray[np.int64]:
+    """Rows ordered by the key group of `hashes`, then `search`, then arrival."""
+    bits = num_key_groups.bit_length() - 1
+    if num_key_groups != 1 << bits:
+        return np.lexsort((search, key_groups_of(hashes, num_key_groups)))
+    sortable = search.view(np.uint64) ^ np.uint64(1 << 63)
+    if bits:
+        # The key group is the hash's lowest bits: rotated to the top, one sort orders by both.
+        high = sortable >> np.uint64(bits)
+        sortable <<= np.uint64(64 - bits)
+        sortable |= high
+    # Rows as the lowest bits of what is sorted make a plain sort (three times as fast as argsort)
+    # yield the order, and arrival order within equal hashes, at the price of as many hash bits.
+    row_bits = np.uint64((1 << max(len(search) - 1, 0).bit_length()) - 1)
+    packed = sortable & ~row_bits
+    packed |= np.arange(len(search), dtype=np.uint64)
+    packed.sort()
+    packed &= row_bits
+    order = packed.view(np.int64)
+    ordered = sortable[order]
+    if np.any(ordered[1:] < ordered[:-1]):  # the bits given up would have told two hashes apart
+        return np.argsort(sortable, kind="stable")
+    return order
+
+
+def _rows_that_differ(
+    keys: pa.RecordBatch, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Positions i where the key of ``rows[i]`` is not the key of ``others[i]``."""
+    differ = np.zeros(len(rows), np.bool_)
+    for column in keys.columns:
+        if numpy_type(column.type) is not None:
+            values = values_of(column)
+            if pa.types.is_floating(column.type):
+                values = values.view(f"i{values.itemsize}")
+            different = values[rows] != values[others]
+        elif pa.types.is_null(column.type):
+            continue
+        else:
+            different = _unequal(column, rows, others)
+        mask = mask_of(column)
+        if mask is not None:
+            left_mask, right_mask = mask[rows], mask[others]
+            different = (different & left_mask & right_mask) | (left_mask != right_mask)
+        differ |= different
+    return np.flatnonzero(differ)
+
+
+def _unequal(
+    column: pa.Array, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Whether the values at ``rows[i]`` and ``others[i]`` differ; false where either is null."""
+    unequal = np.empty(len(rows), np.bool_)
+    for first in range(0, len(rows), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        left, right = column.take(pa.array(rows[block])), column.take(pa.array(others[block]))
+        unequal[block] = values_of(pc.not_equal(left, right).fill_null(False))
+    return unequal
+
+
+def _split_shared_hashes(
+    keys: pa.RecordBatch,
+    group_of_ordered: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int64],
+    differing: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Split the groups of `differing` rows key by key; 64-bit hashes make this next to never run.
+
+    Returns
+    -------
+    tuple of ndarray
+        Group of each ordered row, and the rows in order, with every key a group of its own.
+    """
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    shared = np.unique(group_of_ordered[position[differing]])
+    affected = np.flatnonzero(np.isin(group_of_ordered, shared))
+    rows = order[affected]
+    columns = [_bits(column.take(pa.array(rows))).to_pylist() for column in keys.columns]
+    rank = np.zeros(len(order), np.int64)
+    ranks: dict[tuple[Any, ...], int] = {}
+    for at, key in zip(affected.tolist(), zip(*columns, strict=True), strict=True):
+        rank[at] = ranks.setdefault((group_of_ordered[at], *key), len(ranks))
+    resorted = np.lexsort((rank, group_of_ordered))
+    group, rank = group_of_ordered[resorted], rank[resorted]
+    begins = np.append(True, (group[1:] != group[:-1]) | (rank[1:] != rank[:-1]))
+    return np.cumsum(begins) - 1, order[resorted]
+
+
+def _bits(column: pa.Array) -> pa.Array:
+    """Floats as the integers of their bits, so that NaN is a key like any other."""
+    if pa.types.is_floating(column.type):
+        return column.view(f"int{column.type.bit_width}")
+    return column

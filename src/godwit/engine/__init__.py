@@ -1,0 +1,1 @@
+"""The driver's part of an epoch, and what its lanes do, without Spark."""

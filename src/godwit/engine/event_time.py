@@ -1,0 +1,419 @@
+"""Event time on the driver: watermarks of sources, and what every epoch closes.
+
+A source's watermark is the greatest event time of its rows, less its slack; it never falls.  Epoch
+*e* closes windows by the watermarks that epoch *e - 1* left, and judges rows late by what earlier
+epochs closed.  So an operator that is fed by windows gets their rows before it closes its own, in
+the same epoch; and which rows count does not depend on lanes, retries or executors.
+
+Where key groups of an operator are suspended, it closes nothing, and neither does anything behind
+it: rows that wait are late for nothing.
+
+Where streams meet, the source that is furthest behind counts: the watermark of an operator is the
+least of those of the sources that its rows descend from.
+
+A source that has fallen silent for its time-out, or whose input has ended, is *drained*: it holds
+nobody back, and once all sources of an operator are, windows that hold their rows are over.
+
+Source: timestamp punctuations and slack, Madsen et al. (Enorm) §4.2 and §6.2; late rows and
+eviction as in Spark's `WatermarkTracker` and `IncrementalExecution`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from godwit.engine.sharing import Sharing
+from godwit.migration import EpochPlan
+from godwit.operators.due import DueOperator
+from godwit.operators.windows.compute import WindowedCompute
+from godwit.operators.windows.grid import BEGINNING, END
+from godwit.operators.windows.in_two import ComputePart, ConsolidatePart
+from godwit.operators.windows.moments import Arrivals, Due, OperatorTime
+from godwit.operators.windows.operator import WindowedOperator
+from godwit.operators.windows.slots import Slots
+from godwit.plan.compiled import SourceInput, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from godwit.engine.lane.messages import LaneReport
+    from godwit.migration.views import ComponentView
+    from godwit.operators.operator import KeyedOperator
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["EventTimes", "Times", "arrivals_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Event time as an epoch leaves it; what its commit record says. All in microseconds.
+
+    Attributes
+    ----------
+    watermarks
+        Name of a watermark (`CompiledFlow.watermarks`) → where it stands.
+    newest
+        Name of a watermark → greatest event time seen of the rows that move it.
+    closed
+        State, as text → windows that end by then are closed.
+    slots
+        Operator → which slots of its key groups take rows.
+    reached
+        State, as text → greatest event time of the rows that came to it, where no watermark tells.
+    """
+
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    newest: Mapping[str, int] = field(default_factory=dict)
+    closed: Mapping[str, int] = field(default_factory=dict)
+    slots: Mapping[str, Slots] = field(default_factory=dict)
+    reached: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Front:
+    """How far a stream has come in event time; in microseconds.
+
+    Attributes
+    ----------
+    watermark
+        No earlier rows are expected of it.
+    newest
+        Greatest event time of its rows.
+    drained
+        Whether none of its sources is expected to have rows.
+    held
+        Whether it comes from an operator that closes nothing in this epoch.
+    """
+
+    watermark: int
+    newest: int
+    drained: bool
+    held: bool
+
+    @classmethod
+    def least(cls, fronts: Sequence[_Front]) -> _Front:
+        """How far streams have come that meet: as far as the one that is furthest behind."""
+        expected = [front for front in fronts if not front.drained]
+        return cls(
+            watermark=min(front.watermark for front in expected or fronts),
+            newest=max(front.newest for front in fronts),
+            drained=not expected,
+            held=any(front.held for front in fronts),
+        )
+
+
+class EventTimes:
+    """Event time of a flow's sources and operators, over the epochs of a run.
+
+    It has no clock: moments are passed in.
+
+    Parameters
+    ----------
+    flow
+        The compiled flow.
+    times
+        As the last epoch left them, by the names of today; ``None`` of a new checkpoint.
+    close_at_end
+        Whether windows are over once the input has ended.
+
+    Attributes
+    ----------
+    sharing
+        Operator → whether its windows share panes, of those that may do either.
+    """
+
+    def __init__(
+        self, flow: CompiledFlow, times: Times | None, *, close_at_end: bool = True
+    ) -> None:
+        self._flow, self._close_at_end = flow, close_at_end
+        self._times = Times() if times is None else times
+        self._ahead_us = self._ahead()
+        self._heard_us: dict[str, int] = {}
+        self._ended = False
+        self._windowed = [o for o in flow.operators if isinstance(o, WindowedOperator)]
+        self._timed = [o for o in flow.operators if isinstance(o, DueOperator) and o.has_moments]
+        # Operators that close the same windows as another one, and its name.
+        self._follows = {
+            o.name: o.compute if isinstance(o, ConsolidatePart) else o.first
+            for o in flow.operators
+            if isinstance(o, ConsolidatePart) or (isinstance(o, ComputePart) and o.slot)
+        }
+        # Not known after a start, unless there is no state: the first epoch looks for it.
+        unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
+        self._due = {operator.name: unknown for operator in self._timed}
+        self.sharing = {
+            o.name: Sharing(o.grid, o.share)
+            for o in self._windowed
+            if isinstance(o, WindowedCompute) and o.may_duplicate and o.commutative
+            if o.name not in self._follows
+        }
+
+    @property
+    def times(self) -> Times:
+        """As the last epoch left them."""
+        return self._times
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Names of the components that it has to be told of."""
+        return tuple(component.name for component in self._flow.components)
+
+    def regrouped(self, flow: CompiledFlow) -> None:
+        """Go on with the flow under another physical plan."""
+        self._flow = flow
+
+    def end_input(self) -> None:
+        """Take note that no source will have rows any more."""
+        self._ended = self._close_at_end
+
+    def told(
+        self, *, clock_us: int, silence_us: int, components: Mapping[str, EpochPlan | ComponentView]
+    ) -> dict[str, OperatorTime]:
+        """Say what each operator is told in the next epoch.
+
+        Parameters
+        ----------
+        clock_us
+            The driver's clock, since 1970-01-01 UTC.
+        silence_us
+            A clock that never jumps, to measure how long sources have been silent.
+        components
+            Component → how it runs, or stands; says which key groups are suspended. Where
+            components have been regrouped since, none of theirs is.
+        """
+        suspended = self._suspended(components)
+        drained = self._drained(silence_us)
+        furthest = max((time.max_ahead_us for time in self._flow.times.values()), default=0)
+        told: dict[str, OperatorTime] = {}
+        emitted: dict[str, _Front | None] = {}
+        for operator in self._flow.operators:
+            arriving = self._arriving(operator.name, emitted, drained)
+            if operator.name in self._follows:
+                first = self._follows[operator.name]
+                emitted[operator.name], told[operator.name] = emitted[first], told[first]
+                continue
+            held = operator.name in suspended or (arriving is not None and arriving.held)
+            time = OperatorTime(
+                clock=clock_us,
+                not_after=tuple(
+                    min(clock_us + ahead, END) for ahead in self._ahead_us[operator.name]
+                ),
+            )
+            if arriving is not None:
+                until = arriving.watermark
+                state = str(operator.states[0])
+                reached = self._times.reached.get(state, BEGINNING)
+                if not self._ended:  # a moment far ahead would make whatever comes later late
+                    reached = min(reached, clock_us + furthest)
+                newest = max(arriving.newest, reached)
+                if isinstance(operator, WindowedOperator) and newest > BEGINNING:
+                    over = operator.end_of(newest)
+                    newest = operator.last_emitted(newest)
+                    until = max(until, over) if arriving.drained else until
+                elif arriving.drained:
+                    until = max(until, newest)
+                closed = self._times.closed.get(state, BEGINNING)
+                sharing = self.sharing.get(operator.name)
+                time = replace(
+                    time,
+                    slots=self._slots(operator, arriving.newest, components),
+                    closed=closed,
+                    until=closed if held else max(closed, until),
+                    duplicated=sharing is not None and sharing.duplicated,
+                )
+                delay = operator.output_delay_us if isinstance(operator, WindowedOperator) else 0
+                arriving = replace(
+                    arriving, watermark=arriving.watermark - delay, newest=newest, held=held
+                )
+            emitted[operator.name] = arriving
+            told[operator.name] = self._with_timers(operator, time, held=held)
+        return told
+
+    def _ahead(self) -> dict[str, list[int]]:
+        """Operator → how far ahead of the clock the rows of each of its inputs may be.
+
+        As far as their sources allow; what an operator over event time emits is of rows that it
+        judged by the clock of then, which may have jumped back, and windows may end later.
+        """
+        ahead: dict[str, list[int]] = {}
+        emitted: dict[str, int] = {}
+        for operator in self._flow.operators:
+            of_inputs = ahead[operator.name] = [
+                emitted[given.upstream]
+                if not isinstance(given, SourceInput)
+                else self._flow.times[given.source].max_ahead_us
+                if given.source in self._flow.times
+                else END
+                for given in self._flow.inputs_of(operator.name)
+            ]
+            judged = isinstance(operator, WindowedOperator)
+            emitted[operator.name] = END if judged else max(of_inputs)
+        return ahead
+
+    def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
+        """Operators of which key groups are suspended, of windows in two parts of either."""
+        suspended = {
+            operator.name
+            for component in self._flow.components
+            if component.name in components and components[component.name].suspended
+            for operator in component.operators
+        }
+        return suspended | {first for other, first in self._follows.items() if other in suspended}
+
+    def _slots(
+        self,
+        operator: KeyedOperator,
+        newest: int,
+        components: Mapping[str, EpochPlan | ComponentView],
+    ) -> Slots | None:
+        """Which slots of an operator's key groups take rows in the next epoch."""
+        if not isinstance(operator, ComputePart):
+            return None
+        slots = self._times.slots.get(operator.name) or Slots.of((), self._flow.num_key_groups)
+        plans = [
+            components.get(self._flow.component_of(name).name)
+            for name in (operator.first, operator.second)
+        ]
+        second = plans[1]
+        if not isinstance(second, EpochPlan) or second.takes is None:
+            return slots  # in one component with others, nothing can turn
+        smooth = {g for plan in plans if isinstance(plan, EpochPlan) for g in plan.smooth}
+        return slots.become(second.takes, smooth, newest, operator.grid)
+
+    def _arriving(
+        self, operator: str, emitted: Mapping[str, _Front | None], drained: set[str]
+    ) -> _Front | None:
+        """How far the rows that come to an operator are; ``None`` if some have no event time."""
+        fronts = []
+        for given in self._flow.inputs_of(operator):
+            if not isinstance(given, SourceInput):
+                front = emitted[given.upstream]
+                if front is not None:
+                    front = replace(front, watermark=front.watermark - given.delay_us)
+                fronts.append(front)
+            elif given.source in self._flow.times:
+                name = self._flow.watermark_of(given)
+                fronts.append(
+                    _Front(
+                        watermark=self._times.watermarks.get(name, BEGINNING),
+                        newest=self._times.newest.get(name, BEGINNING),
+                        drained=name in drained,
+                        held=False,
+                    )
+                )
+            else:
+                return None
+        known = [front for front in fronts if front is not None]
+        return None if len(known) < len(fronts) else _Front.least(known)
+
+    def _with_timers(
+        self, operator: KeyedOperator, told: OperatorTime, *, held: bool
+    ) -> OperatorTime:
+        """Say whether timers may be due; where key groups are suspended, none is."""
+        due = self._due.get(operator.name)
+        if due is None or held:
+            return told
+        assert isinstance(operator, DueOperator), "no other operator has timers"
+        return replace(told, due=operator.is_due(due, told))
+
+    def is_due(
+        self,
+        *,
+        clock_us: int,
+        silence_us: int,
+        components: Mapping[str, EpochPlan | ComponentView],
+    ) -> bool:
+        """Whether an epoch would close windows even if it had no input."""
+        if not self._windowed and not self._timed:
+            return False
+        told = self.told(clock_us=clock_us, silence_us=silence_us, components=components)
+        return any(operator.closes(told[operator.name]) for operator in self._windowed) or any(
+            told[operator.name].due for operator in self._timed
+        )
+
+    def after(self, told: Mapping[str, OperatorTime], reports: Iterable[LaneReport]) -> Times:
+        """Give what an epoch leaves, from what its lanes were told and reported."""
+        newest = dict(self._times.newest)
+        for name, moment in self._heard(reports).items():
+            if moment > newest.get(name, BEGINNING):
+                newest[name] = moment
+        watermarks = dict(self._times.watermarks)
+        for name, moment in newest.items():
+            of_source = self._flow.times.get(source_of(name))
+            if of_source is not None:
+                moved = moment - of_source.slack_us
+                watermarks[name] = max(watermarks.get(name, BEGINNING), moved)
+        closed = dict(self._times.closed)
+        for operator_ in (*self._windowed, *self._timed):
+            until = told[operator_.name].until
+            if until > BEGINNING:
+                closed[str(operator_.states[0])] = until
+        arrived = arrivals_of(reports)
+        reached = dict(self._times.reached)
+        for operator_ in self._windowed:
+            moment = arrived.get(operator_.name, Arrivals()).reached
+            if moment > BEGINNING:
+                state = str(operator_.states[0])
+                reached[state] = max(moment, reached.get(state, BEGINNING))
+        slots = dict(self._times.slots)
+        for name, time in told.items():
+            if time.slots is not None and name not in self._follows:
+                slots[name] = time.slots.as_of(time.until)
+        return Times(
+            watermarks=watermarks, newest=newest, closed=closed, slots=slots, reached=reached
+        )
+
+    def take(
+        self,
+        times: Times,
+        told: Mapping[str, OperatorTime],
+        reports: Sequence[LaneReport],
+        silence_us: int,
+    ) -> None:
+        """Go on from what an epoch left, now that it is committed."""
+        self._times = times
+        for operator_ in self._timed:
+            before = Due() if told[operator_.name].due else self._due[operator_.name]
+            due = [
+                done.next_due
+                for report in reports
+                for done in report.operators
+                if done.operator == operator_.name
+            ]
+            self._due[operator_.name] = reduce(or_, due, before)
+        for name, sharing in self.sharing.items():
+            parts = (name, *(other for other, first in self._follows.items() if first == name))
+            works = [d.windows for r in reports for d in r.operators if d.operator in parts]
+            sharing.take(told[name], [work for work in works if work is not None])
+        for name in self._heard(reports):
+            self._heard_us[name] = silence_us
+
+    def _heard(self, reports: Iterable[LaneReport]) -> dict[str, int]:
+        """Name of a watermark whose rows came → the greatest event time among them."""
+        found = sum(arrivals_of(reports).values(), Arrivals())
+        names = self._flow.watermarks
+        return {name: moment for number, moment in found.newest.items() for name in names[number]}
+
+    def _drained(self, silence_us: int) -> set[str]:
+        """Names of watermarks of which no rows are expected."""
+        drained = set()
+        for name in (name for names in self._flow.watermarks for name in names):
+            time = self._flow.times.get(source_of(name))
+            since = silence_us - self._heard_us.setdefault(name, silence_us)
+            if time is None:
+                continue
+            if self._ended or (time.idle_us is not None and since >= time.idle_us):
+                drained.add(name)
+        return drained
+
+
+def arrivals_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:
+    """Operator → what was found of event time while its rows were sent."""
+    found: dict[str, Arrivals] = {}
+    for report in reports:
+        for done in report.operators:
+            found[done.operator] = found.get(done.operator, Arrivals()) + done.arrivals
+    return found

@@ -1,0 +1,1 @@
+"""What a lane does with an epoch; begin with `lane`."""

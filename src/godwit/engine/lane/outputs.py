@@ -1,0 +1,153 @@
+"""Output on its way to a sink: rows that its target cannot take are found here, before the commit.
+
+The invariant: what is staged under a sink's name, its check has passed.  A row that it has not
+passed refuses the epoch, while nothing of it is committed, or goes to the sink that was named for
+such rows; it is never dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.checkpoint.written_files import WrittenFiles
+from godwit.model.errors import SinkError
+from godwit.plan.staging import REJECTED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.engine.lane.files import LaneFiles
+    from godwit.plan.staging import Rejections, StagedSink
+
+__all__ = ["refusal", "rejected_rows", "stage_output"]
+
+
+def stage_output(
+    sink: StagedSink, rows: pa.Table, files: LaneFiles, *, operator: str, epoch: int, place: int
+) -> None:
+    """Stage an operator's output for a sink, less what the sink's target cannot take.
+
+    Raises
+    ------
+    SinkError
+        If there are such rows and nowhere to put them; names the first by its key.
+    """
+    if rows.num_rows == 0:
+        return
+    if sink.check is not None:
+        rows = _accepted(sink, rows, files, f"epoch {epoch} of operator {operator!r}")
+        if rows.num_rows == 0:
+            return
+    if sink.writer is not None:
+        written = sink.writer.write(rows, epoch=epoch, place=place)
+        if written is not None:
+            target = sink.writer.target
+            files.stage_files(sink.name, WrittenFiles(target=target, files=tuple(written)))
+            return
+    files.stage(sink.name, rows)
+
+
+def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) -> pa.Table:
+    """Divert the rows that the sink's check finds; return the others."""
+    assert sink.check is not None
+    accepted, rejected = [], []
+    for batch in _pieces(rows):
+        rejections = sink.check(batch)
+        if rejections is None:
+            accepted.append(batch)
+            continue
+        rejected.append(rejected_rows(sink.name, sink.keys, batch, rejections))
+        kept = np.ones(batch.num_rows, np.bool_)
+        kept[rejections.rows] = False
+        accepted.append(batch.filter(pa.array(kept)))
+    if not rejected:
+        return rows
+    found = pa.concat_tables(rejected)
+    if sink.rejects is None:
+        raise refusal(
+            sink.name,
+            found,
+            keyed=bool(sink.keys),
+            where=f"{where}, of which nothing is committed",
+        )
+    files.stage(sink.rejects, found)
+    return pa.Table.from_batches(accepted)
+
+
+def _pieces(rows: pa.Table) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
+    return batches
+
+
+def rejected_rows(
+    sink: str, keys: Sequence[str], rows: pa.RecordBatch, rejections: Rejections
+) -> pa.Table:
+    """Rows that `sink` cannot take, as plain text (`godwit.plan.staging.REJECTED`)."""
+    taken = rows.take(pa.array(rejections.rows))
+    columns = {
+        name: _plain_values(column)
+        for name, column in zip(taken.schema.names, taken.columns, strict=True)
+    }
+    texts: dict[str, list[str]] = {
+        "sink": [sink] * taken.num_rows,
+        "reason": [_ascii(reason) for reason in rejections.reasons],
+        "key": _objects({name: columns[name] for name in keys}, taken.num_rows),
+        "row": _objects(columns, taken.num_rows),
+    }
+    return pa.table(texts, schema=REJECTED)
+
+
+def refusal(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkError:
+    """Say that `sink` cannot take rows, and nobody else is there to take them."""
+    first = {name: rejected.column(name)[0].as_py() for name in ("key", "reason", "row")}
+    which = f"with the key {first['key']}" if keyed else first["row"]
+    more = f" ({rejected.num_rows - 1} more like it)" if rejected.num_rows > 1 else ""
+    return SinkError(
+        f"Sink {sink!r} cannot take a row of {where}: {which}, since {first['reason']}{more}.",
+        remedy="Correct such rows in a map before the sink, or say where rows go that the target "
+        'cannot take, as in rejects=gw.sinks.parquet("out/rejected"); then start the query again.',
+        sink=sink,
+        key=first["key"],
+        reason=first["reason"],
+        rows=rejected.num_rows,
+    )
+
+
+def _objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
+    names = list(columns)
+    if not names:
+        return ["{}"] * rows
+    return [
+        json.dumps(dict(zip(names, values, strict=True)), default=str)
+        for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def _plain_values(column: pa.Array) -> list[Any]:
+    """Values for JSON; what Python cannot hold is written as Arrow writes it."""
+    return [_plain(value) for value in column]
+
+
+def _plain(value: pa.Scalar) -> Any:
+    if not value.is_valid:
+        return None
+    try:
+        plain = value.as_py()
+    except UnicodeDecodeError:
+        return value.cast(pa.binary()).as_py().decode("utf-8", "backslashreplace")
+    except (ValueError, OverflowError):  # a date of no calendar year that Python knows
+        return str(value.cast(pa.string()).as_py())
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return str(plain)
+    if isinstance(plain, bytes):
+        return plain.hex()
+    return plain
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()

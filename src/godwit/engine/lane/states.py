@@ -1,0 +1,142 @@
+"""The states of one operator in one lane and epoch: brought forward together, each for itself.
+
+Invariant: a key group is processed only if all of the operator's states of it are here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from godwit.checkpoint.hydration import Hydration, recover_chains
+from godwit.model.per_key_group import PerKeyGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.checkpoint.records import StateId
+    from godwit.engine.lane.files import LaneFiles
+    from godwit.engine.lane.lane import LaneOperator
+    from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction
+    from godwit.store.changes import EntryRange
+    from godwit.store.local_state import LocalState
+    from godwit.store.local_store import LocalStore
+
+__all__ = ["LaneStates"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStates:
+    """What a lane holds for one operator.
+
+    Attributes
+    ----------
+    hydrations
+        State → what brings it forward.
+    snapshots
+        State → key groups of which a snapshot is due; shape ``(num_key_groups,)``.
+    """
+
+    hydrations: Mapping[StateId, Hydration]
+    snapshots: Mapping[StateId, Mask]
+
+    @classmethod
+    def of(
+        cls,
+        member: LaneOperator,
+        told: OperatorInstruction,
+        instruction: EpochInstruction,
+        store: LocalStore,
+        *,
+        lane: int,
+        here: Mask,
+        gone: EntryRange | None,
+    ) -> LaneStates:
+        """Take up what an epoch tells of them.
+
+        Parameters
+        ----------
+        member, told, instruction
+            The operator, and what its lanes are told.
+        store
+            The executor's.
+        lane
+            Number of the lane on its executor.
+        here
+            Shape ``(num_key_groups,)``: key groups of this lane that are not suspended.
+        gone
+            Entries that nobody asks for any more, if there are any.
+        """
+        num_key_groups = len(told.places)
+        hydrations, snapshots = {}, {}
+        for state in told.states:
+            due = np.zeros(num_key_groups, np.bool_)
+            due[list(state.to_snapshot)] = True
+            snapshots[state.state] = due & here
+            layout = member.states[state.state.state]
+            hydrations[state.state] = Hydration(
+                local=store.state(str(state.state), layout.schema, num_key_groups),
+                layout=layout,
+                homes=np.full(num_key_groups, lane, np.int32),
+                storage=instruction.storage,
+                segments=state.segments,
+                snapshots=state.snapshots,
+                floor=state.floor,
+                load=told.load,
+                recover=partial(
+                    recover_chains, instruction.storage, state.recorded_as, instruction.epoch - 1
+                ),
+                gone=gone,
+            )
+        return cls(hydrations=hydrations, snapshots=snapshots)
+
+    @property
+    def locals(self) -> dict[StateId, LocalState]:
+        """State → what the lane holds of it."""
+        return {state: hydration.local for state, hydration in self.hydrations.items()}
+
+    @property
+    def only(self) -> tuple[StateId, LocalState]:
+        """The state of an operator that has one."""
+        ((state, hydration),) = self.hydrations.items()
+        return state, hydration.local
+
+    def bring_forward(self, needed: Mask, keep_up: Mask) -> Mask:
+        """Bring key groups to the committed version; says which are left cold.
+
+        Parameters
+        ----------
+        needed, keep_up
+            As of `Hydration.bring_forward`; what a snapshot is due of is needed too.
+        """
+        cold = np.zeros(len(needed), np.bool_)
+        for state, hydration in self.hydrations.items():
+            cold |= hydration.bring_forward(needed | self.snapshots[state], keep_up)
+        return cold
+
+    def write_snapshots(self, cold: Mask, files: LaneFiles, gone: EntryRange | None) -> None:
+        """Write the snapshots that are due, without entries that nobody asks for any more."""
+        live = None if gone is None else gone.rest
+        for state, due in self.snapshots.items():
+            key_groups = np.flatnonzero(due & ~cold)
+            if key_groups.size:
+                local = self.hydrations[state].local
+                versions = local.versions[key_groups]
+                of = dict(zip(key_groups.tolist(), versions.tolist(), strict=True))
+                files.snapshots(state, of, local.scan(key_groups, live))
+
+    def versions(self, here: Mask) -> dict[StateId, PerKeyGroup]:
+        """State → version of every key group of this lane that the executor holds now."""
+        found = {}
+        key_groups = np.flatnonzero(here)
+        for state, hydration in self.hydrations.items():
+            versions = hydration.local.versions[key_groups]
+            held = versions >= 0
+            found[state] = PerKeyGroup(key_groups[held], versions[held])
+        return found

@@ -1,0 +1,155 @@
+"""What it would take to regroup components, as one value: previewed, printed and carried out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from godwit.engine.regrouping_stages import regrouping_stages
+from godwit.migration.regrouping_stages import moves_to_come
+from godwit.model.wording import counted, human_bytes
+from godwit.plan.compiled import UpstreamInput
+from godwit.plan.regrouping import regrouped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from godwit.checkpoint.physical_plan import PhysicalPlan
+    from godwit.checkpoint.records import StateId
+    from godwit.migration.regrouping_stages import RegroupingStage, Standing
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["ComingTogether", "RegroupingPlan", "plan_regrouping"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComingTogether:
+    """One component on its way to the places of another.
+
+    Attributes
+    ----------
+    component
+        The component.
+    key_groups
+        Key groups that have to move for it, ascending.
+    state_bytes
+        State that is warmed for them.
+    """
+
+    component: str
+    key_groups: tuple[int, ...]
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegroupingPlan:
+    """A regrouping before it is carried out.
+
+    Attributes
+    ----------
+    before, after
+        The physical plans.
+    levels, exchanges
+        Levels of the flow, and operators that get their rows by an exchange, before and after.
+    moving
+        Components that move first.
+    stages
+        The steps.
+    """
+
+    before: PhysicalPlan
+    after: PhysicalPlan
+    levels: tuple[int, int]
+    exchanges: tuple[int, int]
+    moving: tuple[ComingTogether, ...]
+    stages: tuple[RegroupingStage, ...]
+
+    @property
+    def components(self) -> dict[str, str]:
+        """Component that would be made anew → its operators, as text."""
+        made = {name for stage in self.stages for name in stage.parts}
+        return {c.name: ", ".join(c.operators) for c in self.after.components if c.name in made}
+
+    @property
+    def changes(self) -> bool:
+        """Whether any component would be another."""
+        return bool(self.stages)
+
+    def to_text(self) -> str:
+        """Tell it to people."""
+        if not self.changes:
+            return "Every component stays as it is."
+        lines = [f"{name}: {operators}" for name, operators in self.components.items()]
+        lines.append(
+            f"levels {self.levels[0]} → {self.levels[1]}, "
+            f"exchanges {self.exchanges[0]} → {self.exchanges[1]}"
+        )
+        lines += [
+            f"{moving.component} comes to the others: "
+            f"{counted(len(moving.key_groups), 'key group')}, {human_bytes(moving.state_bytes)}"
+            for moving in self.moving
+            if moving.key_groups
+        ]
+        if not any(moving.key_groups for moving in self.moving):
+            lines.append("no state moves")
+        return "\n".join(lines)
+
+
+def plan_regrouping(
+    flow: CompiledFlow,
+    given: Mapping[str, Iterable[str]],
+    *,
+    components: Mapping[str, Standing],
+    state_bytes: Callable[[tuple[StateId, ...]], Mapping[int, int]],
+) -> RegroupingPlan:
+    """Say what it takes to regroup components of a running flow.
+
+    Parameters
+    ----------
+    flow
+        The flow under the plan that it runs under.
+    given
+        Component → its operators (see `regrouped`).
+    components
+        Component → how it stands.
+    state_bytes
+        States → key group → bytes.
+
+    Raises
+    ------
+    InvalidPlanError
+        If an operator does not exist, or operators of one component could not run together.
+    """
+    after = flow.under(regrouped(flow, given))
+    sizes = {o.name: state_bytes(o.states) for o in flow.operators}
+    stages = regrouping_stages(
+        flow.physical_plan,
+        after.physical_plan,
+        states={o.name: o.states for o in flow.operators},
+        state_bytes=sizes,
+    )
+    of = {name: known for stage in stages for name, known in stage.state_bytes.items()}
+    moving = [
+        ComingTogether(
+            component=name,
+            key_groups=tuple(sorted(move.key_group for move in moves)),
+            state_bytes=sum(of[name].get(move.key_group, 0) for move in moves),
+        )
+        for name, moves in moves_to_come(stages, components).items()
+    ]
+    return RegroupingPlan(
+        before=flow.physical_plan,
+        after=after.physical_plan,
+        levels=(flow.levels, after.levels),
+        exchanges=(_exchanges(flow), _exchanges(after)),
+        moving=tuple(moving),
+        stages=stages,
+    )
+
+
+def _exchanges(flow: CompiledFlow) -> int:
+    return sum(
+        not isinstance(given, UpstreamInput)
+        or flow.component_of(given.upstream) is not flow.component_of(given.operator)
+        for given in flow.inputs
+    )

@@ -1,0 +1,162 @@
+"""Whether an operator's windows share panes or have states of their own, chosen while it runs.
+
+Lanes report how many keys each pane of an epoch had, and what writing, reading and merging took.
+From the first follows what the epoch does either way: which entries change, and what is read and
+merged when windows close.  Once the longest window has passed, the two are priced at what was
+measured, and the cheaper one is told to the lanes from the next epoch on
+(`godwit.operators.windows.moments.OperatorTime.duplicated`).
+
+Invariant: results do not depend on the choice (every row is in one pane or in all its windows), so
+nothing of it is recorded, and a run that starts shares panes until it has measured.
+
+Source: paper 3 §5.1.2, which evaluates its cost model after every period of the longest window.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.operators.windows.consolidation import SHARES, plan_of
+from godwit.operators.windows.grid import BEGINNING, END
+from godwit.planning.windows.sharing import WindowCosts, WindowCounts, is_duplicated_cheaper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.operators.windows.grid import PaneGrid
+    from godwit.operators.windows.moments import OperatorTime, WindowWork
+
+__all__ = ["Sharing"]
+
+_LEAST_EPOCHS = 4
+_UNKNOWN = {"spread": 0.3, "scan": 0.2, "merge": 0.2}
+"""Cost of what was not measured yet, beside that of an entry that changes."""
+
+
+class Sharing:
+    """The choice for one operator.
+
+    Parameters
+    ----------
+    grid
+        Its windows.
+    share
+        Whether they share panes, where the user says so; ``None``: as measured costs say.
+
+    Attributes
+    ----------
+    duplicated
+        Whether windows have states of their own from the next epoch on.
+    """
+
+    def __init__(self, grid: PaneGrid, share: bool | None = None) -> None:
+        self.duplicated = share is False
+        self._grid, self._share = grid, share
+        self._longest_us = max(window.length_us for window in grid.windows)
+        self._missing: dict[int, float] = {}
+        self._keys = 0.0
+        self._measured = dict.fromkeys(("write", *_UNKNOWN), (0.0, 0.0))
+        self._counts, self._epochs, self._since = WindowCounts(), 0, BEGINNING
+
+    @property
+    def costs(self) -> WindowCosts:
+        """What was measured, in milliseconds of CPU time."""
+        ms = {kind: spent / max(count, 1.0) for kind, (count, spent) in self._measured.items()}
+        for kind, share in _UNKNOWN.items():
+            if not self._measured[kind][0]:
+                ms[kind] = share * ms["write"]
+        return WindowCosts(
+            write_ms=ms["write"],
+            spread_ms=ms["spread"],
+            scan_ms=ms["scan"],
+            merge_ms=ms["merge"],
+        )
+
+    @property
+    def counts(self) -> WindowCounts:
+        """What was done since the last choice."""
+        return self._counts
+
+    def take(self, told: OperatorTime, works: Sequence[WindowWork]) -> None:
+        """Take note of an epoch, and choose anew when the longest window has passed."""
+        if self._share is not None:
+            return
+        self._measure(works)
+        self._counts += self._written(told, works)
+        if self._grid.closes(told.closed, told.until):
+            self._counts += self._closing(told)
+            gone = self._grid.first_open(told.until)
+            self._missing = {p: m for p, m in self._missing.items() if p >= gone}
+        self._epochs += 1
+        if self._since == BEGINNING:
+            self._since = told.until
+        elif self._epochs >= _LEAST_EPOCHS and told.until - self._since >= self._longest_us:
+            self.duplicated = is_duplicated_cheaper(
+                self._counts, self.costs, duplicated=self.duplicated
+            )
+            self._counts, self._epochs, self._since = WindowCounts(), 0, told.until
+            self._measured = {k: (n / 2, ms / 2) for k, (n, ms) in self._measured.items()}
+
+    def _measure(self, works: Sequence[WindowWork]) -> None:
+        for kind in self._measured:
+            count, ms = self._measured[kind]
+            name = {"write": "written", "scan": "scanned", "merge": "merged"}.get(kind, kind)
+            count += sum(getattr(work, name) for work in works)
+            ms += sum(getattr(work, f"{kind}_ms") for work in works if getattr(work, name))
+            self._measured[kind] = count, ms
+
+    def _written(self, told: OperatorTime, works: Sequence[WindowWork]) -> WindowCounts:
+        """Count the entries that an epoch's rows change."""
+        touched: dict[int, int] = {}
+        for work in works:
+            for pane, count in work.panes.items():
+                touched[pane] = touched.get(pane, 0) + count
+        self._keys = max(self._keys, sum(work.keys for work in works), 1.0)
+        if not touched:
+            return WindowCounts()
+        panes = np.array(sorted(touched))
+        keys = np.array([touched[pane] for pane in panes.tolist()], np.float64)
+        missing = np.clip(1.0 - keys / self._keys, 0.0, 1.0)
+        for pane, share in zip(panes.tolist(), missing.tolist(), strict=True):
+            self._missing[pane] = self._missing.get(pane, 1.0) * share
+        found = self._grid.windows_of(panes, told.closed, END)
+        _, window = np.unique(np.stack([found.kind, found.start]), axis=1, return_inverse=True)
+        in_none = np.ones(int(window.max(initial=-1)) + 1)
+        np.multiply.at(in_none, window, missing[found.pane])
+        return WindowCounts(
+            pane_entries=float(keys.sum()),
+            window_entries=float(self._keys * (1.0 - in_none).sum()),
+            spread=float(keys[found.pane].sum()),
+        )
+
+    def _closing(self, told: OperatorTime) -> WindowCounts:
+        """Count what is read and merged for the windows that an epoch closes."""
+        panes = np.array(sorted(self._missing), np.int64)
+        starts, ends = self._grid.windows_over(panes, told.closed, told.until)
+        if not len(starts):
+            return WindowCounts()
+        missing = np.array([self._missing[pane] for pane in panes.tolist()])
+        keys = self._keys * (1.0 - missing)
+        first, end = self._grid.closing(told.closed, told.until)
+        read = panes[(panes >= first) & (panes < end)]
+        firsts, lasts = np.searchsorted(panes, starts), np.searchsorted(panes, ends)
+        spans = tuple(dict.fromkeys(zip(firsts.tolist(), lasts.tolist(), strict=True)))
+        plan = plan_of(np.ceil(keys).astype(np.int64), int(self._keys), spans, overlapping=False)
+        # What is scanned for windows with states of their own: all that begin where it is read.
+        begun, over = self._grid.windows_over(panes, BEGINNING, END)
+        begins = (begun >= first) & (begun < end)
+        sizes = [
+            self._keys * (1.0 - float(np.prod(missing[i:j])))
+            for i, j in zip(
+                np.searchsorted(panes, begun[begins]).tolist(),
+                np.searchsorted(panes, over[begins]).tolist(),
+                strict=True,
+            )
+        ]
+        return WindowCounts(
+            panes_scanned=float(keys[np.isin(panes, read)].sum()),
+            windows_scanned=float(sum(sizes)),
+            merged=plan.keys * self._keys / SHARES,
+        )

@@ -1,0 +1,417 @@
+"""Taking up a checkpoint: whose it is, and its assignments on the executors that there are now."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.flow_changes import FlowChanges, changes_to
+from godwit.checkpoint.paths import IDENTITY
+from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import FlowIdentity, StateId
+from godwit.checkpoint.spark_log import insist_on_no_query
+from godwit.engine.event_time import Times
+from godwit.engine.outcomes import state_bytes
+from godwit.engine.slots import insist_on_slots, recorded_slots, slot_pairs
+from godwit.migration import LoadSummary, inputs
+from godwit.model.assignment import Assignment, even_assignment
+from godwit.model.errors import InvalidPlanError
+from godwit.operators.windows.in_two import ComputePart
+from godwit.operators.windows.slots import Slots
+from godwit.plan.lineage import flow_version, layouts_of
+from godwit.plan.regrouping import regrouped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from godwit.checkpoint.records import CommitRecord
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.engine.executor import Executor
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.plan.lineage import Layouts
+
+_T = TypeVar("_T")
+
+__all__ = [
+    "TakenUp",
+    "carried_on",
+    "first_assignments",
+    "remembered_load",
+    "run_started",
+    "take_up",
+    "transplanted",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenUp:
+    """How a flow takes up what its checkpoint holds.
+
+    Attributes
+    ----------
+    flow
+        The flow under the physical plan that the checkpoint holds, as far as its operators are
+        still there.
+    layouts
+        Operator → how its state, and the rows that wait for it, are read.
+    changes
+        What became of the operators since the last run.
+    before
+        The physical plan of the last run, by the names of this one: assignments were recorded by
+        its components.
+    """
+
+    flow: CompiledFlow
+    layouts: Layouts
+    changes: FlowChanges
+    before: PhysicalPlan
+
+    def told(self, *sinks: str) -> dict[str, Any] | None:
+        """Fields of the event that says what changed; ``None`` if there is nothing to say.
+
+        Parameters
+        ----------
+        *sinks
+            What became of sinks, in words.
+        """
+        changes = self.changes
+        fields = {
+            "added": changes.added,
+            "returned": changes.returned,
+            "removed": changes.removed,
+            "renamed": changes.renamed,
+            "results": (*changes.results, *sinks),
+        }
+        return fields if any(fields.values()) else None
+
+    def renamed(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
+        """Give what was recorded by names of the last run, by those of this one."""
+        return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
+
+    def _watermarks(self, recorded: Mapping[str, int]) -> dict[str, int]:
+        """Give moments by names of watermarks, those that operators share under every name."""
+        found: dict[str, int] = {}
+        for name, moment in recorded.items():
+            source, *reader = name.split("/")
+            if len(self.flow.sources) == 1:  # which may have had another name
+                (source,) = self.flow.sources
+            if reader:
+                reader[0] = self.changes.renamed.get(reader[0], reader[0])
+            if not reader or reader[0] not in self.changes.added:
+                found["/".join((source, *reader))] = moment
+        for names in self.flow.watermarks:
+            known = [found[name] for name in names if name in found]
+            found.update(dict.fromkeys(names, max(known)) if known else {})
+        return found
+
+    def slots(self, latest: CommitRecord | None) -> dict[str, Slots]:
+        """Operator → slots of its key groups as the last epoch left them."""
+        recorded = recorded_slots(latest, self.changes)
+        return {
+            o.name: Slots.of(recorded.get(o.name, ()), self.flow.num_key_groups)
+            for o in self.flow.operators
+            if isinstance(o, ComputePart) and o.name == o.first
+        }
+
+    def times(self, latest: CommitRecord | None) -> Times | None:
+        """Event time as the last epoch left it, by the names of this run."""
+        if latest is None:
+            return None
+        closed, reached = self._of_states(latest.expired), self._of_states(latest.reached)
+        watermarks, newest = self._watermarks(latest.watermarks), self._watermarks(latest.newest)
+        slots = {  # of operators that are gone too, which may come back
+            name: Slots.of(of, self.flow.num_key_groups)
+            for name, of in recorded_slots(latest, self.changes).items()
+        }
+        slots.update(self.slots(latest))
+        return Times(
+            watermarks=watermarks, newest=newest, closed=closed, slots=slots, reached=reached
+        )
+
+    def _of_states(self, moments: Mapping[str, int]) -> dict[str, int]:
+        """Moments of states, by the names of this run; those that start empty have none."""
+        found = {}
+        for text, moment in moments.items():
+            operator, _, state = text.rpartition("/")
+            name = self.changes.renamed.get(operator, operator)
+            if name not in self.changes.added:
+                found[str(StateId(name, state))] = moment
+        return found
+
+
+def take_up(
+    flow: CompiledFlow,
+    storage: CheckpointStorage,
+    run_id: str,
+    *,
+    retain_epochs: int,
+    components: Mapping[str, Iterable[str]] | None = None,
+) -> tuple[CommitLog, TakenUp]:
+    """Open a checkpoint for a flow, or create it.
+
+    Nothing is claimed before the flow is known to fit.
+
+    Parameters
+    ----------
+    flow, storage, run_id, retain_epochs
+        The flow, the checkpoint, the run, and how long epochs stay readable.
+    components
+        Component → operators that are to make it from now on; the others are as the checkpoint
+        has them.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If the checkpoint is of another flow, or this one has changed so that its state does not
+        fit: every difference is listed.
+    InvalidPlanError
+        If operators of one component could not run together.
+    """
+    new = all(entry.path != IDENTITY for entry in storage.list(""))
+    if new:
+        insist_on_no_query(storage)
+    identity = FlowIdentity(
+        name=flow.name,
+        num_key_groups=flow.num_key_groups,
+        query_id=uuid.uuid4().hex if new else "",
+    )
+    stored = None if new else CommitLog.open_read_only(storage)
+    given = flow_version(flow)
+    before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
+    edits = () if stored is None else stored.edits()
+    previous = -1 if stored is None else stored.flow
+    changes = changes_to(given, before, previous=previous, uri=storage.uri, edits=edits)
+    layouts = layouts_of(flow, stored, changes)
+    insist_on_slots(flow, recorded_slots(None if stored is None else stored.latest, changes))
+    held = None if stored is None else stored.physical_plan
+    flow = _carrying_on(flow, held, changes.renamed)
+    last = flow.physical_plan
+    if components:
+        flow = flow.under(regrouped(flow, components))
+    log = CommitLog.create_or_open(
+        storage,
+        identity,
+        run_id,
+        flow=changes.version,
+        plan=flow.physical_plan,
+        retain_epochs=retain_epochs,
+    )
+    return log, TakenUp(flow=flow, layouts=layouts, changes=changes, before=last)
+
+
+def _carrying_on(
+    flow: CompiledFlow, held: PhysicalPlan | None, renamed: Mapping[str, str]
+) -> CompiledFlow:
+    """Give the flow under the plan of the checkpoint, or under its own where that is impossible."""
+    try:
+        return flow.under(carried_on(held, flow.physical_plan, renamed))
+    except InvalidPlanError:  # keys have changed, or an operator has come between two of them
+        return flow
+
+
+def remembered_load(
+    written: Sequence[LoadSummary], flow: CompiledFlow, taken_up: TakenUp
+) -> LoadSummary | None:
+    """Find what key groups cost in the last run, as far as the journal says.
+
+    Parameters
+    ----------
+    written
+        What the journal has of them, oldest first.
+    flow, taken_up
+        The flow, and how it takes up the checkpoint: of components that are gone, and of key groups
+        that do not exist, nothing is remembered.
+    """
+    if not written:
+        return None
+    summary = written[-1]
+    here = {component.name for component in flow.components}
+    loads = {
+        name: load
+        for name, load in taken_up.renamed(summary.loads).items()
+        if name in here and (load.key_groups < flow.num_key_groups).all()
+    }
+    return replace(summary, loads=loads)
+
+
+def carried_on(
+    held: PhysicalPlan | None, given: PhysicalPlan, renamed: Mapping[str, str]
+) -> PhysicalPlan:
+    """Carry a physical plan on to the operators that a flow has now.
+
+    Parameters
+    ----------
+    held
+        The plan of the checkpoint, by the operators' names of that time; ``None`` if there is none.
+    given
+        The plan of the flow by itself, which says where operators go that the other does not know.
+    renamed
+        Old name → new name of operators.
+    """
+    now = {name for component in given.components for name in component.operators}
+    carried: list[ComponentPlan] = []
+    for component in () if held is None else held.components:
+        names = (renamed.get(name, name) for name in component.operators)
+        operators = tuple(name for name in names if name in now)
+        if operators:
+            name = renamed.get(component.name, component.name)
+            carried.append(ComponentPlan(name=name, operators=operators))
+    home = {name: at for at, component in enumerate(carried) for name in component.operators}
+    new = []
+    for component in given.components:
+        unknown = tuple(name for name in component.operators if name not in home)
+        beside = [home[name] for name in component.operators if name in home]
+        if not beside:
+            new.append(component)
+        elif unknown:  # part of an operator that is one of several now
+            at = beside[0]
+            carried[at] = ComponentPlan(
+                name=carried[at].name, operators=(*carried[at].operators, *unknown)
+            )
+    if {c.name for c in carried} & {c.name for c in new} or len({c.name for c in carried}) < len(
+        carried
+    ):
+        return given  # a name that meant one thing means another now
+    return PhysicalPlan(components=(*carried, *new))
+
+
+def run_started(
+    flow: CompiledFlow,
+    log: CommitLog,
+    taken_up: TakenUp,
+    given: Mapping[str, Assignment],
+    executors: Sequence[Executor],
+    *,
+    run_id: str,
+) -> inputs.RunStarted:
+    """Say what is durable, and which executors there are.
+
+    Parameters
+    ----------
+    flow, log, taken_up
+        The flow, its checkpoint, and how the one takes up the other.
+    given
+        See `first_assignments`.
+    executors
+        The executors.
+    run_id
+        The run.
+    """
+    recorded = {} if log.latest is None else taken_up.renamed(log.latest.assignments)
+    return inputs.RunStarted(
+        run_id=run_id,
+        executors={e.name: e.lanes for e in executors},
+        assignments=first_assignments(
+            flow, _inherited(flow, taken_up.before, recorded), given, executors
+        ),
+        committed=log.latest_epoch,
+        waiting={
+            c.name: sorted({g for o in c.operators for g in log.chains.waiting_key_groups(o.name)})
+            for c in flow.components
+        },
+        state_bytes={
+            c.name: {g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()}
+            for c in flow.components
+            for sizes in [state_bytes(c.states, log.chains)]
+        },
+        slots=slot_pairs(flow, log.chains, taken_up.slots(log.latest)),
+    )
+
+
+def _inherited(
+    flow: CompiledFlow, before: PhysicalPlan, recorded: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """Component → the recorded assignment of the one that held the first of its operators."""
+    of_operator = {name: c.name for c in before.components for name in c.operators}
+    homes = {c.name: of_operator[c.operators[0].name] for c in flow.components}
+    return {name: recorded[home] for name, home in homes.items() if home in recorded}
+
+
+def first_assignments(
+    flow: CompiledFlow,
+    recorded: Mapping[str, Mapping[str, Any]],
+    given: Mapping[str, Assignment],
+    executors: Sequence[Executor],
+) -> dict[str, Assignment]:
+    """Choose the assignment of every component for the beginning of a run.
+
+    Parameters
+    ----------
+    flow
+        The flow.
+    recorded
+        Component → what the last commit record says; taken up on the executors there are now.
+    given
+        Component → what the user says; counts where nothing is recorded. The others are dealt out
+        evenly.
+    executors
+        The executors.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the user names a component that does not exist, or places another number of key groups.
+    """
+    components = [component.name for component in flow.components]
+    unknown = sorted(given.keys() - set(components))
+    if unknown:
+        raise InvalidPlanError(
+            f"Assignments were given for components that do not exist: {unknown}.",
+            remedy=f"Components are {', '.join(components)}.",
+        )
+    names, lanes = [e.name for e in executors], [e.lanes for e in executors]
+    chosen = {}
+    for name in components:
+        if name in recorded:
+            chosen[name] = transplanted(Assignment.from_dict(recorded[name]), names, lanes)
+        elif name not in given:
+            chosen[name] = even_assignment(flow.num_key_groups, names, lanes)
+        elif given[name].num_key_groups == flow.num_key_groups:
+            chosen[name] = given[name]
+        else:
+            raise InvalidPlanError(
+                f"The assignment of {name!r} has {given[name].num_key_groups} key groups.",
+                remedy=f"The flow has {flow.num_key_groups}; place every one of them.",
+            )
+    return chosen
+
+
+def transplanted(recorded: Assignment, names: Sequence[str], lanes: Sequence[int]) -> Assignment:
+    """Put a recorded assignment onto the executors of this run, which have other names.
+
+    Executors are matched in order, and what has a match stays together. Key groups of executors
+    that have none any more go to whoever has the fewest per lane; executors that are more than
+    there were take their share from whoever has the most. Nothing else moves.
+    """
+    executor_of = recorded.executor_of.astype(np.int32)
+    lane_of = (
+        recorded.lane_of % np.asarray(lanes, np.int32)[np.minimum(executor_of, len(lanes) - 1)]
+    )
+    width = np.asarray(lanes, np.float64)
+    counts = np.bincount(executor_of, minlength=len(names))[: len(names)].astype(np.int64)
+
+    def move(key_group: int, executor: int) -> None:
+        executor_of[key_group] = executor
+        lane_of[key_group] = counts[executor] % lanes[executor]
+        counts[executor] += 1
+
+    for key_group in np.flatnonzero(executor_of >= len(names)).tolist():
+        move(key_group, int(np.argmin((counts + 1) / width)))
+    shares = len(executor_of) * width / width.sum()
+    for newcomer in range(len(recorded.executors), len(names)):
+        while counts[newcomer] + 1 <= shares[newcomer]:
+            donor = int(np.argmax(counts / width))
+            counts[donor] -= 1
+            move(int(np.flatnonzero(executor_of == donor)[-1]), newcomer)
+    return Assignment(
+        version=recorded.version + 1,
+        executors=tuple(names),
+        lanes=tuple(lanes),
+        executor_of=executor_of,
+        lane_of=lane_of.astype(np.int32),
+    )

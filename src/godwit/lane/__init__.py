@@ -1,1 +1,0 @@
-"""What a lane does with an epoch, without Spark: `lane` is the first file to read."""

@@ -1,0 +1,111 @@
+"""Tracebacks of a user's mistake: the user's own lines, and as few of ours as can be.
+
+What a user reads of an error should be the line that made it and the sentence that explains it.
+The calls that users make are marked with `user_call`: an error of ours leaves them with one frame
+of this package, whichever depth it came from.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from godwit.model.errors import GodwitError, InvalidFlowError
+from godwit.model.naming import did_you_mean, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+__all__ = ["WrongArgumentsError", "user_call", "user_class"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_OURS = __name__.partition(".")[0]
+
+
+class WrongArgumentsError(InvalidFlowError, TypeError):
+    """A call of ours does not take such arguments; also a TypeError, as any other call raises."""
+
+
+def user_call(function: Callable[P, R]) -> Callable[P, R]:
+    """Mark a call that users make: its errors begin with the user's line.
+
+    Wrong arguments become an `InvalidFlowError` that offers the right ones; frames of this package
+    leave the tracebacks of errors of ours and of what caused them.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except GodwitError as error:
+            shown: GodwitError = error.with_traceback(None)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # it was raised inside, and not by the call itself
+            shown = _wrong_arguments(function, args, kwargs, error)
+        if shown.__cause__ is not None:
+            shown.__cause__.__traceback__ = _without_ours(shown.__cause__.__traceback__)
+        raise shown
+
+    return call
+
+
+def user_class(cls: type[T]) -> type[T]:
+    """Mark a class that users make instances of: `user_call` of its constructor."""
+    made: Any = cls
+    made.__init__ = user_call(made.__init__)
+    return cls
+
+
+def _without_ours(frames: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames of this package that come before any other."""
+    while frames is not None and _is_ours(frames):
+        frames = frames.tb_next
+    return frames
+
+
+def _is_ours(frames: TracebackType) -> bool:
+    name: str = frames.tb_frame.f_globals.get("__name__", "")
+    return name.partition(".")[0] == _OURS
+
+
+def _wrong_arguments(
+    function: Callable[..., object],
+    positional: tuple[object, ...],
+    given: dict[str, object],
+    error: TypeError,
+) -> WrongArgumentsError:
+    name = function.__name__
+    if name == "__init__":
+        name = type(positional[0]).__name__
+    known = [p for p in inspect.signature(function).parameters if p != "self"]
+    unknown = [argument for argument in given if argument not in known]
+    if unknown:
+        return WrongArgumentsError(
+            f"{name} has no argument {unknown[0]!r}.",
+            remedy=f"{_meant(unknown[0], known)}It takes {listing(known, limit=len(known))}.",
+        )
+    told = str(error).partition("() ")[2]
+    return WrongArgumentsError(f"{name}() {told}.", remedy=f"It takes {listing(known)}.")
+
+
+def _meant(unknown: str, known: list[str]) -> str:
+    """Ask for the argument of the same word, as ``least`` for ``min_executors``, or the closest."""
+    for words, name in _WORDS:
+        if name in known and words & set(re.split(r"[_\d]", unknown.lower())):
+            return f"Did you mean {name!r}? "
+    return did_you_mean(unknown, known)
+
+
+_WORDS = (
+    (frozenset(["min", "minimum"]), "least"),
+    (frozenset(["max", "maximum"]), "most"),
+    (frozenset(["key", "primarykey"]), "keys"),
+    (frozenset(["slide", "step", "hop"]), "every"),
+)

@@ -1,0 +1,244 @@
+"""What an aggregate is: a state per key that batches update, that merges, and that yields a result.
+
+Everything is a column: one call handles all keys of a batch.  The state of G keys is a record batch
+of G rows, and four functions work on it::
+
+    create(G) ──▶ states of keys that have seen nothing
+    update(states, groups, *columns) ──▶ states that have seen the rows too
+    merge(left, right) ──▶ states that have seen what left saw, then what right saw
+    finish(states) ──▶ results
+
+Invariant: ``merge`` is associative, ``create`` is its neutral element, and updating with rows in
+any number of parts, merged in order, is the same as updating with all of them.  This is what lets
+a lane pre-combine rows at the source, split a key's state over executors, and migrate instantly.
+
+An aggregate is built twice: `Aggregate` is what the user writes (``gw.sum("delay")``), knowing
+names; ``bind`` gives a `BoundAggregate` that knows the types.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import did_you_mean, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from godwit.checkpoint.evolution import StateUpgrade
+
+__all__ = ["Aggregate", "Aggregator", "BoundAggregate", "BuiltIn", "column_type"]
+
+
+class BoundAggregate(ABC):
+    """An aggregate that knows the types of its columns. Instances are picklable values.
+
+    Attributes
+    ----------
+    state
+        Columns of the state of one key: primitive types, strings or binary.
+    output
+        Type of the result.
+    commutative
+        Whether a state is the same in whatever order it sees rows. Windows may then keep states of
+        their own, beside those of panes.
+    idempotent
+        Whether it is the same, too, however often it sees a row, as a maximum is. Windows may then
+        be made of parts that overlap.
+    """
+
+    __slots__ = ()
+
+    state: pa.Schema
+    output: pa.DataType
+    commutative: ClassVar[bool] = False
+    idempotent: ClassVar[bool] = False
+
+    @abstractmethod
+    def create(self, count: int) -> pa.RecordBatch:
+        """Return `count` states that have seen no rows."""
+
+    @abstractmethod
+    def update(
+        self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
+    ) -> pa.RecordBatch:
+        """Return the states after they have seen some rows.
+
+        Parameters
+        ----------
+        states
+            G states.
+        groups
+            Shape ``(N,)``: the state, ``0 <= groups[i] < G``, that row i belongs to.
+        *columns
+            The aggregate's columns, N values each, in arrival order.
+        """
+
+    @abstractmethod
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Merge states row by row; what `left` saw arrived before what `right` saw."""
+
+    @abstractmethod
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the result of each state."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, object]:
+        """Everything that must be the same for old state to fit: plain, comparable values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltIn(BoundAggregate):
+    """What the built-in aggregates have in common.
+
+    Attributes
+    ----------
+    state, output
+        As in `BoundAggregate`.
+    identity
+        What `describe` returns.
+    """
+
+    state: pa.Schema
+    output: pa.DataType
+    identity: Mapping[str, object]
+
+    def describe(self) -> dict[str, object]:
+        """Everything that must be the same for old state to fit."""
+        return dict(self.identity)
+
+    def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:  # noqa: ARG002
+        """Bring state forward that was written under another description; ``None``: it cannot."""
+        return None
+
+    def states(self, *columns: pa.Array) -> pa.RecordBatch:
+        """Join state columns."""
+        return pa.RecordBatch.from_arrays(list(columns), schema=self.state)
+
+
+class Aggregate(Protocol):
+    """What ``compute`` takes: an aggregate of named columns."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that it reads."""
+
+    def bind(self, inputs: pa.Schema) -> BoundAggregate:
+        """Bind to the columns of a stream.
+
+        Raises
+        ------
+        InvalidFlowError
+            If a column does not exist or has a type that the aggregate cannot take.
+        """
+
+
+class Aggregator(BoundAggregate):
+    """Base class of your own aggregates.
+
+    Set `state` and `output`, implement `create`, `update`, `merge` and `finish`, and use it as
+    ``compute(spread=Spread("price"))``. What the functions return is checked. Set `commutative`
+    if the order of rows changes nothing, and `idempotent` if seeing a row twice does not either.
+
+    Parameters
+    ----------
+    *columns
+        Names of the columns that `update` is given.
+
+    Examples
+    --------
+    The number of rows and the longest of them:
+
+    >>> import numpy as np
+    >>> class Longest(Aggregator):
+    ...     state = pa.schema({"length": pa.int64()})
+    ...     output = pa.int64()
+    ...
+    ...     def create(self, count):
+    ...         return pa.record_batch([np.zeros(count, np.int64)], schema=self.state)
+    ...
+    ...     def update(self, states, groups, column):
+    ...         longest = states["length"].to_numpy().copy()
+    ...         lengths = pa.compute.binary_length(column).fill_null(0).to_numpy()
+    ...         np.maximum.at(longest, groups, lengths)
+    ...         return pa.record_batch([longest], schema=self.state)
+    ...
+    ...     def merge(self, left, right):
+    ...         longest = pa.compute.max_element_wise(left["length"], right["length"])
+    ...         return pa.record_batch([longest], schema=self.state)
+    ...
+    ...     def finish(self, states):
+    ...         return states["length"]
+    >>> bound = Longest("name").bind(pa.schema({"name": pa.string()}))
+    >>> bound.update(bound.create(1), np.array([0, 0]), pa.array(["a", "abc"]))["length"][0]
+    <pyarrow.Int64Scalar: 3>
+    """
+
+    columns: tuple[str, ...] = ()
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = columns
+
+    def __repr__(self) -> str:
+        return f"{type(self).__qualname__}({', '.join(map(repr, self.columns))})"
+
+    def bind(self, inputs: pa.Schema) -> BoundAggregate:
+        """Check that the columns exist, and that `state` and `output` are set."""
+        name = type(self).__qualname__
+        for column in self.columns:
+            column_type(inputs, column, name)
+        for attribute, kind in (("state", pa.Schema), ("output", pa.DataType)):
+            value = getattr(self, attribute, None)
+            if not isinstance(value, kind):
+                raise InvalidFlowError(
+                    f"Aggregator {name} has {attribute} = {value!r}, which is not a "
+                    f"pyarrow.{kind.__name__}.",
+                    remedy=f"Set {attribute} on the class, as in "
+                    + (
+                        'state = pa.schema({"n": pa.int64()}).'
+                        if attribute == "state"
+                        else "output = pa.float64()."
+                    ),
+                    aggregate=name,
+                )
+        return self
+
+    def describe(self) -> dict[str, object]:
+        """Name of the class, columns and types; override it if state depends on more."""
+        return {
+            "aggregate": type(self).__qualname__,
+            "columns": list(self.columns),
+            "state": {field.name: str(field.type) for field in self.state},
+        }
+
+
+def column_type(inputs: pa.Schema, column: Any, reader: str) -> pa.DataType:
+    """Type of a column that an aggregate reads.
+
+    Raises
+    ------
+    InvalidFlowError
+        If there is no such column.
+    """
+    if not isinstance(column, str):
+        raise InvalidFlowError(
+            f"{reader} was given {column!r} as the name of a column.",
+            remedy='Name the column as text, as in gw.sum("delay").',
+            aggregate=reader,
+        )
+    if column not in inputs.names:
+        raise InvalidFlowError(
+            f"{reader} reads column {column!r}, which does not exist.",
+            remedy=f"{did_you_mean(column, inputs.names)}The columns are {listing(inputs.names)}.",
+            aggregate=reader,
+            column=column,
+        )
+    return inputs.field(column).type

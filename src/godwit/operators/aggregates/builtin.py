@@ -1,0 +1,496 @@
+"""The constructors of the built-in aggregates, by the names that users write: ``gw.sum`` and so on.
+
+Nulls are treated as in Spark SQL: aggregates of a column skip them (``first`` and ``last`` only if
+asked to), and an aggregate of nothing is null, except counts, which are 0.
+
+Every one takes ``where``, a condition on the columns of a row
+(`godwit.operators.aggregates.conditions`): rows for which it is false or null are left out, as by
+``FILTER (WHERE ...)`` in SQL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_call
+from godwit.model.naming import type_name
+from godwit.operators.aggregates.aggregate import Aggregate, BoundAggregate, column_type
+from godwit.operators.aggregates.collect_set import (
+    bind_collect_list,
+    bind_collect_set,
+    bind_count_distinct,
+)
+from godwit.operators.aggregates.conditional import counted_where
+from godwit.operators.aggregates.counts import bind_count
+from godwit.operators.aggregates.distinct import bind_approx_distinct
+from godwit.operators.aggregates.extremes import bind_extreme
+from godwit.operators.aggregates.extremes_by import bind_extreme_by
+from godwit.operators.aggregates.moments import bind_moments
+from godwit.operators.aggregates.positions import bind_position
+from godwit.operators.aggregates.quantiles import bind_percentile
+from godwit.operators.aggregates.rows import bind_rows
+from godwit.operators.aggregates.sums import bind_mean, bind_sum
+from godwit.operators.aggregates.top_k import bind_top_k
+
+__all__ = [
+    "approx_distinct",
+    "approx_median",
+    "approx_percentile",
+    "collect_list",
+    "collect_set",
+    "count",
+    "count_distinct",
+    "first",
+    "last",
+    "max",
+    "max_by",
+    "mean",
+    "min",
+    "min_by",
+    "stddev",
+    "sum",
+    "top_k",
+    "variance",
+]
+
+Binder = Callable[..., BoundAggregate | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _BuiltIn:
+    """A built-in aggregate of named columns.
+
+    ``binder`` gets a field per column and the options; it returns None for types it cannot take.
+    ``shown`` is what was given beside the column, as its ``repr`` has it.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    binder: Binder
+    takes: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for column in self.columns:
+            if not isinstance(column, str):
+                raise InvalidFlowError(
+                    f"{self.name} was given a value of type {type_name(column)} in place of a "
+                    "column's name.",
+                    remedy=f'Name columns by text, as in gw.{self.name}("column"); compute what is '
+                    "no column yet in a map before.",
+                    aggregate=self.name,
+                )
+
+    def __repr__(self) -> str:
+        return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.shown])})"
+
+    def bind(self, inputs: pa.Schema) -> BoundAggregate:
+        arguments = ", ".join(repr(column) for column in self.columns)
+        call = f"{self.name}({arguments})"
+        fields = [pa.field(name, column_type(inputs, name, call)) for name in self.columns]
+        bound = self.binder(*fields, **self.options)
+        if bound is None:
+            types = " and ".join(str(f.type) for f in fields)
+            raise InvalidFlowError(
+                f"{call} cannot take a column of type {types}.",
+                remedy=f"{self.name} takes {self.takes}; cast the column in a map before it.",
+                aggregate=call,
+                columns=list(self.columns),
+            )
+        return bound
+
+
+_NUMBERS = "integers (up to 64 bits, signed), floats and decimals"
+_ORDERED = "numbers, booleans, dates, timestamps, durations, strings and binary"
+
+
+@user_call
+def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
+    """Count rows, or the values of a column that are not null.
+
+    Parameters
+    ----------
+    column
+        The column; all rows count if it is left out. The result is an int64.
+    """
+    columns = () if column is None else (column,)
+    return counted_where(_BuiltIn(name="count", columns=columns, binder=bind_count), where)
+
+
+@user_call
+def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
+    """Sum a column: integers exactly in int64, decimals exactly, floats as doubles.
+
+    Decimals of precision p have a sum of precision ``min(38, p + 10)``, as in Spark. A sum that its
+    type cannot hold fails the epoch, as in Spark's ANSI mode, instead of being wrong.
+    """
+    return counted_where(
+        _BuiltIn(name="sum", columns=(column,), binder=bind_sum, takes=_NUMBERS), where
+    )
+
+
+@user_call
+def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
+    """Smallest value of a column; NaN is larger than any number, as in Spark."""
+    return counted_where(
+        _BuiltIn(
+            name="min",
+            columns=(column,),
+            binder=bind_extreme,
+            takes=_ORDERED,
+            options={"largest": False},
+        ),
+        where,
+    )
+
+
+@user_call
+def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
+    """Largest value of a column; NaN is larger than any number, as in Spark."""
+    return counted_where(
+        _BuiltIn(
+            name="max",
+            columns=(column,),
+            binder=bind_extreme,
+            takes=_ORDERED,
+            options={"largest": True},
+        ),
+        where,
+    )
+
+
+@user_call
+def mean(column: str, *, where: str | None = None) -> Aggregate:
+    """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark."""
+    return counted_where(
+        _BuiltIn(name="mean", columns=(column,), binder=bind_mean, takes=_NUMBERS), where
+    )
+
+
+avg = mean
+"""As `mean`, by the name that Spark knows it by."""
+
+
+@user_call
+def variance(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
+    """Sample variance (``var_samp``), or with ``population`` the population's (``var_pop``).
+
+    The sample variance of one value is null. Numerically stable: deviations from the mean are
+    summed, and merged by Chan's formula.
+    """
+    _check_flag("variance", column, "population", population)
+    return counted_where(
+        _BuiltIn(
+            name="variance",
+            columns=(column,),
+            binder=bind_moments,
+            takes=_NUMBERS,
+            options={"population": population, "root": False},
+            shown=("population=True",) if population else (),
+        ),
+        where,
+    )
+
+
+@user_call
+def stddev(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
+    """Compute the standard deviation: the square root of `variance`."""
+    _check_flag("stddev", column, "population", population)
+    return counted_where(
+        _BuiltIn(
+            name="stddev",
+            columns=(column,),
+            binder=bind_moments,
+            takes=_NUMBERS,
+            options={"population": population, "root": True},
+            shown=("population=True",) if population else (),
+        ),
+        where,
+    )
+
+
+@user_call
+def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
+    """Value of the first row to arrive, null or not, or the first that is not null."""
+    _check_flag("first", column, "ignore_nulls", ignore_nulls)
+    return counted_where(
+        _BuiltIn(
+            name="first",
+            columns=(column,),
+            binder=bind_position,
+            takes=_ORDERED,
+            options={"last": False, "ignore_nulls": ignore_nulls},
+            shown=("ignore_nulls=True",) if ignore_nulls else (),
+        ),
+        where,
+    )
+
+
+@user_call
+def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
+    """Value of the last row to arrive, null or not, or the last that is not null."""
+    _check_flag("last", column, "ignore_nulls", ignore_nulls)
+    return counted_where(
+        _BuiltIn(
+            name="last",
+            columns=(column,),
+            binder=bind_position,
+            takes=_ORDERED,
+            options={"last": True, "ignore_nulls": ignore_nulls},
+            shown=("ignore_nulls=True",) if ignore_nulls else (),
+        ),
+        where,
+    )
+
+
+@user_call
+def approx_distinct(column: str, *, error: float = 0.02, where: str | None = None) -> Aggregate:
+    """Estimate how many different values a column has (HyperLogLog).
+
+    Parameters
+    ----------
+    column
+        The column.
+    error
+        Relative standard deviation of the estimate, 0.0041 to 0.26. A key costs 4 bytes per
+        different value at first, and never more than the next power of two of
+        ``(1.04 / error) ** 2`` bytes: 4 KiB by default. Few values are counted almost exactly.
+    """
+    if not (isinstance(error, float | int) and 0.0041 <= error <= 0.26):
+        raise InvalidFlowError(
+            f"approx_distinct({column!r}) has error={error!r}.",
+            remedy="Give a relative error between 0.0041 (64 KiB a key) and 0.26.",
+            aggregate="approx_distinct",
+        )
+    return counted_where(
+        _BuiltIn(
+            name="approx_distinct",
+            columns=(column,),
+            binder=bind_approx_distinct,
+            takes="numbers, booleans, dates, timestamps, durations, strings, binary and decimals",
+            options={"precision": math.ceil(2 * math.log2(1.04 / error))},
+            shown=() if error == 0.02 else (f"error={error!r}",),
+        ),
+        where,
+    )
+
+
+@user_call
+def top_k(column: str, k: int, *, by: str | None = None, where: str | None = None) -> Aggregate:
+    """Collect the k rows with the largest values, largest first.
+
+    Parameters
+    ----------
+    column
+        Column whose values are collected.
+    k
+        How many, 1 to 10,000.
+    by
+        Column that decides which rows are largest; the collected column if left out.
+
+    Notes
+    -----
+    Among equal values the one that arrived first goes first. Rows in which the deciding column is
+    null do not count; NaN is larger than any number. The result is a list of values, or, with
+    ``by``, a list of structs of the two columns; empty if no row counted.
+    """
+    _check_size("top_k", column, "k", k)
+    columns = (column,) if by is None or (isinstance(by, str) and by == column) else (column, by)
+    return counted_where(
+        _BuiltIn(
+            name="top_k",
+            columns=columns,
+            binder=bind_top_k,
+            takes=_ORDERED,
+            options={"k": k},
+            shown=(repr(k),) if by is None else (repr(k), f"by={by!r}"),
+        ),
+        where,
+    )
+
+
+@user_call
+def collect_set(column: str, limit: int = 100, *, where: str | None = None) -> Aggregate:
+    """Collect the different values of a column, in order of first arrival.
+
+    Parameters
+    ----------
+    column
+        The column; nulls are skipped.
+    limit
+        Most values to hold, 1 to 10,000. Once a key holds as many, values that are new are
+        ignored: the result is the first `limit` different values. It is exact if it is shorter.
+    """
+    _check_size("collect_set", column, "limit", limit)
+    return counted_where(
+        _BuiltIn(
+            name="collect_set",
+            columns=(column,),
+            binder=bind_collect_set,
+            takes=_ORDERED,
+            options={"limit": limit},
+            shown=() if limit == 100 else (f"limit={limit}",),
+        ),
+        where,
+    )
+
+
+@user_call
+def collect_list(column: str, limit: int = 100, *, where: str | None = None) -> Aggregate:
+    """Collect the values of a column, in order of arrival.
+
+    Parameters
+    ----------
+    column
+        The column; nulls are skipped.
+    limit
+        Most values to hold, 1 to 10,000: the result is the first `limit` values. It is complete if
+        it is shorter.
+    where
+        Condition on the rows that count.
+    """
+    _check_size("collect_list", column, "limit", limit)
+    aggregate = _BuiltIn(
+        name="collect_list",
+        columns=(column,),
+        binder=bind_collect_list,
+        takes=_ORDERED,
+        options={"limit": limit},
+        shown=() if limit == 100 else (f"limit={limit}",),
+    )
+    return counted_where(aggregate, where)
+
+
+@user_call
+def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
+    """Count the different values of a column exactly; nulls are skipped.
+
+    A key holds all its different values, so it costs what they are large, and writes them again in
+    every epoch that touches it: `approx_distinct` takes a few KiB where there are many.
+    """
+    aggregate = _BuiltIn(
+        name="count_distinct", columns=(column,), binder=bind_count_distinct, takes=_ORDERED
+    )
+    return counted_where(aggregate, where)
+
+
+@user_call
+def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
+    """Value of a column in the row where another is largest.
+
+    Of rows that tie, the one that arrived first counts. Rows where `by` is null do not count, and
+    NaN is larger than any number; the value may be null.
+    """
+    return counted_where(_extreme_by("max_by", column, by, largest=True), where)
+
+
+@user_call
+def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
+    """Value of a column in the row where another is smallest; otherwise as `max_by`."""
+    return counted_where(_extreme_by("min_by", column, by, largest=False), where)
+
+
+@user_call
+def approx_percentile(
+    column: str, percentage: float, *, error: float = 0.01, where: str | None = None
+) -> Aggregate:
+    """Estimate a percentile of a column of numbers (DDSketch).
+
+    Parameters
+    ----------
+    column
+        The column; nulls are skipped, and NaN is larger than any number.
+    percentage
+        Share of the values at or below the result, 0 to 1: 0.5 is the median, 0.99 what one value
+        in a hundred exceeds.
+    error
+        Relative error of the value, 0.001 to 0.25: the result is a double within this share of the
+        smallest value that has at least `percentage` of all values at or below it.
+    where
+        Condition on the rows that count.
+    """
+    options = _percentile_options("approx_percentile", column, percentage, error)
+    aggregate = _BuiltIn(
+        name="approx_percentile",
+        columns=(column,),
+        binder=bind_percentile,
+        takes=_NUMBERS,
+        options=options,
+        shown=(repr(percentage), *(() if error == 0.01 else (f"error={error!r}",))),
+    )
+    return counted_where(aggregate, where)
+
+
+@user_call
+def approx_median(column: str, *, error: float = 0.01, where: str | None = None) -> Aggregate:
+    """Estimate the median of a column of numbers: `approx_percentile` at 0.5."""
+    aggregate = _BuiltIn(
+        name="approx_median",
+        columns=(column,),
+        binder=bind_percentile,
+        takes=_NUMBERS,
+        options=_percentile_options("approx_median", column, 0.5, error),
+        shown=() if error == 0.01 else (f"error={error!r}",),
+    )
+    return counted_where(aggregate, where)
+
+
+def kept_rows(*columns: str) -> Aggregate:
+    """Keep rows as they are, in order of arrival, for operators that make something of them.
+
+    Not for users, to whom `process` gives rows; so it is not among the names that they see.
+    """
+    return _BuiltIn(name="kept_rows", columns=columns, binder=bind_rows, takes=_ORDERED)
+
+
+def _extreme_by(name: str, column: str, by: str, *, largest: bool) -> Aggregate:
+    return _BuiltIn(
+        name=name,
+        columns=(column,) if isinstance(by, str) and by == column else (column, by),
+        binder=bind_extreme_by,
+        takes=_ORDERED,
+        options={"largest": largest},
+        shown=(repr(by),),
+    )
+
+
+def _percentile_options(
+    name: str, column: str, percentage: float, error: float
+) -> dict[str, float]:
+    for option, value, low, high in (
+        ("percentage", percentage, 0, 1),
+        ("error", error, 0.001, 0.25),
+    ):
+        is_number = isinstance(value, float | int) and not isinstance(value, bool)
+        if not (is_number and low <= value <= high):
+            raise InvalidFlowError(
+                f"{name}({column!r}) has {option}={value!r}.",
+                remedy=f"Give {option} as a number between {low} and {high}.",
+                aggregate=name,
+            )
+    return {"percentage": float(percentage), "error": float(error)}
+
+
+def _check_size(name: str, column: str, option: str, size: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 10_000:
+        raise InvalidFlowError(
+            f"{name}({column!r}) has {option}={size!r}.",
+            remedy=f"Give {option} as a whole number between 1 and 10,000.",
+            aggregate=name,
+        )
+
+
+def _check_flag(name: str, column: str, option: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidFlowError(
+            f"{name}({column!r}) has {option}={value!r}.",
+            remedy=f"Give {option}=True, or leave it out.",
+            aggregate=name,
+        )

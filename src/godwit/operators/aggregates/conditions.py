@@ -1,0 +1,432 @@
+"""Conditions on the rows that an aggregate counts: a small part of SQL, evaluated on columns.
+
+::
+
+    or      := and ("or" and)*
+    and     := not ("and" not)*
+    not     := "not" not | test
+    test    := "(" or ")" | operand [sign operand | "is" ["not"] "null" | ["not"] "in" (literals)]
+    operand := column | `column` | number | 'text' | true | false
+
+Values compare as in Spark SQL: what is compared with null is null, NaN equals itself and is larger
+than any number, and text stands for a date or a timestamp where it is compared with one.  A
+condition is a picklable value that is evaluated by Arrow alone, so it runs wherever rows are.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.model.errors import InvalidFlowError
+from godwit.operators.aggregates.aggregate import column_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Condition", "check_condition", "columns_read", "parse_condition"]
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.]) |
+    (?P<text>'(?:[^']|'')*') |
+    (?P<quoted>`[^`]+`) |
+    (?P<word>[^\W\d]\w*) |
+    (?P<sign><=|>=|<>|!=|==|=|<|>|\(|\)|,|-)
+    )""",
+    re.VERBOSE,
+)
+_MAX_DEPTH, _MAX_DIGITS = 30, 38  # what is evaluated and pickled by recursion is never deep
+_SIGNS = {"==": "=", "!=": "<>"}
+_COMPARED = {"=", "<>", "<", "<=", ">", ">="}
+_RESERVED = {"and", "or", "not", "is", "in", "null", "true", "false", "between", "like"}
+_GRAMMAR = (
+    "Compare columns with columns, numbers, 'text', true or false by =, <>, <, <=, >, >=, in (...) "
+    "or is [not] null, join comparisons by and, or, not and parentheses; compute anything else "
+    "as a boolean column in a map before, and name that column."
+)
+
+
+class Condition(ABC):
+    """A condition, or an operand of one; its text is the same for all ways to write it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        """Evaluate for every row: boolean, null where it cannot be told."""
+
+    def operands(self) -> tuple[Condition, ...]:
+        """Parts of it."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Column(Condition):
+    name: str
+
+    def __str__(self) -> str:
+        return f"`{self.name}`"
+
+    def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        return rows[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal(Condition):
+    value: bool | int | Decimal | str
+
+    def __str__(self) -> str:
+        if isinstance(self.value, str):
+            return "'" + self.value.replace("'", "''") + "'"
+        return str(self.value).lower()
+
+    def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        length = len(next(iter(rows.values())))
+        return pa.repeat(pa.scalar(self.value), length)
+
+    def as_type(self, dtype: pa.DataType) -> pa.Scalar:
+        """Give the value as one that a column of `dtype` can be compared with.
+
+        Raises
+        ------
+        ValueError
+            If it cannot be.
+        """
+        value = self.value
+        if isinstance(value, bool):
+            if pa.types.is_boolean(dtype):
+                return pa.scalar(value)
+        elif isinstance(value, str):
+            return _text_as(value, dtype)
+        elif pa.types.is_floating(dtype):
+            return pa.scalar(float(value), pa.float64())
+        elif pa.types.is_integer(dtype) and isinstance(value, int):
+            return pa.scalar(value, pa.int64())
+        elif pa.types.is_integer(dtype) or pa.types.is_decimal(dtype):
+            return pa.scalar(Decimal(value))
+        raise ValueError(dtype)
+
+
+def _text_as(text: str, dtype: pa.DataType) -> pa.Scalar:
+    if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
+        return pa.scalar(text, dtype)
+    if pa.types.is_date(dtype):
+        return pa.scalar(dt.date.fromisoformat(text), dtype)
+    if pa.types.is_timestamp(dtype):
+        moment = dt.datetime.fromisoformat(text)
+        if (moment.tzinfo is None) == (dtype.tz is None):  # else which moment is meant is a guess
+            return pa.scalar(moment, dtype)
+    raise ValueError(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison(Condition):
+    sign: str
+    left: Condition
+    right: Condition
+
+    def __str__(self) -> str:
+        return f"({self.left} {self.sign} {self.right})"
+
+    def operands(self) -> tuple[Condition, ...]:
+        return self.left, self.right
+
+    def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        left, right = self.left, self.right
+        one = None if isinstance(left, _Literal) else left.evaluate(rows)
+        other = None if isinstance(right, _Literal) else right.evaluate(rows)
+        if one is None and other is not None:
+            one = left.as_type(other.type)  # type: ignore[attr-defined]  # a literal
+        elif other is None and one is not None:
+            other = right.as_type(one.type)  # type: ignore[attr-defined]  # a literal
+        return _compared(self.sign, one, other)
+
+
+def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar) -> pa.Array:
+    if _family(left.type) != _family(right.type):
+        raise ValueError(sign)
+    left, right = (v.cast(pa.decimal128(20)) if v.type == pa.uint64() else v for v in (left, right))
+    if not (pa.types.is_floating(left.type) or pa.types.is_floating(right.type)):
+        functions = {
+            "=": pc.equal,
+            "<>": pc.not_equal,
+            "<": pc.less,
+            "<=": pc.less_equal,
+            ">": pc.greater,
+            ">=": pc.greater_equal,
+        }
+        return functions[sign](left, right)
+    left, right = left.cast(pa.float64()), right.cast(pa.float64())
+    if sign in (">", "<="):  # in terms of the two below
+        left, right, sign = right, left, {">": "<", "<=": ">="}[sign]
+    nan, other_nan = pc.is_nan(left), pc.is_nan(right)
+    if sign in ("=", "<>"):
+        found = pc.or_(pc.equal(left, right), pc.and_(nan, other_nan))
+    else:
+        found = pc.or_(pc.less(left, right), pc.and_(other_nan, pc.invert(nan)))
+    return pc.invert(found) if sign in ("<>", ">=") else found
+
+
+def _family(dtype: pa.DataType) -> str:
+    """Types of one family can be compared."""
+    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype):
+        return "number"
+    if pa.types.is_large_string(dtype):
+        return "string"
+    return "timestamp" if pa.types.is_timestamp(dtype) and dtype.tz else str(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _IsNull(Condition):
+    operand: Condition
+
+    def __str__(self) -> str:
+        return f"({self.operand} is null)"
+
+    def operands(self) -> tuple[Condition, ...]:
+        return (self.operand,)
+
+    def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        return self.operand.evaluate(rows).is_null()
+
+
+@dataclass(frozen=True, slots=True)
+class _Not(Condition):
+    operand: Condition
+
+    def __str__(self) -> str:
+        return f"(not {self.operand})"
+
+    def operands(self) -> tuple[Condition, ...]:
+        return (self.operand,)
+
+    def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        return pc.invert(_truth(self.operand, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Both(Condition):
+    word: str
+    left: Condition
+    right: Condition
+
+    def __str__(self) -> str:
+        return f"({self.left} {self.word} {self.right})"
+
+    def operands(self) -> tuple[Condition, ...]:
+        return self.left, self.right
+
+    def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        join = pc.and_kleene if self.word == "and" else pc.or_kleene
+        return join(_truth(self.left, rows), _truth(self.right, rows))
+
+
+def _truth(condition: Condition, rows: Mapping[str, pa.Array]) -> pa.Array:
+    found = condition.evaluate(rows)
+    if not pa.types.is_boolean(found.type):
+        raise ValueError(str(condition))
+    return found
+
+
+def columns_read(condition: Condition) -> tuple[str, ...]:
+    """Names of the columns of a condition, each once."""
+
+    def walk(part: Condition) -> Iterator[str]:
+        if isinstance(part, _Column):
+            yield part.name
+        for operand in part.operands():
+            yield from walk(operand)
+
+    return tuple(dict.fromkeys(walk(condition)))
+
+
+def check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None:
+    """Refuse a condition that these columns cannot be asked.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a column does not exist, or values are compared that cannot be.
+    """
+
+    def check(part: Condition) -> None:
+        for operand in part.operands():
+            check(operand)
+        try:
+            if not isinstance(part, _Literal):
+                part.evaluate(rows)
+            if part is condition:
+                _truth(part, rows)
+        except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+            types = ", ".join(f"{name} is {inputs.field(name).type}" for name in columns_read(part))
+            raise InvalidFlowError(
+                f"{call} has a condition of which {part} cannot be evaluated ({types}).",
+                remedy="Compare numbers with numbers and text with text; write a date as "
+                "'2026-03-29', a timestamp as '2026-03-29 01:00:00' if its column has no time zone "
+                "and as '2026-03-29 01:00:00+00:00' if it has one; a column alone has to be "
+                "boolean.",
+                aggregate=call,
+                columns=list(columns_read(part)),
+            ) from error
+
+    names = columns_read(condition)
+    rows = {
+        name: pa.nulls(1, column_type(inputs, name, f"The condition of {call}")) for name in names
+    }
+    check(condition)
+
+
+def parse_condition(text: object, call: str) -> Condition:
+    """Parse a condition.
+
+    Raises
+    ------
+    InvalidFlowError
+        If it is none, or names no column.
+    """
+    if not isinstance(text, str):
+        raise InvalidFlowError(
+            f"{call} has where={text!r}, which is a value of type {type(text).__name__}.",
+            remedy='Write the condition as text, as in where="delay > 15".',
+            aggregate=call,
+        )
+    parser = _Parser(text, call)
+    condition = parser.either()
+    if parser.tokens:
+        parser.refuse(f"{parser.tokens[0][1]!r} is not expected")
+    if not columns_read(condition):
+        parser.refuse("it names no column")
+    return condition
+
+
+def _joined(word: str, parts: list[Condition]) -> Condition:
+    """Join conditions; as a balanced tree, so that many are not deep."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return _Both(word, _joined(word, parts[:half]), _joined(word, parts[half:]))
+
+
+class _Parser:
+    """The grammar at the top of the module, from left to right."""
+
+    def __init__(self, text: str, call: str) -> None:
+        self.text, self.call = text, call
+        self.depth = 0
+        self.tokens: list[tuple[str, str]] = []
+        at, end = 0, len(text.rstrip())
+        while at < end:
+            match = _TOKEN.match(text, at)
+            if match is None or match.lastgroup is None:
+                self.refuse(f"{text[at:end].strip()!r} is not understood")
+            self.tokens.append((match.lastgroup, match[match.lastgroup]))
+            at = match.end()
+
+    def refuse(self, why: str) -> NoReturn:
+        raise InvalidFlowError(
+            f"{self.call} has the condition {self.text!r}, in which {why}.",
+            remedy=_GRAMMAR,
+            aggregate=self.call,
+        )
+
+    def either(self) -> Condition:
+        parts = [self._all()]
+        while self._skip("or"):
+            parts.append(self._all())
+        return _joined("or", parts)
+
+    def _all(self) -> Condition:
+        parts = [self._not()]
+        while self._skip("and"):
+            parts.append(self._not())
+        return _joined("and", parts)
+
+    def _not(self) -> Condition:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            self.refuse(f"parentheses and not are nested more than {_MAX_DEPTH} deep")
+        condition = _Not(self._not()) if self._skip("not") else self._test()
+        self.depth -= 1
+        return condition
+
+    def _test(self) -> Condition:
+        if self._skip("("):
+            condition = self.either()
+            self._expect(")")
+            return condition
+        operand = self._operand()
+        if self._skip("is"):
+            negated = self._skip("not")
+            self._expect("null")
+            return _Not(_IsNull(operand)) if negated else _IsNull(operand)
+        if (negated := self._skip("not")) or (self.tokens and self._word() == "in"):
+            self._expect("in")
+            found = self._one_of(operand)
+            return _Not(found) if negated else found
+        kind, sign = self.tokens[0] if self.tokens else ("", "")
+        sign = _SIGNS.get(sign, sign)
+        if kind == "sign" and sign in _COMPARED:
+            self.tokens.pop(0)
+            return self._comparison(sign, operand)
+        return operand
+
+    def _one_of(self, operand: Condition) -> Condition:
+        self._expect("(")
+        parts: list[Condition] = [self._comparison("=", operand)]
+        while self._skip(","):
+            parts.append(self._comparison("=", operand))
+        self._expect(")")
+        return _joined("or", parts)
+
+    def _comparison(self, sign: str, left: Condition) -> Condition:
+        right = self._operand()
+        if isinstance(left, _Literal) and isinstance(right, _Literal):
+            self.refuse(f"{left} and {right} are compared, of which none is a column")
+        return _Comparison(sign, left, right)
+
+    def _operand(self) -> Condition:
+        if not self.tokens:
+            self.refuse("something is missing at the end")
+        negative = self._skip("-")
+        kind, token = self.tokens.pop(0) if self.tokens else ("", "")
+        if kind == "number":
+            if len(token) > _MAX_DIGITS:
+                self.refuse(f"a number has more than {_MAX_DIGITS} digits")
+            value = int(token) if token.isdigit() else Decimal(token)
+            return _Literal(-value if negative else value)
+        if negative:
+            self.refuse("a minus sign stands before what is no number")
+        if kind == "text":
+            return _Literal(token[1:-1].replace("''", "'"))
+        if kind == "quoted":
+            return _Column(token[1:-1])
+        if kind == "word" and token.lower() in ("true", "false"):
+            return _Literal(token.lower() == "true")
+        if kind == "word" and token.lower() == "null":
+            self.refuse("a value is compared with null, which is never true: write is null")
+        if kind == "word" and token.lower() not in _RESERVED:
+            return _Column(token)
+        return self.refuse(f"{token!r} is not expected")
+
+    def _word(self) -> str:
+        kind, token = self.tokens[0]
+        return token.lower() if kind in ("word", "sign") else ""
+
+    def _skip(self, word: str) -> bool:
+        if not self.tokens or self._word() != word:
+            return False
+        self.tokens.pop(0)
+        return True
+
+    def _expect(self, word: str) -> None:
+        if not self._skip(word):
+            after = f"before {self.tokens[0][1]!r}" if self.tokens else "at the end"
+            self.refuse(f"{word!r} is missing {after}")

@@ -1,0 +1,161 @@
+"""Orders that the aggregates need: rows by group, values by size, and pairs of neighbours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.columns.arrays import numpy_type, values_of
+from godwit.columns.hashing import canonical_floats
+from godwit.store.schema import is_fixed_width, is_variable_width
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "can_be_held",
+    "descending_ranks",
+    "first_of_each",
+    "order_by",
+    "pairing",
+    "rows_by_group",
+    "starts_of",
+]
+
+IntArray = npt.NDArray[np.int64]
+
+
+def can_be_held(dtype: pa.DataType) -> bool:
+    """Whether state can hold values of `dtype`, and they have an order."""
+    return is_fixed_width(dtype) or is_variable_width(dtype)
+
+
+def order_by(*ranks: IntArray) -> IntArray:
+    """Rows ordered by several ranks, the first one first; rows that tie stay in their order.
+
+    Parameters
+    ----------
+    *ranks
+        Shape ``(N,)`` each, integers of at least 0.
+    """
+    count = len(ranks[0])
+    if count == 0:
+        return np.empty(0, np.int64)
+    row_bits = (count - 1).bit_length()
+    bits = [int(rank.max()).bit_length() for rank in ranks]
+    if sum(bits) + row_bits > 63:
+        return np.lexsort(ranks[::-1])
+    # Ranks and row packed into one integer: a plain sort is three times as fast as an argsort.
+    packed = np.zeros(count, np.int64)
+    for rank, width in zip(ranks, bits, strict=True):
+        packed <<= width
+        packed |= rank
+    packed <<= row_bits
+    packed |= np.arange(count)
+    packed.sort()
+    packed &= (1 << row_bits) - 1
+    return packed
+
+
+def rows_by_group(groups: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """Rows ordered by group, arrival order kept, and where each group starts.
+
+    Returns
+    -------
+    order
+        Shape ``(N,)``.
+    starts
+        Shape ``(count + 1,)``: rows of group g are ``order[starts[g]:starts[g + 1]]``.
+    """
+    return order_by(groups), starts_of(groups, count)
+
+
+def starts_of(groups: IntArray, count: int) -> IntArray:
+    """Where each group starts once rows are ordered by group: shape ``(count + 1,)``."""
+    starts = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(groups, minlength=count), out=starts[1:])
+    return starts
+
+
+def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArray, IntArray]:
+    """Leave the first `limit` rows of every group.
+
+    Parameters
+    ----------
+    order, starts
+        Rows by group, as from `rows_by_group`.
+    limit
+        At least 1.
+
+    Returns
+    -------
+    order, starts
+        Of the rows that are left.
+
+    Examples
+    --------
+    >>> order, starts = first_of_each(np.array([4, 2, 7, 0]), np.array([0, 3, 3, 4]), 2)
+    >>> order.tolist(), starts.tolist()
+    ([4, 2, 0], [0, 2, 2, 3])
+    """
+    sizes = np.diff(starts)
+    within = np.arange(len(order)) - np.repeat(starts[:-1], sizes)
+    left = np.zeros_like(starts)
+    np.cumsum(np.minimum(sizes, limit), out=left[1:])
+    return order[within < limit], left
+
+
+def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[np.bool_]]]:
+    """Let neighbours of a group meet in rounds, until every group has one row at most.
+
+    Yields
+    ------
+    left
+        Positions of the rows that go on to the next round, which numbers them from 0.
+    right
+        Positions of the rows that meet one of them and drop out.
+    paired
+        Which of `left` meet a row, in the order of `right`.
+    """
+    sizes = np.diff(starts)
+    while sizes.max(initial=0) > 1:
+        within = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
+        left = np.flatnonzero(within & 1 == 0)
+        paired = within[left] + 1 < np.repeat(sizes, (sizes + 1) // 2)
+        yield left, left[paired] + 1, paired
+        sizes = (sizes + 1) // 2
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+
+
+def descending_ranks(column: pa.Array) -> IntArray:
+    """Rank of every value, 0 for the largest; equal values rank equal, NaN is largest."""
+    if pa.types.is_floating(column.type):
+        column = canonical_floats(column)
+    if numpy_type(column.type) is None:
+        dense: pa.Array = pc.rank(column, "descending", tiebreaker="dense")
+        return values_of(dense).astype(np.int64) - 1
+    sortable = _unsigned(values_of(column))
+    order = np.argsort(~sortable)
+    ordered = sortable[order]
+    ranks = np.empty(len(order), np.int64)
+    ranks[order[:1]] = 0
+    ranks[order[1:]] = np.cumsum(ordered[1:] != ordered[:-1])
+    return ranks
+
+
+def _unsigned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Unsigned integers in the order of `values`, which hold canonical floats if any."""
+    if values.dtype.kind in "ub":
+        return values.view(f"u{values.itemsize}")
+    bits: npt.NDArray[Any] = values.view(f"u{values.itemsize}")
+    sign = bits.dtype.type(1 << (8 * values.itemsize - 1))
+    if values.dtype.kind == "i":
+        flipped: npt.NDArray[Any] = bits ^ sign
+        return flipped
+    # The bits of floats are ordered like integers, from zero outward.
+    ordered: npt.NDArray[Any] = np.where(bits & sign != 0, ~bits, bits | sign)
+    return ordered

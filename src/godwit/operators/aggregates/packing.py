@@ -1,0 +1,223 @@
+"""Lists of rows as one binary value per key, packed and unpacked for all keys at once.
+
+Aggregates that keep several values per key (``top_k``, ``collect_set``) have state of no fixed
+width.  A key's rows are packed column by column::
+
+    [number of rows: u32, only if a column has variable width]
+    for every column:  [1 byte a row: is it there?]   (only if the column may hold nulls)
+                       values, side by side           (fixed width; booleans take a byte)
+                       or lengths: u32 a row, then the bytes
+
+Invariant: packing looks at every key's bytes once and never loops over keys or rows in Python.
+Pieces of one kind (say, all lengths) are moved between keys' order and their own by one Arrow
+``take`` over spans of bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.columns.arrays import (
+    BoolArray,
+    blob_bytes,
+    boundaries_of,
+    column_of,
+    mask_of,
+    numpy_type,
+    values_of,
+)
+from godwit.store.schema import is_variable_width
+
+__all__ = ["PackedColumn", "pack", "unpack", "unpack_rows"]
+
+IntArray = npt.NDArray[np.int64]
+ByteArray = npt.NDArray[np.uint8]
+
+_SPAN = pa.large_binary()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedColumn:
+    """One column of packed rows.
+
+    Attributes
+    ----------
+    dtype
+        A type that state can hold.
+    nullable
+        Whether there may be nulls.
+    """
+
+    dtype: pa.DataType
+    nullable: bool
+
+
+def pack(starts: IntArray, columns: list[pa.Array], layout: tuple[PackedColumn, ...]) -> pa.Array:
+    """Pack rows that are ordered by key.
+
+    Parameters
+    ----------
+    starts
+        Shape ``(G + 1,)``: rows of key g are ``starts[g]:starts[g + 1]``.
+    columns
+        The rows' columns, ``starts[G]`` values each.
+    layout
+        What the columns are.
+
+    Returns
+    -------
+    pyarrow.LargeBinaryArray
+        G values; empty for keys without rows, if no column has variable width.
+    """
+    pieces: list[tuple[ByteArray, IntArray]] = []
+    if _has_header(layout):
+        counts = np.diff(starts).astype("<u4")
+        pieces.append((counts.view(np.uint8), np.arange(len(starts)) * 4))
+    for column, packed in zip(columns, layout, strict=True):
+        if packed.nullable:
+            mask = mask_of(column)
+            there = np.ones(len(column), np.bool_) if mask is None else mask
+            pieces.append((there.view(np.uint8), starts))
+        if is_variable_width(packed.dtype):
+            offsets = boundaries_of(column).astype(np.int64)
+            lengths = np.diff(offsets).astype("<u4")
+            pieces.append((lengths.view(np.uint8), starts * 4))
+            pieces.append((blob_bytes(column), offsets[starts]))
+        else:
+            data, width = _fixed_bytes(column)
+            pieces.append((data, starts * width))
+    spans = [_binary(data, boundaries) for data, boundaries in pieces]
+    if len(spans) == 1:
+        return spans[0]
+    keys = len(starts) - 1
+    interleaved = np.arange(len(spans) * keys).reshape(len(spans), keys).T.ravel()
+    joined = pa.concat_arrays(spans).take(pa.array(interleaved))
+    return _binary(blob_bytes(joined), boundaries_of(joined)[:: len(spans)])
+
+
+def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray, list[pa.Array]]:
+    """Undo `pack`.
+
+    Returns
+    -------
+    starts
+        Shape ``(G + 1,)``.
+    columns
+        The rows' columns.
+    """
+    boundaries = boundaries_of(blobs).astype(np.int64)
+    data = blob_bytes(blobs)
+    at, ends = boundaries[:-1].copy(), boundaries[1:]
+    if _has_header(layout):
+        counts = _gathered(data, at, np.full(len(at), 4)).view("<u4").astype(np.int64)
+        at += 4
+    else:
+        counts = (ends - at) // _row_width(layout)
+    starts = np.zeros(len(at) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+
+    columns = []
+    for packed in layout:
+        mask = None
+        if packed.nullable:
+            there = _gathered(data, at, counts).view(np.bool_)
+            mask = None if there.all() else there
+            at += counts
+        if is_variable_width(packed.dtype):
+            lengths = _gathered(data, at, counts * 4).view("<u4").astype(np.int64)
+            at += counts * 4
+            offsets = np.zeros(len(lengths) + 1, np.int64)
+            np.cumsum(lengths, out=offsets[1:])
+            sizes = np.diff(offsets[starts])
+            columns.append(_variable(_gathered(data, at, sizes), offsets, mask, packed.dtype))
+            at += sizes
+        else:
+            width = _width(packed.dtype)
+            columns.append(_fixed(_gathered(data, at, counts * width), mask, packed.dtype))
+            at += counts * width
+    return starts, columns
+
+
+def unpack_rows(
+    blobs: pa.Array, layout: tuple[PackedColumn, ...]
+) -> tuple[IntArray, list[pa.Array]]:
+    """Undo `pack`, with the key of every row instead of where each key's rows start.
+
+    Returns
+    -------
+    groups
+        Shape ``(N,)``: position of the row's key, ascending.
+    columns
+        The rows' columns, N values each.
+    """
+    starts, columns = unpack(blobs, layout)
+    return np.repeat(np.arange(len(blobs)), np.diff(starts)), columns
+
+
+def _has_header(layout: tuple[PackedColumn, ...]) -> bool:
+    return any(is_variable_width(column.dtype) for column in layout)
+
+
+def _width(dtype: pa.DataType) -> int:
+    primitive = numpy_type(dtype)
+    return dtype.byte_width if primitive is None else primitive.itemsize
+
+
+def _row_width(layout: tuple[PackedColumn, ...]) -> int:
+    return sum(_width(column.dtype) + column.nullable for column in layout)
+
+
+def _gathered(data: ByteArray, at: IntArray, lengths: IntArray) -> ByteArray:
+    """Bytes ``at[i]:at[i] + lengths[i]`` of every i, one after another; ``at`` ascends."""
+    ends = at + lengths
+    if len(at) == 0:
+        return data[:0]
+    if np.array_equal(ends[:-1], at[1:]):
+        gathered = data[at[0] : ends[-1]]
+    else:
+        # A binary array whose odd values are the gaps: its even values are what is wanted.
+        edges = np.stack([at, ends], axis=1).ravel()
+        taken = _binary(data, edges).take(pa.array(np.arange(0, len(edges) - 1, 2)))
+        gathered = blob_bytes(taken)[: boundaries_of(taken)[-1]]
+    return np.ascontiguousarray(gathered)
+
+
+def _binary(data: ByteArray, boundaries: npt.NDArray[Any]) -> pa.Array:
+    offsets = np.ascontiguousarray(boundaries, np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.Array.from_buffers(_SPAN, len(offsets) - 1, buffers)
+
+
+def _fixed_bytes(column: pa.Array) -> tuple[ByteArray, int]:
+    width = _width(column.type)
+    if numpy_type(column.type) is not None:
+        return np.ascontiguousarray(values_of(column)).view(np.uint8), width
+    first = column.offset * width
+    data = np.frombuffer(column.buffers()[1] or b"", np.uint8)
+    return data[first : first + len(column) * width], width
+
+
+def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
+    primitive = numpy_type(dtype)
+    if primitive is not None:
+        return column_of(data.view(primitive), mask, dtype)
+    count = len(data) // dtype.byte_width
+    return pa.Array.from_buffers(dtype, count, [_bitmap(mask), pa.py_buffer(data)])
+
+
+def _variable(
+    data: ByteArray, offsets: IntArray, mask: BoolArray | None, dtype: pa.DataType
+) -> pa.Array:
+    wide = pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype)
+    narrowed = offsets if wide else offsets.astype(np.int32)
+    buffers = [_bitmap(mask), pa.py_buffer(narrowed), pa.py_buffer(data)]
+    return pa.Array.from_buffers(dtype, len(offsets) - 1, buffers)
+
+
+def _bitmap(mask: BoolArray | None) -> pa.Buffer | None:
+    return None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))

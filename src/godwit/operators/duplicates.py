@@ -1,0 +1,257 @@
+"""``drop_duplicates``: the first row of a key comes through, others of about its time do not.
+
+A row is a duplicate if one of the same key that came through happened at most *within* of it,
+before or after; the first is the one that arrived first.  So the rows that come through are more
+than *within* apart, and a pane of that width holds one of them at most: an entry of state is the
+moment of one row that came through, found by its key and pane, and gone, with its pane, once the
+watermark has passed all rows that it could keep from coming through.
+
+Invariant: which rows come through follows from the order of arrival alone, not from when epochs
+begin or where the watermark stands, as long as no row is late.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.checkpoint.evolution import StateDescription, columns_of
+from godwit.columns.arrays import column_of, values_of
+from godwit.columns.groups import group_rows
+from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.joins.matching import within
+from godwit.operators.operator import Advance, KeyedOperator
+from godwit.operators.settling import Settled, SettlingOperator
+from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
+from godwit.operators.windows.operator import PANE
+from godwit.store.schema import StateSchema
+
+if TYPE_CHECKING:
+    from godwit.columns.groups import Groups
+    from godwit.operators.operator import Step
+    from godwit.operators.settling import HeldEntries
+    from godwit.operators.windows.moments import OperatorTime, RowTime
+    from godwit.operators.windows.operator import Entries
+
+__all__ = ["DropDuplicates", "DropDuplicatesWithin"]
+
+_SEEN = f"{RESERVED_PREFIX}_seen"
+_ROUNDS = 16  # by columns; what is left then goes row by row
+
+IntArray = npt.NDArray[np.int64]
+
+
+class DropDuplicates(KeyedOperator):
+    """Lets the first row of every key through, and remembers all keys for ever.
+
+    Parameters
+    ----------
+    name
+        The operator's name.
+    keys
+        Names of the columns that make duplicates alike.
+    columns
+        Columns of the stream.
+    """
+
+    emits = "the first row of each key"
+
+    def __init__(self, *, name: str, keys: tuple[str, ...], columns: pa.Schema) -> None:
+        self.name, self.output = name, columns
+        self.inputs = pa.schema([field for field in columns if field.name not in keys])
+        seen = pa.schema([pa.field(_SEEN, pa.bool_())])
+        self.schema = StateSchema(keys=pa.schema([columns.field(k) for k in keys]), values=seen)
+
+    @property
+    def kind(self) -> str:
+        """What makes one."""
+        return "drop duplicates"
+
+    def advance(self, step: Step) -> Advance:
+        """Let first rows through whose key is not known."""
+        new = np.flatnonzero(~step.known)
+        rows = step.groups.first_row[new]
+        by_arrival = np.argsort(rows, kind="stable")
+        keys = step.keys.take(pa.array(new[by_arrival]))
+        others = step.rows.take(pa.array(rows[by_arrival]))
+        seen = pa.array(np.ones(step.groups.count, np.bool_))
+        return Advance(
+            state=pa.RecordBatch.from_arrays([seen], schema=self.schema.values),
+            removed=None,
+            output=whole_rows(keys, others, self.output),
+        )
+
+    def describe_state(self) -> StateDescription:
+        """Say that a key is either there or not."""
+        return StateDescription(columns=columns_of(self.schema.values), codec="arrow")
+
+
+class DropDuplicatesWithin(SettlingOperator):
+    """Lets the first row of every key through, and no other within some event time of it.
+
+    Parameters
+    ----------
+    name, keys, columns
+        As of `DropDuplicates`.
+    time
+        Where the event time is.
+    within_us
+        Rows that are at most this apart are duplicates.
+    """
+
+    emits = "the first row of each key, as it comes"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: tuple[str, ...],
+        columns: pa.Schema,
+        time: RowTime,
+        within_us: int,
+    ) -> None:
+        self.name, self.output, self.time, self.update = name, columns, time, False
+        self.within_us = within_us
+        own = [columns.field(key) for key in keys]
+        self.inputs = pa.schema([field for field in columns if field.name not in keys])
+        self.arriving = pa.schema([*own, *self.inputs])
+        moment = columns.field(time.column).type
+        self.schema = StateSchema(
+            keys=pa.schema([*own, pa.field(PANE, moment)]),
+            values=pa.schema([pa.field(_SEEN, moment)]),
+        )
+        width = within_us + 1
+        # A moment keeps others out up to `within_us` after it: two panes from the start of its own.
+        self.grid = PaneGrid.of(TimeWindow(length_us=2 * width, every_us=width))
+
+    @property
+    def kind(self) -> str:
+        """What makes one."""
+        return "drop duplicates within a time"
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """Where the time is, and how far apart rows are no duplicates."""
+        return {**super().means, "within_us": self.within_us}
+
+    def closes(self, told: OperatorTime) -> bool:  # noqa: ARG002
+        """Nothing comes out because time passes."""
+        return False
+
+    def end_of(self, moment: int) -> int:  # noqa: ARG002
+        """Nothing has to be closed."""
+        return BEGINNING
+
+    def last_emitted(self, newest: int) -> int:
+        """Rows come through as they are."""
+        return newest
+
+    def settle(self, arrived: Entries, held: HeldEntries, told: OperatorTime) -> Settled | None:
+        """Let through what nothing that came through before keeps out."""
+        if not arrived.keys.num_rows:
+            return None
+        own = arrived.keys.select(self.keys.names)
+        groups = group_rows(arrived.hashes, own, held.num_key_groups)
+        key = groups.of_row
+        times = self.moments_of(arrived, self.time.column) - int(self.time.is_end)
+        panes = values_of(arrived.keys.column(self.pane_position))
+        distinct = own.take(pa.array(groups.first_row))
+        seen_key, seen = self._seen(groups, panes, distinct, held, told.closed)
+        reach = self.within_us
+        free = ~within(key, times - reach, times + reach, seen_key, seen).any
+        which = first_of_their_time(key, times, free, reach)
+        taken = pa.array(which)
+        moment_type = self.schema.values.field(0).type
+        values = pa.RecordBatch.from_arrays(
+            [column_of(times[which], None, moment_type)], schema=self.schema.values
+        )
+        return Settled.of(
+            groups,
+            key=key[which],
+            keys=arrived.keys.take(taken),
+            values=values,
+            output=whole_rows(own.take(taken), arrived.values.take(taken), self.output),
+        )
+
+    def _seen(
+        self,
+        groups: Groups,
+        panes: IntArray,
+        distinct: pa.RecordBatch,
+        held: HeldEntries,
+        closed: int,
+    ) -> tuple[IntArray, IntArray]:
+        """Key and moment of what came through before, in the panes of some rows and beside them."""
+        width = self.grid.width_us
+        near = (panes[:, None] + np.array([-width, 0, width])).ravel()
+        of = np.repeat(groups.of_row, 3)
+        order = np.lexsort((near, of))
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (np.diff(near[order]) != 0) | (np.diff(of[order]) != 0)
+        wanted = order[new]
+        wanted = wanted[near[wanted] >= self.grid.first_open(closed)]
+        of, near = of[wanted], near[wanted]
+        moment = self.schema.keys.field(self.pane_position).type
+        looked_for = pa.RecordBatch.from_arrays(
+            [*distinct.take(pa.array(of)).columns, column_of(near, None, moment)],
+            schema=self.schema.keys,
+        )
+        known, values = held.find(looked_for, groups.key_groups[of])
+        return of[known], values_of(values.column(0))[known]
+
+
+def first_of_their_time(
+    key: IntArray, times: IntArray, free: npt.NDArray[np.bool_], reach: int
+) -> IntArray:
+    """Return the rows that come through: of each key, none within `reach` of one that came before.
+
+    Parameters
+    ----------
+    key, times
+        Shape ``(n,)``: key and event time in microseconds of each row, in order of arrival.
+    free
+        Shape ``(n,)``: rows that nothing from before keeps out.
+    reach
+        Two rows that are at most this apart do not both come through; microseconds.
+
+    Returns
+    -------
+    ndarray of int64
+        Their positions, ascending.
+    """
+    through = [np.empty(0, np.int64)]
+    left = np.flatnonzero(free)
+    latest = np.empty(int(key.max(initial=-1)) + 1, np.int64)
+    # Round by round, the first row of every key that is left; each keeps others of its key out.
+    for _ in range(_ROUNDS):
+        if not left.size:
+            break
+        first, at = np.unique(key[left], return_index=True)
+        through.append(left[at])
+        latest[first] = times[left[at]]
+        left = left[np.abs(times[left] - latest[key[left]]) > reach]
+    if left.size:
+        # Few keys with many such rows: one row after the other. Rows that come through are more
+        # than `reach` apart, so slices of that width hold one each, and neighbours are enough.
+        width = reach + 1
+        passed: dict[tuple[int, int], int] = {}
+        rest = []
+        slices = times[left] // width
+        rows = zip(left.tolist(), key[left].tolist(), slices.tolist(), strict=True)
+        for (row, of, slice_), moment in zip(rows, times[left].tolist(), strict=True):
+            near = (passed.get((of, slice_ + step)) for step in (-1, 0, 1))
+            if all(other is None or abs(moment - other) > reach for other in near):
+                passed[of, slice_] = moment
+                rest.append(row)
+        through.append(np.array(rest, np.int64))
+    return np.sort(np.concatenate(through))
+
+
+def whole_rows(keys: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Put key columns and other columns together as rows of a schema that holds all of them."""
+    columns = dict(zip(keys.schema.names, keys.columns, strict=True))
+    columns |= dict(zip(others.schema.names, others.columns, strict=True))
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -1,0 +1,174 @@
+"""Rows that a user's function emitted, as columns; and what to say if they do not fit.
+
+The whole is converted column by column.  Only when that fails are rows looked at one by one, to
+name the key and the column.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from godwit.columns.zones import UTC, has_instants, in_zone
+from godwit.model.errors import UserFunctionError
+from godwit.model.naming import did_you_mean, listing
+
+__all__ = ["Emitted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """Rows in the order they were emitted.
+
+    Attributes
+    ----------
+    rows
+        Tuples, lists or dicts.
+    ends
+        How many rows there were after each key.
+    keys
+        The keys.
+    schema
+        Columns that the rows should have.
+    operator
+        Name of the operator.
+    zone
+        Of datetimes that have none, in columns of instants.
+    """
+
+    rows: list[Any]
+    ends: list[int]
+    keys: list[tuple[Any, ...]]
+    schema: pa.Schema
+    operator: str
+    zone: str = UTC
+
+    def to_batch(self) -> pa.RecordBatch:
+        """Convert to columns.
+
+        Raises
+        ------
+        UserFunctionError
+            If a row is not a tuple or a dict, has other columns than the schema, or holds a value
+            that its column cannot.
+        """
+        if not self.rows:
+            return _empty(self.schema)
+        rows = self.rows
+        width = len(self.schema)
+        plain = all(issubclass(kind, (tuple, list)) for kind in set(map(type, rows)))
+        if not plain or set(map(len, rows)) != {width}:
+            rows = [self._normal(index, row) for index, row in enumerate(rows)]
+        columns = zip(*rows, strict=True) if width else ()
+        arrays = [
+            self._column(field, values) for field, values in zip(self.schema, columns, strict=True)
+        ]
+        if not arrays:
+            return _empty(self.schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _normal(self, index: int, row: Any) -> tuple[Any, ...]:
+        names = self.schema.names
+        if isinstance(row, dict):
+            if row.keys() == set(names):
+                return tuple(row[name] for name in names)
+            missing = [name for name in names if name not in row]
+            unknown = [str(name) for name in row if name not in names]
+            if missing:
+                what = f"a row without {listing(missing)}"
+                hint = did_you_mean(missing[0], unknown) if unknown else ""
+            else:
+                what, hint = f"a row with {listing(unknown)}, which is not an output column", ""
+            raise self._failure(index, what, hint)
+        if isinstance(row, (tuple, list)):
+            if len(row) == len(names):
+                return tuple(row)
+            raise self._failure(index, f"a row of {len(row)} values, {_shown(row)}")
+        raise self._failure(
+            index,
+            f"{_shown(row)}, of type {type(row).__name__}, where a row should be",
+            "",
+            rows=True,
+        )
+
+    def _column(self, field: pa.Field, values: tuple[Any, ...]) -> pa.Array:
+        try:
+            if self.zone != UTC and has_instants(field.type):
+                values = tuple(in_zone(value, field.type, self.zone) for value in values)
+            array = pa.array(values, field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            index, reason = _first_misfit(field, values, error)
+            key = self.keys[bisect.bisect_right(self.ends, index)]
+            raise self._failure(
+                index,
+                f"{_shown(values[index])} in column {field.name!r}, which is {field.type} "
+                f"({reason})",
+                "The key is a tuple, also of one column: its value is key[0]. "
+                if values[index] == key and len(key) == 1
+                else "",
+                column=field.name,
+            ) from error
+        fraction = _first_fraction(values) if pa.types.is_integer(field.type) else None
+        if fraction is not None:
+            raise self._failure(
+                fraction,
+                f"{_shown(values[fraction])} in column {field.name!r}, which is {field.type} and "
+                "would lose the fraction",
+                column=field.name,
+            )
+        if not field.nullable and array.null_count:
+            raise self._failure(
+                values.index(None),
+                f"None in column {field.name!r}, which may not be null",
+                column=field.name,
+            )
+        return array
+
+    def _failure(
+        self, index: int, what: str, hint: str = "", *, column: str = "", rows: bool = False
+    ) -> UserFunctionError:
+        key = self.keys[bisect.bisect_right(self.ends, index)]
+        declared = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        remedy = (
+            "Return a list of rows, each a tuple or a dict, or yield them one by one"
+            if rows
+            else "Return a tuple in the order of the output columns, or a dict of them"
+        )
+        return UserFunctionError(
+            f"Operator {self.operator!r}: the function emitted, for key {key!r}, {what}.",
+            remedy=f"{hint}{remedy}; they are {declared}.",
+            operator=self.operator,
+            key=key,
+            column=column,
+        )
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
+
+
+def _first_misfit(field: pa.Field, values: tuple[Any, ...], error: Exception) -> tuple[int, str]:
+    for index, value in enumerate(values):
+        try:
+            pa.array([value], field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as one:
+            return index, str(one)
+    return 0, str(error)
+
+
+def _first_fraction(values: tuple[Any, ...]) -> int | None:
+    """Position of the first value that is not whole: Arrow would cut it off without a word."""
+    if set(map(type, values)) <= {int, type(None)}:
+        return None
+    for index, value in enumerate(values):
+        if value is not None and value != int(value):
+            return index
+    return None
+
+
+def _shown(value: object, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."

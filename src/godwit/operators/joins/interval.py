@@ -1,0 +1,287 @@
+"""``join``: all pairs of rows of two streams, of one key, that happened within an interval.
+
+A pair comes out in the epoch in which the second of its rows arrives; a row that met none comes
+out, where it is to, once the watermark has passed everything that it could meet.
+
+Rows are kept in *buckets*: slices of event time of the interval's width, per key and side, of the
+moment up to which a row can meet others.  So what a row can meet lies in two buckets of the other
+side, and a bucket goes as a whole once the watermark has passed it.  The rows of a bucket are
+numbered without gaps, and the first says how many there are: they are found by two rounds of
+looking, and no bucket is looked at that no row of the epoch reaches.
+
+Invariant: a row that is not late meets all rows that it should, whichever came first, since none
+of them is gone: the watermark has not passed it.
+
+Source: bounds on state of interval joins as in Spark's `StreamingSymmetricHashJoinHelper`, whose
+rows are numbered per key likewise (`SymmetricHashJoinStateManager`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.columns.arrays import column_of, values_of
+from godwit.columns.groups import group_rows
+from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.joins.buckets import Bucketed, buckets_reached, load_buckets
+from godwit.operators.joins.matching import within
+from godwit.operators.joins.sides import (
+    LEFT,
+    RIGHT,
+    SIDE,
+    JoinOperator,
+    JoinSide,
+    moments_of,
+    without_null,
+)
+from godwit.operators.settling import Settled
+from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
+from godwit.operators.windows.operator import Entries
+from godwit.store.changes import EntryRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from godwit.columns.groups import Groups
+    from godwit.operators.joins.sides import How
+    from godwit.operators.settling import HeldEntries
+    from godwit.operators.windows.moments import OperatorTime
+
+__all__ = ["IntervalJoin"]
+
+_MET: Final = f"{RESERVED_PREFIX}_met"
+_ROWS: Final = f"{RESERVED_PREFIX}_rows"
+_LEAST_BUCKET_US: Final = 1_000_000
+
+IntArray = npt.NDArray[np.int64]
+
+
+class IntervalJoin(JoinOperator):
+    """Joins rows with those of another stream that happened within an interval of them.
+
+    Parameters
+    ----------
+    name, keys, left, right, how
+        As of `JoinOperator`.
+    earliest_us, latest_us
+        A row of the right may happen from this long after the one of the left up to that long
+        after; negative for before.
+    """
+
+    marks_of_state: ClassVar = (pa.field(_MET, pa.bool_()), pa.field(_ROWS, pa.int64()))
+    emits = "pairs, as the second row of each comes"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: pa.Schema,
+        left: JoinSide,
+        right: JoinSide,
+        how: How,
+        earliest_us: int,
+        latest_us: int,
+    ) -> None:
+        super().__init__(name=name, keys=keys, left=left, right=right, how=how)
+        self.earliest_us, self.latest_us = earliest_us, latest_us
+        self.reach_us = np.array([max(latest_us, 0), max(-earliest_us, 0)])
+        width = max(latest_us - earliest_us, _LEAST_BUCKET_US)
+        self.grid = PaneGrid.of(TimeWindow(length_us=width, every_us=width))
+
+    @property
+    def kind(self) -> str:
+        """What makes one."""
+        return "join"
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """The sides, the interval, and whether it is noted which rows have met others."""
+        told = {"earliest_us": self.earliest_us, "latest_us": self.latest_us, "how": self.how}
+        return {**super().means, **told}
+
+    @property
+    def output_delay_us(self) -> int:
+        """A row may come out that happened this long before the watermark."""
+        return int(self.reach_us.max())
+
+    def closes(self, told: OperatorTime) -> bool:
+        """Whether rows that met none may come out."""
+        return self.how != "inner" and told.until > told.closed
+
+    def end_of(self, moment: int) -> int:
+        """When the last row of this moment can meet no more."""
+        return BEGINNING if self.how == "inner" else moment + int(self.reach_us.max()) + 1
+
+    def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
+        """Bucket of each row."""
+        sides = values_of(rows.column(rows.schema.get_field_index(SIDE)))
+        return self.grid.panes(times + self.reach_us[sides])
+
+    def settle(self, arrived: Entries, held: HeldEntries, told: OperatorTime) -> Settled | None:
+        """Let an epoch's rows meet one another and those that are held."""
+        alone = self._over(held, told)
+        number = arrived.keys.num_rows
+        hashes = np.concatenate([arrived.hashes, alone.hashes])
+        own = pa.concat_batches([e.keys.select(self.keys.names) for e in (arrived, alone)])
+        if not len(hashes):
+            return None
+        groups = group_rows(hashes, own, held.num_key_groups)
+        distinct = own.take(pa.array(groups.first_row))
+        new = self._bucketed(arrived, groups.of_row[:number])
+        loaded = self._loaded(new, groups, distinct, held, told)
+        new = new.numbered_after(loaded)
+        every = loaded.before(new)
+        keyed = without_null(distinct)[every.key]
+        left, right = self._pairs(every, len(loaded.key), keyed)
+        met = every.met.copy()
+        met[left] = met[right] = True
+        rows = every.counted(len(loaded.key))
+        changed = rows != every.rows
+        for side in (LEFT, RIGHT):
+            changed |= (every.side == side) & (met != every.met) & self.keeps(side)
+        changed[len(loaded.key) :] = True
+        # A bucket that the watermark has passed by the end of the epoch is gone in the next one.
+        changed &= every.bucket >= self.grid.first_open(max(told.until, told.closed))
+        write = np.flatnonzero(changed)
+        taken = pa.array(write)
+        entries = self.entry_keys(
+            distinct.take(pa.array(every.key[write])),
+            every.bucket[write],
+            every.side[write],
+            every.number[write],
+        )
+        marks = (column_of(part[write], None, t) for part, t in ((met, pa.bool_()), (rows, _INT)))
+        now = every.with_met(met)
+        held_alone = self._bucketed(alone, groups.of_row[number:])
+        return Settled.of(
+            groups,
+            key=every.key[write],
+            keys=entries,
+            values=self.stored(every.values.take(taken), *marks),
+            output=pa.concat_batches(
+                [
+                    self.joined(distinct.take(pa.array(every.key)), every.values, left, right),
+                    *self._alone(held_alone, now, len(loaded.key), distinct, told),
+                ]
+            ),
+        )
+
+    def _loaded(
+        self,
+        new: Bucketed,
+        groups: Groups,
+        distinct: pa.RecordBatch,
+        held: HeldEntries,
+        told: OperatorTime,
+    ) -> Bucketed:
+        """Entries of the buckets that an epoch's rows reach, and the first of their own."""
+        moments = moments_of(new.values)
+        shift = np.where(new.side == LEFT, self.earliest_us, -self.latest_us)
+        other = 1 - new.side
+        first = moments + shift + self.reach_us[other]
+        last = first + (self.latest_us - self.earliest_us)
+        reached = [(new.key, other, self.grid.panes(moment)) for moment in (first, last)]
+        wanted = buckets_reached(
+            [(new.key, new.side, new.bucket), *reached],
+            whole=[False, True, True],
+            first_open=self.grid.first_open(told.closed),
+        )
+
+        def find(
+            key: IntArray, side: npt.NDArray[np.integer], bucket: IntArray, number: IntArray
+        ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+            own = distinct.take(pa.array(key))
+            return held.find(self.entry_keys(own, bucket, side, number), groups.key_groups[key])
+
+        return load_buckets(wanted, find)
+
+    def _pairs(
+        self, every: Bucketed, loaded: int, keyed: npt.NDArray[np.bool_]
+    ) -> tuple[IntArray, IntArray]:
+        """Positions of the rows of all pairs of which one at least is new."""
+        moments = moments_of(every.values)
+        new = np.arange(len(every.key)) >= loaded
+        lefts, rights = ((every.side == side) & keyed for side in (LEFT, RIGHT))
+        found = []
+        for some, others in ((lefts & new, rights), (lefts & ~new, rights & new)):
+            left, right = np.flatnonzero(some), np.flatnonzero(others)
+            slices = within(
+                every.key[left],
+                moments[left] + self.earliest_us,
+                moments[left] + self.latest_us,
+                every.key[right],
+                moments[right],
+            )
+            one, other = slices.pairs()
+            found.append((left[one], right[other]))
+        (a, b), (c, d) = found
+        return np.concatenate([a, c]), np.concatenate([b, d])
+
+    def _over(self, held: HeldEntries, told: OperatorTime) -> Entries:
+        """Rows held that met none, and that can meet none any more by the end of the epoch."""
+        if not self.closes(told):
+            return Entries(
+                hashes=np.empty(0, np.int64),
+                keys=pa.RecordBatch.from_pylist([], schema=self.schema.keys),
+                values=pa.RecordBatch.from_pylist([], schema=self.inputs),
+            )
+        first = self.grid.panes(np.array([told.closed]))[0]
+        found = held.scan(EntryRange(column=self.pane_position, first=int(first), end=told.until))
+        sides, rows = self.sides_of(found.keys), self.rows_of(found.values)
+        over = self._is_over(sides, moments_of(rows), values_of(found.values.column(0)), told)
+        which = pa.array(np.flatnonzero(over))
+        return Entries(
+            hashes=found.hashes[over], keys=found.keys.take(which), values=rows.take(which)
+        )
+
+    def _is_over(
+        self,
+        sides: npt.NDArray[np.integer],
+        moments: IntArray,
+        met: npt.NDArray[np.bool_],
+        told: OperatorTime,
+    ) -> npt.NDArray[np.bool_]:
+        """Whether rows come out because they met none: in the epoch that passes what they reach."""
+        until = moments + self.reach_us[sides]
+        wanted = np.array([self.keeps(LEFT), self.keeps(RIGHT)])[sides]
+        over: npt.NDArray[np.bool_] = wanted & ~met & (until >= told.closed) & (until < told.until)
+        return over
+
+    def _bucketed(self, entries: Entries, key: IntArray) -> Bucketed:
+        """Give entries that have met none as rows in buckets."""
+        return Bucketed(
+            key=key,
+            side=self.sides_of(entries.keys),
+            bucket=values_of(entries.keys.column(self.pane_position)),
+            number=self.numbers_of(entries.keys),
+            met=np.zeros(len(key), np.bool_),
+            rows=np.zeros(len(key), np.int64),
+            values=entries.values,
+        )
+
+    def _alone(
+        self,
+        held: Bucketed,
+        now: Bucketed,
+        loaded: int,
+        distinct: pa.RecordBatch,
+        told: OperatorTime,
+    ) -> Iterator[pa.RecordBatch]:
+        """Output of the rows that met none: those held, but for what has met now, and new ones."""
+        if not self.closes(told):
+            return
+        still = held.take(np.flatnonzero(~held.among(now.take(np.flatnonzero(now.met)))))
+        fresh = now.take(np.arange(loaded, len(now.key)))
+        due = self._is_over(fresh.side, moments_of(fresh.values), fresh.met, told)
+        alone = still.before(fresh.take(np.flatnonzero(due)))
+        at, none = np.arange(len(alone.key)), np.full(len(alone.key), -1)
+        own = distinct.take(pa.array(alone.key))
+        left = alone.side == LEFT
+        yield self.joined(own, alone.values, np.where(left, at, none), np.where(left, none, at))
+
+
+_INT: Final = pa.int64()

@@ -1,0 +1,228 @@
+"""``join_newest``: every row of one stream with the newest row of another, as of its moment.
+
+A row of the left at moment t is joined with the row of the right, of the same key, that happened
+last at or before t; of several at one moment, with the one that arrived last.  That is known once
+the watermark has passed t, since no row of the right at or before t is expected then.
+
+So rows of both sides wait, an entry each, told apart by their moments, until the watermark passes
+them; then they leave in bulk, and of the right the newest of each key stays, in an entry of its
+own.  Both are found by a scan of one column: an epoch costs what is due in it, not what waits.
+
+Invariant: all rows of the right that wait are newer than the one that stays, and all that waits is
+as new as the watermark.
+
+Source: the enrichment by weather of Real Job 4, Madsen et al. (ALBIC) §5; event-time temporal joins
+as in Flink (`TemporalRowTimeJoinOperator`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.columns.groups import group_rows
+from godwit.operators.joins.matching import within
+from godwit.operators.joins.sides import (
+    LEFT,
+    NUMBER,
+    RIGHT,
+    JoinOperator,
+    JoinSide,
+    find_some,
+    moments_of,
+    without_null,
+)
+from godwit.operators.settling import Settled
+from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
+from godwit.operators.windows.operator import Entries
+from godwit.store.changes import EntryRange
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from godwit.operators.joins.sides import How
+    from godwit.operators.settling import HeldEntries
+    from godwit.operators.windows.moments import OperatorTime
+
+__all__ = ["NewestJoin"]
+
+_STAYS: Final = 2
+"""Side of the entry that holds the newest row of the right before the watermark."""
+_NO_PANE: Final = 253_402_300_799_999_999
+"""Its pane: the last moment that can be shown, which no watermark passes."""
+_ROWS_OF_EPOCH: Final = 1 << 31
+
+
+class NewestJoin(JoinOperator):
+    """Joins rows with the newest row of another stream.
+
+    Parameters
+    ----------
+    name, keys, left, right
+        As of `JoinOperator`.
+    how
+        ``"left"`` or ``"inner"``.
+    within_us
+        The row of the right may be this much older, at most; ``None``: however old.
+    """
+
+    emits = "rows of the left with the newest of the right, once the watermark has passed them"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: pa.Schema,
+        left: JoinSide,
+        right: JoinSide,
+        how: How,
+        within_us: int | None,
+    ) -> None:
+        super().__init__(name=name, keys=keys, left=left, right=right, how=how)
+        self.within_us = within_us
+        # A row's pane is its moment.
+        self.grid = PaneGrid.of(TimeWindow(length_us=1, every_us=1))
+
+    @property
+    def kind(self) -> str:
+        """What makes one."""
+        return "join newest"
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """The sides, and how old a row may be; whose rows come out needs no state."""
+        return {**super().means, "within_us": self.within_us}
+
+    def numbered(self, rows: pa.RecordBatch, epoch: int) -> pa.RecordBatch:
+        """Give rows numbers that grow in order of arrival, over all epochs."""
+        numbers = epoch * _ROWS_OF_EPOCH + np.arange(rows.num_rows)
+        position = rows.schema.get_field_index(NUMBER)
+        return rows.set_column(position, rows.schema.field(position), pa.array(numbers))
+
+    def settle(self, arrived: Entries, held: HeldEntries, told: OperatorTime) -> Settled | None:
+        """Keep what the watermark has not passed; join what it has."""
+        later = moments_of(arrived.values) >= told.until
+        kept, due = _part(arrived, later), _part(arrived, ~later)
+        stale = _none_of(arrived)
+        if self.closes(told):
+            first, end = self.closing(told)
+            waited = held.scan(EntryRange(column=self.pane_position, first=first, end=end))
+            values = self.rows_of(waited.values)
+            due = _both(Entries(hashes=waited.hashes, keys=waited.keys, values=values), due)
+            if self.within_us is not None:
+                stale = self._stale(held, told.until - self.within_us)
+        every = _both(_both(due, kept), stale)
+        if not every.keys.num_rows:
+            return None
+        own = every.keys.select(self.keys.names)
+        groups = group_rows(every.hashes, own, held.num_key_groups)
+        distinct = own.take(pa.array(groups.first_row))
+        count, waiting = due.keys.num_rows, kept.keys.num_rows
+        key = groups.of_row
+        newest, output = self._join(due, key[:count], distinct, groups.key_groups, held)
+        stay = pa.array(newest)
+        stays = key[newest]
+        over = np.setdiff1d(key[count + waiting :], stays)
+        ended = np.concatenate([stays, over])
+        n = len(ended)
+        entries = self.entry_keys(
+            distinct.take(pa.array(ended)),
+            np.full(n, _NO_PANE),
+            np.full(n, _STAYS),
+            np.zeros(n, np.int64),
+        )
+        nulls = [pa.nulls(len(over), field.type) for field in self.inputs]
+        none = pa.RecordBatch.from_arrays(nulls, schema=self.inputs)
+        return Settled.of(
+            groups,
+            key=np.concatenate([key[count : count + waiting], ended]),
+            keys=pa.concat_batches([kept.keys, entries]),
+            values=pa.concat_batches(
+                [self.stored(rows) for rows in (kept.values, due.values.take(stay), none)]
+            ),
+            removed=np.arange(waiting + n) >= waiting + len(stays),
+            output=output,
+        )
+
+    def _join(
+        self,
+        due: Entries,
+        key: npt.NDArray[np.int64],
+        distinct: pa.RecordBatch,
+        key_groups: npt.NDArray[np.int32],
+        held: HeldEntries,
+    ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
+        """Join what is due: positions of the rows of the right that stay, and the output."""
+        sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
+        moments = moments_of(due.values)
+        keyed = without_null(distinct)[key]
+        left = np.flatnonzero(sides == LEFT)
+        left = left[np.lexsort((numbers[left], moments[left], key[left]))]
+        right = np.flatnonzero((sides == RIGHT) & keyed)
+        right = right[np.argsort(numbers[right], kind="stable")]
+
+        asked = np.unique(key[left])
+        n = len(asked)
+        looked_for = self.entry_keys(
+            distinct.take(pa.array(asked)),
+            np.full(n, _NO_PANE),
+            np.full(n, _STAYS),
+            np.zeros(n, np.int64),
+        )
+        there, before = find_some(held, looked_for, key_groups[asked])
+        before = self.rows_of(before)
+        # What stayed is older than what is due, and stands before it.
+        rows = pa.concat_batches([due.values, before])
+        at = len(moments) + np.arange(len(there))
+        others = np.concatenate([at, right])
+        all_moments = np.concatenate([moments, moments_of(before)])
+        all_keys = np.concatenate([key, asked[there]])
+        last = moments[left]
+        first = np.full(len(left), BEGINNING) if self.within_us is None else last - self.within_us
+        found = within(key[left], first, last, all_keys[others], all_moments[others]).last
+        met = np.where(found < 0, -1, others[found] if len(others) else -1)
+        met[~keyed[left]] = -1
+        if not self.keeps(LEFT):
+            left, met = left[met >= 0], met[met >= 0]
+        own = due.keys.select(self.keys.names)
+        output = self.joined(own, rows, left, met)
+
+        order = right[np.lexsort((moments[right], key[right]))]
+        ends = np.ones(len(order), np.bool_)
+        ends[:-1] = np.diff(key[order]) != 0
+        return order[ends], output
+
+    def _stale(self, held: HeldEntries, before: int) -> Entries:
+        """Rows of the right that stayed, and that are too old for any row that may come."""
+        column = len(self.schema.keys) + len(self.marks_of_state)
+        found = held.scan(EntryRange(column=column, end=before))
+        which = np.flatnonzero(self.sides_of(found.keys) == _STAYS)
+        taken = pa.array(which)
+        return Entries(
+            hashes=found.hashes[which],
+            keys=found.keys.take(taken),
+            values=self.rows_of(found.values.take(taken)),
+        )
+
+
+def _part(entries: Entries, which: npt.NDArray[np.bool_]) -> Entries:
+    taken = pa.array(np.flatnonzero(which))
+    return Entries(
+        hashes=entries.hashes[which],
+        keys=entries.keys.take(taken),
+        values=entries.values.take(taken),
+    )
+
+
+def _none_of(entries: Entries) -> Entries:
+    return _part(entries, np.zeros(entries.keys.num_rows, np.bool_))
+
+
+def _both(first: Entries, second: Entries) -> Entries:
+    return Entries(
+        hashes=np.concatenate([first.hashes, second.hashes]),
+        keys=pa.concat_batches([first.keys, second.keys]),
+        values=pa.concat_batches([first.values, second.values]),
+    )

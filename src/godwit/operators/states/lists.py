@@ -1,0 +1,324 @@
+"""A list for each key: pages of elements, numbered without gaps, and one entry that says which.
+
+Appending reads the last page and writes it; a page is full with 64 elements or 4 KiB.  Elements
+expire in the order in which they were added, so whole pages go from the front.  An element keeps
+the time that it has, also if the time-to-live comes, goes or is another: a page may go that is
+behind one which has none, and leaves a number without a page.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.operators.states.cells import Cells, Expired, LookAhead, Written
+from godwit.operators.states.of_key import ListOfKey
+from godwit.operators.states.stored import PAGE, StoredState
+from godwit.operators.windows.grid import BEGINNING, END
+from godwit.values.codec import is_immutable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from godwit.operators.settling import HeldEntries
+    from godwit.operators.states.cells import LaneKeys
+
+__all__ = ["BOUNDS", "StoredList", "each"]
+
+BOUNDS: Final = "bounds"
+MOMENTS: Final = "moments"
+"""Column that says when each element of a page expires; empty if none does."""
+_HEAD: Final = -1
+_BOUNDS: Final = struct.Struct("<qqq")
+_FULL: Final = 64
+_FULL_BYTES: Final = 4096
+_MOST_PAGES: Final = 4096
+
+
+class StoredList(StoredState):
+    """How lists lie in entries; see `StoredState`."""
+
+    def __init__(self, *, upgrade: Callable[[Any], Any] | None, **options: Any) -> None:
+        super().__init__(
+            apart=[pa.field(PAGE, pa.int64())],
+            columns=[pa.field(BOUNDS, pa.large_binary()), pa.field(MOMENTS, pa.large_binary())],
+            upgrade=None if upgrade is None else each(upgrade),
+            **options,
+        )
+
+    def begin(self, lane: LaneKeys, held: HeldEntries, expired: Expired | None) -> ListCells:
+        """Take up an epoch."""
+        return ListCells(self, lane, held, expired)
+
+
+@dataclass(frozen=True, slots=True)
+class each:  # noqa: N801 - reads as the function that it is
+    """Bring every element of a page forward."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, elements: Iterable[Any]) -> list[Any]:
+        """Give as many elements."""
+        return [self.function(element) for element in elements]
+
+
+@dataclass(slots=True)
+class _Page:
+    """Some elements, and when each of them expires.
+
+    Attributes
+    ----------
+    before
+        As it was read; empty if it is new.
+    expires
+        Nothing of it is left from then on.
+    """
+
+    elements: list[Any] = field(default_factory=list)
+    moments: list[int] = field(default_factory=list)
+    before: bytes = b""
+    expires: int = BEGINNING
+    changed: bool = False
+    seen: bool = False
+
+
+@dataclass(slots=True)
+class _List:
+    """The list of one key: pages from `first` up to, not including, `after`.
+
+    Attributes
+    ----------
+    latest
+        When the last of those that expire does.
+    was
+        First, after and latest as they were read.
+    gone
+        Pages of which nothing is left.
+    """
+
+    first: int = 0
+    after: int = 0
+    latest: int = BEGINNING
+    was: tuple[int, int, int] = (0, 0, BEGINNING)
+    pages: dict[int, _Page] = field(default_factory=dict)
+    swept: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, bounds: bytes) -> _List:
+        """Read what says which pages there are."""
+        if not bounds:
+            return cls()
+        first, after, latest = _BOUNDS.unpack(bounds)
+        latest = BEGINNING if latest >= END else latest  # as written where nothing expired
+        return cls(first=first, after=after, latest=latest, was=(first, after, latest))
+
+
+class ListCells(Cells):
+    """Lists of the keys of one lane in one epoch."""
+
+    stored: StoredList
+
+    def __init__(
+        self, stored: StoredList, lane: LaneKeys, held: HeldEntries, expired: Expired | None
+    ) -> None:
+        super().__init__(stored, lane, held)
+        count = len(lane.tuples)
+        self._heads, self._last, self._all = (LookAhead(count) for _ in range(3))
+        self._found: dict[int, _List] = {}
+        self._lists: dict[int, _List] = {}
+        if expired is not None and expired.groups:
+            self._sweep(expired)
+
+    def of_key(self, group: int, insist: Callable[[], None]) -> ListOfKey[Any]:
+        """Give the list of a key."""
+        return ListOfKey(self, group, insist)
+
+    def _sweep(self, expired: Expired) -> None:
+        """Take note of the pages of which nothing is left."""
+        position = self.stored.num_keys
+        pages = expired.entries.keys.column(position).to_pylist()
+        self._look_for_heads(np.unique(expired.groups))
+        self._lists, self._found = self._found, {}
+        for group, page in zip(expired.groups, pages, strict=True):
+            self._lists[group].swept.add(page)
+
+    def _look_for_heads(self, groups: Any) -> None:
+        looked = self.look_up(groups, pa.array(np.full(len(groups), _HEAD)))
+        self._found = {
+            key: _List.of(looked.blob(1, row) if known else b"")
+            for row, (key, known) in enumerate(zip(groups.tolist(), looked.known, strict=True))
+        }
+        self._heads.took(looked.nbytes)
+
+    def _list(self, group: int) -> _List:
+        found = self._lists.get(group)
+        if found is None:
+            if group not in self._found:
+                ahead = self._heads.keys(group)
+                self._look_for_heads(np.arange(ahead.start, ahead.stop))
+            self._heads.use()
+            found = self._lists[group] = self._found.pop(group)
+        return found
+
+    def _load(self, group: int, *, everything: bool) -> None:
+        """Read pages of a key, all or the last, and of those whose turn is next."""
+        ahead = self._all if everything else self._last
+        if not self._missing(self._list(group), everything=everything):
+            return
+        groups: list[int] = []
+        pages: list[int] = []
+        for key in ahead.keys(group):
+            of_key = self._lists.get(key) or self._found.get(key)
+            if of_key is None or (groups and len(groups) > _MOST_PAGES):
+                break
+            missing = self._missing(of_key, everything=everything)
+            groups += [key] * len(missing)
+            pages += missing
+        looked = self.look_up(np.array(groups), pa.array(pages, pa.int64()))
+        expires = looked.moments(self.stored.expires_at)
+        blobs = [looked.blob(0, row) if known else b"" for row, known in enumerate(looked.known)]
+        there = [row for row, blob in enumerate(blobs) if blob]
+        read = iter(
+            self.stored.decoded(
+                [blobs[row] for row in there],
+                lambda index: (self.lane.tuples[groups[there[index]]], ""),
+            )
+        )
+        for row, (key, page) in enumerate(zip(groups, pages, strict=True)):
+            of_key = self._lists.get(key) or self._found[key]
+            if not looked.known[row]:
+                of_key.pages[page] = _Page()
+                continue
+            elements = next(read) if blobs[row] else []
+            moments = [END] * len(elements)
+            if packed := looked.blob(2, row):
+                moments = np.frombuffer(packed, "<i8").tolist()
+            of_key.pages[page] = _Page(elements, moments, blobs[row], expires[row])
+        ahead.took(looked.nbytes)
+
+    def _missing(self, of_key: _List, *, everything: bool) -> list[int]:
+        first = of_key.first if everything else max(of_key.after - 1, of_key.first)
+        return [page for page in range(first, of_key.after) if page not in of_key.pages]
+
+    def is_there(self, group: int) -> bool:
+        """Whether a key has any element."""
+        of_key = self._list(group)
+        if of_key.first == of_key.after:
+            return False
+        return (
+            self._none_expires(of_key) or of_key.latest > self.lane.clock or bool(self.read(group))
+        )
+
+    def _none_expires(self, of_key: _List) -> bool:
+        """Whether no element of a list has a time, since it never had a time-to-live."""
+        return self.stored.ttl_us is None and of_key.latest <= BEGINNING
+
+    def read(self, group: int) -> list[Any]:
+        """Elements of a key."""
+        of_key = self._list(group)
+        self._load(group, everything=True)
+        self._all.use()
+        pages = [of_key.pages[number] for number in range(of_key.first, of_key.after)]
+        for page in pages:
+            page.seen = True
+        if self._none_expires(of_key):
+            return [element for page in pages for element in page.elements]
+        return [
+            element
+            for page in pages
+            for element, moment in zip(page.elements, page.moments, strict=True)
+            if moment > self.lane.clock
+        ]
+
+    def extend(self, group: int, elements: list[Any]) -> None:
+        """Add elements at the end of a key's list."""
+        of_key = self._list(group)
+        if not elements:
+            return
+        page = None
+        if of_key.first < of_key.after:
+            self._load(group, everything=False)
+            self._last.use()
+            page = of_key.pages[of_key.after - 1]
+        if self.stored.ttl_us is not None:
+            of_key.latest = max(of_key.latest, self._again)
+        at = 0
+        while at < len(elements):
+            if page is None or len(page.elements) >= _FULL or len(page.before) >= _FULL_BYTES:
+                page = of_key.pages[of_key.after] = _Page()
+                of_key.after += 1
+            more = elements[at : at + _FULL - len(page.elements)]
+            page.elements += more
+            page.moments += [self._again] * len(more)
+            page.expires = max(page.expires, of_key.latest)
+            page.changed = True
+            at += len(more)
+
+    def replace(self, group: int, elements: list[Any]) -> None:
+        """Put other elements in the place of all of a key."""
+        self.forget(group)
+        self.extend(group, elements)
+
+    def forget(self, group: int) -> None:
+        """Drop the list of a key."""
+        of_key = self._list(group)
+        of_key.first = of_key.after = 0
+        of_key.pages = {}
+        of_key.swept.clear()
+        of_key.gone.clear()
+
+    def written(self) -> Written:
+        """Give the pages that differ from what was read, and those that are gone."""
+        written = self.new_written()
+        pages: list[tuple[int, int, _Page]] = []
+        for group, of_key in self._lists.items():
+            self._drop_swept(of_key)
+            for number in range(*of_key.was[:2]):
+                if not of_key.first <= number < of_key.after or number in of_key.gone:
+                    written.remove(group, (number,))
+            for number, page in of_key.pages.items():
+                if of_key.first <= number < of_key.after and (page.changed or _may_differ(page)):
+                    pages.append((group, number, page))
+            now = (of_key.first, of_key.after, of_key.latest)
+            if of_key.first < of_key.after:
+                if now != of_key.was:
+                    written.put(group, (_HEAD,), b"", _BOUNDS.pack(*now), *self._more([], END))
+            elif of_key.was[0] < of_key.was[1]:
+                written.remove(group, (_HEAD,))
+        blobs = self.stored.encoded(
+            [page.elements for _, _, page in pages], lambda index: self.key(pages[index][0])
+        )
+        for (group, number, page), blob in zip(pages, blobs, strict=True):
+            if page.changed or blob != page.before:
+                more = self._more(page.moments, page.expires)
+                written.put(group, (number,), blob, b"", *more)
+        return written
+
+    def _more(self, moments: list[int], expires: int) -> tuple[Any, ...]:
+        packed = b""
+        if any(moment < END for moment in moments):
+            packed = np.array(moments, "<i8").tobytes()
+        return (packed,) if self.stored.ttl_us is None else (packed, expires)
+
+    def _drop_swept(self, of_key: _List) -> None:
+        """Let go of pages of which nothing is left."""
+        for number in of_key.swept:
+            page = of_key.pages.get(number)
+            if page is None or page.expires <= self.lane.clock:  # nothing was added to it
+                of_key.pages.pop(number, None)
+                of_key.gone.add(number)
+        while of_key.first in of_key.gone and of_key.first < of_key.after:
+            of_key.first += 1
+
+
+def _may_differ(page: _Page) -> bool:
+    """Whether elements that were read may have been changed in place."""
+    if not page.seen:
+        return False
+    of_type = {type(element): element for element in page.elements}
+    return not all(map(is_immutable, of_type.values()))

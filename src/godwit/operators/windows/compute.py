@@ -1,0 +1,254 @@
+"""``window(...).compute``: mergeable aggregates per key and window.
+
+The state is a partial per key and pane.  Windows are made of them when they are over
+(`godwit.operators.windows.closing`), or, where output is wanted as windows grow, whenever one of
+their panes changes: the panes of a window are merged in order of event time, so what an aggregate
+sees within a pane is in order of arrival, and across panes in order of time.
+
+Where windows overlap, rows of an epoch may go to a partial per key and window instead, as the epoch
+is told (`OperatorTime.duplicated`).  A window is then its own partial, and its panes from epochs
+that were told otherwise: so what epochs are told may change at any time.
+
+Invariant: every row is in the partial of its pane, or in those of all its windows that were open;
+never in both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.columns.arrays import column_of, values_of
+from godwit.columns.groups import group_rows
+from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.compute import ComputeOperator
+from godwit.operators.operator import Advance
+from godwit.operators.windows.closing import closed_windows
+from godwit.operators.windows.description import (
+    describe_windows,
+    windows_of,
+)
+from godwit.operators.windows.grid import END
+from godwit.operators.windows.operator import (
+    PANE,
+    Closed,
+    Entries,
+    WindowedOperator,
+    output_schema,
+    window_bounds,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.checkpoint.evolution import StateDescription
+    from godwit.columns.groups import Groups
+    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.operator import Step
+    from godwit.operators.windows.grid import PaneGrid
+    from godwit.operators.windows.moments import OperatorTime, RowTime
+    from godwit.operators.windows.operator import Find
+
+__all__ = ["SPAN", "WINDOWED", "WindowedCompute"]
+
+IntArray = npt.NDArray[np.int64]
+
+WINDOWED: Final = "windowed compute"
+"""What makes such operators, as the checkpoint says it."""
+SPAN: Final = f"{RESERVED_PREFIX}_span"
+"""Column of the state: microseconds of a window that has a state of its own, 0 of a pane."""
+SPAN_TYPE: Final = pa.int64()
+
+
+class WindowedCompute(ComputeOperator, WindowedOperator):
+    """Aggregates of the rows of each key and window.
+
+    Parameters
+    ----------
+    name, inputs, aggregates
+        As of `ComputeOperator`.
+    arriving
+        Columns of the rows as they come: key columns first.
+    keys
+        Names of the key columns.
+    time
+        Where in `arriving` the event time is.
+    grid
+        The windows, and their panes.
+    update
+        Whether windows are emitted as they grow.
+    share
+        Whether windows that overlap share panes; ``None``: as measured costs say.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: tuple[str, ...],
+        arriving: pa.Schema,
+        time: RowTime,
+        inputs: pa.Schema,
+        aggregates: Mapping[str, Aggregate],
+        grid: PaneGrid,
+        update: bool,
+        share: bool | None = None,
+    ) -> None:
+        moment = arriving.field(time.column).type
+        keyed = [arriving.field(key) for key in keys]
+        apart = [pa.field(PANE, moment)]
+        if grid.panes_per_window > 1 and not update:
+            apart.append(pa.field(SPAN, SPAN_TYPE))
+        panes = pa.schema([*keyed, *apart])
+        super().__init__(name=name, keys=panes, inputs=inputs, aggregates=aggregates)
+        self.arriving, self.time, self.grid, self.update = arriving, time, grid, update
+        self.share = share
+        results = list(self.output)[len(panes) :]
+        self.output = output_schema(name, [*keyed, *window_bounds(moment)], results)
+
+    @property
+    def may_duplicate(self) -> bool:
+        """Whether there may be states of windows beside those of panes."""
+        return SPAN in self.schema.keys.names
+
+    @property
+    def unique_keys(self) -> tuple[tuple[str, ...], ...]:
+        """Each window of a key has one row."""
+        return self.unique_keys_of_windows(len(self.grid.windows))
+
+    @property
+    def kind(self) -> str:
+        """What makes one."""
+        return WINDOWED
+
+    def advance(self, step: Step) -> Advance:
+        """Update the partials of an epoch's keys and panes; windows come later."""
+        return Advance(state=self.updated(step), removed=None, output=self.nothing())
+
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
+        """Output of the windows that are over; none where they were emitted as they grew."""
+        if self.update:
+            return Closed(output=self.nothing())
+        return closed_windows(self, held, changed, told)
+
+    def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
+        """Give rows as they came the pane that they go to."""
+        if not self.may_duplicate:
+            return self.entry_rows(rows, panes)
+        no_span = column_of(np.zeros(len(panes), np.int64), None, SPAN_TYPE)
+        return self.entry_rows(rows, panes, no_span)
+
+    def spread(self, keys: pa.RecordBatch, closed: int) -> tuple[pa.RecordBatch, IntArray]:
+        """Give panes' entries to every window that holds them and ends after `closed`.
+
+        Returns
+        -------
+        keys, entries
+            What tells the windows' entries apart, and which entry each is for.
+        """
+        position = self.pane_position
+        panes = keys.column(position)
+        found = self.grid.windows_of(values_of(panes), closed, END)
+        own = keys.select(list(range(position))).take(pa.array(found.pane))
+        starts = column_of(found.start, None, panes.type)
+        spans = column_of(found.end - found.start, None, SPAN_TYPE)
+        columns = [*own.columns, starts, spans]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys), found.pane
+
+    def grown(
+        self, groups: Groups, changed: Entries, find: Find, told: OperatorTime
+    ) -> pa.RecordBatch:
+        """Output of the windows whose panes changed."""
+        others, touched = changed, np.ones(len(changed.hashes), np.bool_)
+        if self.grid.panes_per_window > 1:
+            others, touched = self._with_neighbours(groups, changed, find, told.closed)
+        return self._growing(others, told.closed, touched)
+
+    def describe_state(self) -> StateDescription:
+        """Say what the partials are, and of what windows."""
+        return describe_windows(super().describe_state(), self, windows_of(self.grid))
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """Where the time is, and whether panes are needed as windows grow."""
+        return {**super().means, "output": "update" if self.update else "append"}
+
+    def window_rows(
+        self, keys: pa.RecordBatch, starts: IntArray, ends: IntArray, state: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """Output rows of some windows: n keys, windows and states."""
+        moment = self.schema.keys.field(self.pane_position).type
+        bounds = [column_of(starts, None, moment), column_of(ends, None, moment)]
+        columns = [*keys.columns, *bounds]
+        windows = pa.RecordBatch.from_arrays(columns, names=self.output.names[: len(columns)])
+        return self.finish(windows, state)
+
+    def _growing(
+        self, held: Entries, closed: int, touched: npt.NDArray[np.bool_]
+    ) -> pa.RecordBatch:
+        """Merge panes into the windows that end after `closed` and hold one that was touched.
+
+        Parameters
+        ----------
+        held
+            n entries, every key and pane once.
+        touched
+            Shape ``(n,)``.
+        """
+        panes = values_of(held.keys.column(self.pane_position))
+        found = self.grid.windows_of(panes, closed, END)
+        own = held.keys.select(list(range(self.pane_position)))
+        keys = group_rows(held.hashes, own, 1).of_row[found.pane]
+        order = np.lexsort((panes[found.pane], found.start, found.kind, keys))
+        pane, kind, start = found.pane[order], found.kind[order], found.start[order]
+        key = keys[order]
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = (key[1:] != key[:-1]) | (kind[1:] != kind[:-1]) | (start[1:] != start[:-1])
+        firsts = np.flatnonzero(begins)
+        sizes = np.diff(np.append(firsts, len(order)))
+        if len(order):
+            wanted = np.logical_or.reduceat(touched[pane], firsts)
+            pane = pane[np.repeat(wanted, sizes)]
+            sizes, firsts = sizes[wanted], firsts[wanted]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        state = self.merge_in_order(held.values.take(pa.array(pane)), starts)
+        keys = own.take(pa.array(pane[starts[:-1]]))
+        return self.window_rows(keys, start[firsts], found.end[order][firsts], state)
+
+    def _with_neighbours(
+        self, groups: Groups, changed: Entries, find: Find, closed: int
+    ) -> tuple[Entries, npt.NDArray[np.bool_]]:
+        """All entries of the windows that hold a changed one, and which of them changed."""
+        width, position = self.grid.width_us, self.pane_position
+        panes = values_of(changed.keys.column(position))
+        own = changed.keys.select(list(range(position)))
+        of_key = group_rows(changed.hashes, own, 1)
+        most = self.grid.panes_per_window - 1
+        reach = np.arange(-most, most + 1) * width
+        # What changed comes first: of two alike the one at hand stays, and is not looked up.
+        near = np.concatenate([panes, (panes[:, None] + reach).ravel()])
+        key = np.concatenate([of_key.of_row, np.repeat(of_key.of_row, len(reach))])
+        order = np.lexsort((near, key))
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (np.diff(near[order]) != 0) | (np.diff(key[order]) != 0)
+        wanted = order[new]
+        wanted = wanted[(wanted >= len(panes)) & (near[wanted] >= self.grid.first_open(closed))]
+        rows = of_key.first_row[key[wanted]]
+        moment = self.schema.keys.field(position).type
+        keys = pa.RecordBatch.from_arrays(
+            [*own.take(pa.array(rows)).columns, column_of(near[wanted], None, moment)],
+            schema=self.schema.keys,
+        )
+        known, values = find(keys, groups.key_groups[rows])
+        there = pa.array(np.flatnonzero(known))
+        entries = changed.then(
+            Entries(
+                hashes=changed.hashes[rows[known]],
+                keys=keys.take(there),
+                values=values.take(there),
+            )
+        )
+        return entries, np.arange(len(entries.hashes)) < len(panes)

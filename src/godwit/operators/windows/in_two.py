@@ -1,0 +1,183 @@
+"""A windowed aggregate as two operators: one computes partials, one consolidates them.
+
+::
+
+    rows ──▶ compute part ──partials of windows that are over──▶ consolidate part ──▶ windows
+             state: panes, in two slots per key group             state: none
+
+The compute part is a `WindowedCompute` that hands its partials on where that would merge them; the
+consolidate part merges what it is handed as that would.  So both together do what the one does,
+whichever components they are in: in one, rows stay in the lane; in two, there is an exchange
+between them, and the compute part, whose state can be made of parts, is a flexible component.
+
+Invariant: all partials of a window arrive in the epoch that closes it, so the consolidate part
+keeps nothing from one epoch to the next.
+
+Source: compute and consolidate, Madsen et al. (Enorm) §4.2, Figure 5; split and combine, §5.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.columns.arrays import values_of
+from godwit.columns.groups import group_rows
+from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.settling import Settled, SettlingOperator
+from godwit.operators.windows.closing import of_closing_windows
+from godwit.operators.windows.compute import WindowedCompute
+from godwit.operators.windows.grid import BEGINNING
+from godwit.operators.windows.moments import Arrivals, RowTime
+from godwit.operators.windows.operator import PANE, Arranged, Closed, Entries
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from godwit.operators.settling import HeldEntries
+    from godwit.operators.windows.moments import OperatorTime
+
+__all__ = ["ComputePart", "ConsolidatePart", "second_slots"]
+
+_SECOND: Final = "_second"
+"""Put behind the name of a windowed aggregate: the second slots of its compute part."""
+_SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int8())
+
+
+def second_slots(operator: str) -> str:
+    """Name of the operator that is the second slots of another one."""
+    return f"{operator}{_SECOND}"
+
+
+class ComputePart(WindowedCompute):
+    """The half that keeps panes, and emits those that windows which are over are made of.
+
+    Parameters
+    ----------
+    whole
+        The windowed aggregate. The first slots have its name, and hence its state.
+    slot
+        Which of the two slots of every key group this is (`godwit.operators.windows.slots`).
+
+    Attributes
+    ----------
+    first, second
+        Names of the operators that are the slots.
+    """
+
+    emits = "partial states of windows that are over"
+
+    def __init__(self, whole: WindowedCompute, slot: int = 0) -> None:
+        vars(self).update(vars(whole))  # its aggregates are bound, and stay so
+        self.slot, self.first, self.second = slot, whole.name, second_slots(whole.name)
+        self.name = self.second if slot else self.first
+        self.part_of = self.first if slot else ""
+        self.output = pa.schema([*self.schema.keys, *self.schema.values])
+
+    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
+        """Give the partials of windows that are over in this epoch and were not before."""
+        entries = held if changed is None else _newest(held.then(changed), len(self.keys))
+        which = of_closing_windows(self, entries, told)
+        if len(which) < len(entries.hashes):
+            entries = entries.take(which)
+        columns = [*entries.keys.columns, *entries.values.columns]
+        return Closed(output=pa.RecordBatch.from_arrays(columns, schema=self.output))
+
+
+class ConsolidatePart(SettlingOperator):
+    """The half that merges partials by key into windows.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    whole
+        The windowed aggregate.
+    measured
+        Whether costs say, while the flow runs, if it shares a component with the other half.
+
+    Attributes
+    ----------
+    compute
+        Name of the half that its partials come from.
+    slots
+        Names of the operators that are that half's slots.
+    """
+
+    emits = "windows that are over"
+
+    def __init__(self, name: str, whole: WindowedCompute, *, measured: bool = False) -> None:
+        self.name, self.whole, self.compute, self.measured = name, whole, whole.name, measured
+        self.part_of = whole.name
+        self.slots = (whole.name, second_slots(whole.name))
+        self.schema, self.output = whole.schema, whole.output
+        self.inputs = pa.schema([*whole.schema.values, _SLOT])
+        self.arriving = pa.schema([*whole.schema.keys, *whole.schema.values])
+        self.time, self.grid, self.update = RowTime(column=PANE), whole.grid, False
+
+    @property
+    def kind(self) -> str:
+        """What makes one."""
+        return "windowed consolidate"
+
+    def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
+        """Say which slot partials come from: that is the number of the input."""
+        slot = pa.array(np.full(rows.num_rows, given, np.int8))
+        return rows.append_column(_SLOT, slot)
+
+    def arrange(self, rows: pa.RecordBatch, told: OperatorTime, given: int = 0) -> Arranged:  # noqa: ARG002
+        """Leave partials as they are: they tell their entry, and were judged as rows."""
+        return Arranged(rows=rows, left_out=None, found=Arrivals())
+
+    def gone_before(self, closed: int) -> int:  # noqa: ARG002
+        """Nothing is there that could go."""
+        return BEGINNING
+
+    def settle(self, arrived: Entries, held: HeldEntries, told: OperatorTime) -> Settled | None:
+        """Merge partials into the windows that are over."""
+        if not len(arrived.hashes):
+            return None
+        own = arrived.keys.select(self.keys.names)
+        groups = group_rows(arrived.hashes, own, held.num_key_groups)
+        partials = self._merged(arrived, groups.key_groups[groups.of_row], told)
+        closed = self.whole.close(partials, None, told)
+        none = pa.array([], pa.int64())
+        return Settled.of(
+            groups,
+            key=np.empty(0, np.int64),
+            keys=arrived.keys.take(none),
+            values=partials.values.take(none),
+            output=closed.output,
+            closed=replace(closed, twice=len(arrived.hashes) - len(partials.hashes)),
+        )
+
+    def _merged(
+        self, arrived: Entries, key_groups: npt.NDArray[np.int32], told: OperatorTime
+    ) -> Entries:
+        """Merge what both slots hold of a key and pane; what was there first comes first."""
+        slot = values_of(arrived.values.column(self.inputs.get_field_index(_SLOT.name)))
+        values = arrived.values.select(self.schema.values.names)
+        partials = Entries(hashes=arrived.hashes, keys=arrived.keys, values=values)
+        if told.slots is None or not slot.any() or slot.all():
+            return partials  # one slot has a key and pane once
+        last = slot == told.slots.active[key_groups]
+        partials = partials.take(np.argsort(last, kind="stable"))
+        groups = group_rows(partials.hashes, partials.keys, 1, len(self.keys))
+        if groups.count == len(slot):
+            return partials
+        return Entries(
+            hashes=groups.hashes,
+            keys=partials.keys.take(pa.array(groups.first_row)),
+            values=self.whole.merge_partials(groups, partials.values),
+        )
+
+
+def _newest(entries: Entries, num_hashed: int) -> Entries:
+    """Of an entry that is there twice, the later one."""
+    groups = group_rows(entries.hashes, entries.keys, 1, num_hashed)
+    if groups.count == len(entries.hashes):
+        return entries
+    return entries.take(groups.order[groups.starts[1:] - 1])

@@ -1,0 +1,116 @@
+"""Which of two slots of a key group takes rows: migrating windows without moving their state.
+
+Windows that are consolidated apart have two *slots* per key group, each a state with a place of its
+own.  One of them, the *active* one, takes the rows.  To migrate instantly, an empty slot at the
+destination becomes the active one between two epochs; what the other holds stays where it is, goes
+into the windows that it belongs to when they are over, and is gone with the last of them.  To
+migrate smoothly, only panes that nobody has a row of yet go to the new slot.
+
+Invariant: a row is in one slot, and the consolidate part merges both, so results do not depend on
+which slot that is.
+
+Source: instant and smooth migration, Madsen et al. (Enorm) §4.5; temporary key expansion, §4.4.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from godwit.operators.windows.grid import BEGINNING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from godwit.operators.windows.grid import PaneGrid
+
+__all__ = ["Slots"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slots:
+    """The slots of an operator's key groups; arrays of shape ``(num_key_groups,)``.
+
+    Attributes
+    ----------
+    active
+        Which slot takes rows, 0 or 1.
+    since
+        It takes rows of panes from this moment on, the other one those of earlier panes.
+        Microseconds.
+    over
+        Windows that hold anything of the other slot end by this moment. Microseconds.
+    """
+
+    active: npt.NDArray[np.int8]
+    since: npt.NDArray[np.int64]
+    over: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, recorded: Iterable[Iterable[int]], num_key_groups: int) -> Slots:
+        """Read what a commit record says: key group, and the three numbers of it, of some."""
+        slots = cls(
+            active=np.zeros(num_key_groups, np.int8),
+            since=np.full(num_key_groups, BEGINNING, np.int64),
+            over=np.full(num_key_groups, BEGINNING, np.int64),
+        )
+        for key_group, active, since, over in recorded:
+            slots.active[key_group] = active
+            slots.since[key_group], slots.over[key_group] = since, over
+        return slots
+
+    def as_of(self, closed: int) -> Slots:
+        """Forget slots that hold nothing but panes which are gone."""
+        over = np.where(self.over <= closed, BEGINNING, self.over)
+        return Slots(active=self.active, since=self.since, over=over)
+
+    def recorded(self) -> list[tuple[int, int, int, int]]:
+        """Say what a commit record has to: nothing of key groups that never migrated so."""
+        told = np.flatnonzero((self.active != 0) | (self.over > BEGINNING))
+        columns = (told, self.active[told], self.since[told], self.over[told])
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def become(
+        self, second: Collection[int], smooth: Collection[int], newest: int, grid: PaneGrid
+    ) -> Slots:
+        """Give the slots once others are active.
+
+        Parameters
+        ----------
+        second
+            Key groups whose second slot is the active one now.
+        smooth
+            Key groups of which earlier panes stay with the slot that has them.
+        newest
+            No row until now is later than this moment, in microseconds.
+        grid
+            The panes.
+        """
+        active = np.zeros_like(self.active)
+        active[list(second)] = 1
+        turned = np.flatnonzero(active != self.active)
+        if not len(turned):
+            return self
+        since, over = self.since.copy(), self.over.copy()
+        since[turned] = over[turned] = BEGINNING
+        if newest > BEGINNING:
+            over[turned] = grid.end_of(newest)
+            later = int(grid.panes(np.array([newest]))[0]) + grid.width_us
+            since[[g for g in turned.tolist() if g in smooth]] = later
+        return Slots(active=active, since=since, over=over)
+
+    def slot_of(
+        self, key_groups: npt.NDArray[np.integer], panes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int8]:
+        """Which slot takes rows of some key groups and panes."""
+        active = self.active[key_groups]
+        slot: npt.NDArray[np.int8] = active ^ (panes < self.since[key_groups])
+        return slot
+
+    def drained(self, slot: int, closed: int) -> npt.NDArray[np.bool_]:
+        """Where a slot takes no rows, and windows that hold anything of it are closed."""
+        rests: npt.NDArray[np.bool_] = (self.active != slot) & (self.over <= closed)
+        return rests

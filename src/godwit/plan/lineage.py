@@ -1,0 +1,242 @@
+"""How the operators of a flow read what earlier versions of them wrote.
+
+Problem: a checkpoint's segments, snapshots and waiting rows were written under several flow
+versions, and lanes read all of them as state and rows of today.
+
+Each operator says for itself how its state is brought forward (`KeyedOperator.upgrade_state_from`).
+Rows that wait for an operator that aggregates are partial states, and are brought forward in the
+same way; those of any other operator are its input rows, matched by name, on their way to entries
+that must mean the same.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from godwit.checkpoint.compatibility import changed_columns, changed_meaning, refuse
+from godwit.checkpoint.entries import ColumnsByName, EntryLayout, Former, WaitingLayout
+from godwit.checkpoint.evolution import (
+    FlowVersion,
+    OperatorVersion,
+    columns_of,
+    described,
+)
+from godwit.checkpoint.records import StateId
+from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
+from godwit.operators.operator import MergeableOperator
+from godwit.plan.compiled import SourceInput
+from godwit.plan.origins import digest_of_way
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.evolution import StateUpgrade, WrittenState
+    from godwit.checkpoint.flow_changes import FlowChanges
+    from godwit.checkpoint.records import SegmentRef
+    from godwit.operators.operator import KeyedOperator
+    from godwit.plan.compiled import CompiledFlow
+
+    Layouts: TypeAlias = Mapping[str, tuple[Mapping[str, EntryLayout], WaitingLayout]]
+
+__all__ = ["Layouts", "flow_version", "layouts_of"]
+
+
+def flow_version(flow: CompiledFlow) -> FlowVersion:
+    """Describe a flow as its checkpoint keeps it."""
+    return FlowVersion(
+        operators={operator.name: _operator_version(operator, flow) for operator in flow.operators},
+        sinks={output.name: columns_of(output.schema) for output in flow.outputs},
+        sources=tuple(sorted(flow.sources)),
+        times={source: flow.times[source].column for source in sorted(flow.times)},
+    )
+
+
+def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVersion:
+    return OperatorVersion(
+        kind=operator.kind,
+        keys=columns_of(operator.keys),
+        states=operator.describe_states(),
+        waiting=columns_of(operator.waiting),
+        formerly=flow.formerly.get(operator.name, ""),
+        named=operator.name not in flow.unnamed,
+        part_of=operator.part_of,
+        origin=_origin(operator, flow),
+    )
+
+
+def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
+    inputs = [
+        (given.source if isinstance(given, SourceInput) else given.upstream, given.maps)
+        for given in flow.inputs_of(operator.name)
+    ]
+    return digest_of_way([*inputs, ("", [operator.function])])
+
+
+def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:
+    """Give operator → how each of its states, and the rows that wait for it, are read.
+
+    Parameters
+    ----------
+    flow
+        The flow that is to run.
+    stored
+        What its checkpoint holds; ``None`` if it is new.
+    changes
+        What became of the operators since.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If state or waiting rows in the checkpoint do not fit.
+    """
+    before = {new: old for old, new in changes.renamed.items()}
+    return {
+        operator.name: (
+            {
+                state.state: _state_layout(
+                    operator, state, before.get(operator.name, operator.name), log
+                )
+                for state in operator.states
+            },
+            _waiting_layout(operator, before.get(operator.name, operator.name), log),
+        )
+        for operator in flow.operators
+        for log in [None if operator.name in changes.added else stored]
+    }
+
+
+def _state_layout(
+    operator: KeyedOperator, state: StateId, before: str, log: CommitLog | None
+) -> EntryLayout:
+    former: dict[int, Former] = {}
+    if log is not None:
+        stored = StateId(before, state.state)
+        former = _former(operator, stored, log, log.chains.flows_of(stored))
+    return EntryLayout(name=str(state), schema=operator.schema_of(state.state), former=former)
+
+
+def _former(
+    operator: KeyedOperator, stored: StateId, log: CommitLog, flows: Iterable[int]
+) -> dict[int, Former]:
+    found = {}
+    versions = log.versions_since(min(flows, default=log.flow))
+    today = columns_of(operator.schema_of(stored.state).values)
+    for flow in sorted(flows):
+        with _of_version(flow, stored):
+            written = _written(versions, log, stored, flow)
+            upgrade = operator.upgrade_state_from(stored.state, written)
+        if upgrade is not None or written.description.columns != today:
+            found[flow] = Former(columns=written.description.columns, upgrade=upgrade)
+    return found
+
+
+def _written(
+    versions: Mapping[int, FlowVersion], log: CommitLog, stored: StateId, flow: int
+) -> WrittenState:
+    written = described(versions, log.flow, stored.operator, stored.state, flow)
+    if written is None:
+        raise CheckpointMismatchError(
+            f"State of '{stored}' was written under flow version {flow}, which does not have it.",
+            remedy="Run `godwit checkpoint verify` on the checkpoint.",
+            state=str(stored),
+            flow=flow,
+        )
+    return written
+
+
+@contextmanager
+def _of_version(flow: int, stored: StateId) -> Iterator[None]:
+    """Say of a description that makes no sense which one it is."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise CorruptCheckpointError(
+            f"What flow version {flow} of the checkpoint says of state '{stored}' makes no "
+            f"sense ({type(error).__name__}: {error}).",
+            remedy="Restore the checkpoint from a copy.",
+            state=str(stored),
+            flow=flow,
+        ) from error
+
+
+def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None) -> WaitingLayout:
+    former: dict[int, Former] = {}
+    waiting = () if log is None else log.chains.waiting_segments(before)
+    if log is not None and waiting:
+        flows = {segment.flow for segment in waiting}
+        if isinstance(operator, MergeableOperator):
+            (state,) = operator.states
+            states = _former(operator, StateId(before, state.state), log, flows)
+            keys = len(operator.schema.keys)
+            former = {
+                flow: Former(
+                    columns=(*columns_of(operator.schema.keys), *of_state.columns),
+                    upgrade=None
+                    if of_state.upgrade is None
+                    else _BehindKeys(keys=keys, upgrade=of_state.upgrade),
+                )
+                for flow, of_state in states.items()
+            }
+        else:
+            former = _former_rows(operator, before, waiting, log)
+    return WaitingLayout(operator=operator.name, schema=operator.waiting, former=former)
+
+
+def _former_rows(
+    operator: KeyedOperator, before: str, waiting: Iterable[SegmentRef], log: CommitLog
+) -> dict[int, Former]:
+    found = {}
+    today = columns_of(operator.waiting)
+    states = operator.describe_states()
+    written_by = {segment.flow: segment.operator for segment in waiting}
+    versions = log.versions_since(min(written_by))
+    for flow, name in written_by.items():
+        version = log.version(flow).operator(name)
+        columns = today if version is None else version.waiting
+        changed = list(changed_columns(columns, today, are_rows=True))
+        for state, description in states.items():
+            stored = StateId(before, state)
+            with _of_version(flow, stored):
+                written = described(versions, log.flow, before, state, flow)
+                if written is not None:
+                    changed += changed_meaning(written.description, description)
+        if changed:
+            raise refuse(
+                f"What waits for operator {operator.name!r}",
+                dict.fromkeys(changed),
+                "Start the flow as it was until nothing waits, and change it then.",
+                operator=operator.name,
+            )
+        if columns != today:
+            found[flow] = Former(columns=columns, upgrade=ColumnsByName(schema=operator.waiting))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BehindKeys:
+    """A `StateUpgrade` of the columns that come after the key columns.
+
+    Attributes
+    ----------
+    keys
+        How many key columns there are.
+    upgrade
+        Brings the others forward.
+    """
+
+    keys: int
+    upgrade: StateUpgrade
+
+    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Give as many rows, in the same order."""
+        names = values.schema.names
+        states = self.upgrade(values.select(names[self.keys :]))
+        return pa.RecordBatch.from_arrays(
+            [*values.columns[: self.keys], *states.columns],
+            names=[*names[: self.keys], *states.schema.names],
+        )

@@ -1,0 +1,219 @@
+"""The user's maps: over DataFrames before a keyed operator, over Arrow tables after one.
+
+Spark knows the columns of a DataFrame.  A lane must know the columns of an Arrow map's result
+before there are any rows, so such a map has a schema: the one the user gave, or what the function
+makes of a table without rows.  Every result is held against it, so a function that answers
+differently for some rows fails there and not downstream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from godwit.columns.types import plain_schema
+from godwit.model.errors import InvalidFlowError, UserFunctionError
+from godwit.model.faults import user_traceback
+from godwit.model.naming import check_column_names, error_line, function_name, listing, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["ArrowMap", "bind_map", "map_dataframe"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowMap:
+    """A user's function over Arrow tables, with the columns of its result.
+
+    Attributes
+    ----------
+    operator
+        Keyed operator whose output it maps.
+    function
+        Arrow table to Arrow table.
+    schema
+        Columns of the result.
+    """
+
+    operator: str
+    function: Callable[[pa.Table], pa.Table]
+    schema: pa.Schema
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return function_name(self.function)
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        """Return the mapped rows, with exactly the columns of `schema`.
+
+        Columns may come back in another order, and in types that cast to the right ones without
+        loss.
+
+        Raises
+        ------
+        UserFunctionError
+            If the function raises, or returns something else.
+        """
+        where = f"Map {self.name!r} after operator {self.operator!r}"
+        context = {"operator": self.operator, "function": self.name}
+        try:
+            result = self.function(table)
+        except (Exception, SystemExit) as error:
+            text = user_traceback(error)
+            raise UserFunctionError(
+                f"{where} raised {_told(error)}.",
+                remedy=f"Correct the function{_about_exit(error)}; its traceback is:\n{text}",
+                **context,
+            ) from error
+        if not isinstance(result, pa.Table):
+            raise UserFunctionError(
+                f"{where} returned a value of type {type_name(result)}.",
+                remedy="Return a pyarrow.Table.",
+                **context,
+            )
+        if sorted(result.column_names) != sorted(self.schema.names):
+            raise UserFunctionError(
+                f"{where} returned columns {listing(result.column_names)} where "
+                f"{listing(self.schema.names)} were expected.",
+                remedy="Return the same columns for all rows, or give map the schema it returns "
+                "(schema=).",
+                **context,
+            )
+        try:
+            return result.select(self.schema.names).cast(self.schema)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise UserFunctionError(
+                f"{where} returned {_one_line(result.schema)}, which does not become "
+                f"{_one_line(self.schema)}: {error}.",
+                remedy="Return the same types for all rows, or give map the schema it returns "
+                "(schema=).",
+                **context,
+            ) from error
+
+
+def bind_map(
+    function: Callable[[pa.Table], pa.Table],
+    *,
+    operator: str,
+    inputs: pa.Schema,
+    schema: pa.Schema | None,
+) -> ArrowMap:
+    """Give a map the columns of its result.
+
+    Parameters
+    ----------
+    function
+        Arrow table to Arrow table.
+    operator
+        Keyed operator whose output it maps.
+    inputs
+        Columns that it gets.
+    schema
+        Columns of its result; ``None`` finds them by calling it on a table without rows.
+
+    Raises
+    ------
+    InvalidFlowError
+        If no schema was given and none can be found, or a column has a reserved name or comes
+        twice.
+    """
+    where = f"The map {function_name(function)!r} after operator {operator!r}"
+    if schema is None:
+        schema = _schema_of_nothing(function, where, operator, inputs)
+    check_column_names(schema.names, f"The result of the map {function_name(function)!r}")
+    return ArrowMap(operator=operator, function=function, schema=plain_schema(schema))
+
+
+def map_dataframe(
+    source: str, maps: Iterable[Callable[[DataFrame], DataFrame]], dataframe: DataFrame
+) -> DataFrame:
+    """Apply maps to the DataFrame of a source, or to the rows of one epoch of it.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a map raises, or returns something else; names the map.
+    """
+    for function in maps:
+        where = f"Map {function_name(function)!r} on source {source!r}"
+        context = {"source": source, "function": function_name(function)}
+        try:
+            result: object = function(dataframe)
+        except (Exception, SystemExit) as error:
+            raise InvalidFlowError(
+                f"{where} raised {error_line(error)}.",
+                remedy=f"Correct the map{_about_exit(error)}; it gets a DataFrame of columns "
+                f"{listing(dataframe.columns)}.",
+                **context,
+            ) from error
+        if not isinstance(getattr(result, "isStreaming", None), bool):
+            raise InvalidFlowError(
+                f"{where} returned a value of type {type_name(result)}.",
+                remedy="A map before a keyed operator gets a DataFrame and returns one.",
+                **context,
+            )
+        if not getattr(result, "isStreaming"):  # noqa: B009  it was looked at, not typed
+            raise InvalidFlowError(
+                f"{where} returned a DataFrame that does not stream.",
+                remedy="Return what comes of the DataFrame that it gets, which streams.",
+                **context,
+            )
+        dataframe = cast("DataFrame", result)
+    return dataframe
+
+
+def _schema_of_nothing(
+    function: Callable[[pa.Table], pa.Table], where: str, operator: str, inputs: pa.Schema
+) -> pa.Schema:
+    context = {"operator": operator, "function": function_name(function)}
+    remedy = (
+        "Make it work on a table without rows, or give the columns it returns, as in "
+        'map(fn, schema="symbol string, price double").'
+    )
+    try:
+        result = function(inputs.empty_table())
+    except (Exception, SystemExit) as error:
+        raise InvalidFlowError(
+            f"{where} raised {type(error).__name__} on an empty table of columns "
+            f"{_one_line(inputs)}: {error}.",
+            remedy=remedy,
+            **context,
+        ) from error
+    if not isinstance(result, pa.Table):
+        raise InvalidFlowError(
+            f"{where} returned a value of type {type_name(result)}.",
+            remedy="After a keyed operator a map gets a pyarrow.Table and returns one; maps over "
+            "DataFrames come before key_by.",
+            **context,
+        )
+    if result.num_columns == 0:
+        raise InvalidFlowError(f"{where} returned no columns.", remedy=remedy, **context)
+    for field in result.schema:
+        if pa.types.is_null(field.type):
+            raise InvalidFlowError(
+                f"{where} left the type of its column {field.name!r} open on an empty table.",
+                remedy='Give the columns it returns, as in map(fn, schema="symbol string, price '
+                'double").',
+                **context,
+            )
+    return result.schema
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _about_exit(error: BaseException) -> str:
+    return (
+        " (query.stop() ends a query, and not sys.exit())" if isinstance(error, SystemExit) else ""
+    )
+
+
+def _one_line(schema: pa.Schema) -> str:
+    return "(" + ", ".join(f"{field.name} {field.type}" for field in schema) + ")"

@@ -1,0 +1,120 @@
+"""What a user says of components, made into a physical plan.
+
+Whoever regroups names the components that they want, and their operators; the others stay as they
+are, less the operators that were taken from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.model.errors import InvalidFlowError, InvalidPlanError
+from godwit.model.naming import check_name, did_you_mean, listing, type_name
+
+if TYPE_CHECKING:
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["checked_components", "regrouped"]
+
+_EXAMPLE = 'as in components={"trips": ["by_plane", "by_route"]}'
+
+
+def checked_components(given: Any) -> dict[str, tuple[str, ...]]:
+    """Return component → operators, as a user gave them, as plain values.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it is no mapping, a name will not do, or a component has no operators.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidPlanError(
+            f"Components were given as a value of type {type_name(given)}.",
+            remedy=f"Give component → names of operators, {_EXAMPLE}.",
+        )
+    checked: dict[str, tuple[str, ...]] = {}
+    for name, operators in given.items():
+        names = (
+            () if isinstance(operators, str) or not isinstance(operators, Iterable) else operators
+        )
+        found = tuple(names)
+        if not found or not all(isinstance(operator, str) for operator in found):
+            raise InvalidPlanError(
+                f"Component {name!r} was given as {operators!r}.",
+                remedy=f"Give a name, and the names of at least one operator, {_EXAMPLE}.",
+                component=name,
+            )
+        try:
+            check_name("component", name)
+        except InvalidFlowError as error:
+            raise InvalidPlanError(error.message, remedy=error.remedy, component=name) from None
+        checked[str(name)] = tuple(map(str, found))  # NumPy's text is a type of its own
+    return checked
+
+
+def regrouped(flow: CompiledFlow, given: Mapping[str, Iterable[str]]) -> PhysicalPlan:
+    """Return the physical plan of a flow with some of its components made anew.
+
+    Parameters
+    ----------
+    flow
+        The flow under the plan that is to change.
+    given
+        Component → its operators. A component that loses operators to them keeps its name, unless
+        it is left with one operator, whose name it then takes.
+
+    Raises
+    ------
+    InvalidPlanError
+        If an operator does not exist or is named twice, or two components would have one name.
+    """
+    wanted = {name: tuple(operators) for name, operators in given.items()}
+    taken = [operator for operators in wanted.values() for operator in operators]
+    there = [operator.name for operator in flow.operators]
+    for name in taken:
+        if name not in there:
+            raise InvalidPlanError(
+                f"There is no operator {name!r} to make a component of.",
+                remedy=f"{did_you_mean(name, there)}Operators are {listing(there)}.",
+                flow=flow.name,
+                operator=name,
+            )
+        if taken.count(name) > 1:
+            raise InvalidPlanError(
+                f"Operator {name!r} was given to components more than once.",
+                remedy="Name it in one of them: an operator is in exactly one component.",
+                flow=flow.name,
+                operator=name,
+            )
+    components = [ComponentPlan(name=name, operators=of) for name, of in wanted.items()]
+    for component in flow.physical_plan.components:
+        left = tuple(name for name in component.operators if name not in taken)
+        if left:
+            name = left[0] if len(left) == 1 and len(component.operators) > 1 else component.name
+            components.append(ComponentPlan(name=name, operators=left))
+    _insist_on_names(flow, components)
+    return PhysicalPlan(components=tuple(components))
+
+
+def _insist_on_names(flow: CompiledFlow, components: list[ComponentPlan]) -> None:
+    names = [component.name for component in components]
+    operators = {operator.name for operator in flow.operators}
+    for component in components:
+        if names.count(component.name) > 1:
+            raise InvalidPlanError(
+                f"Two components would have the name {component.name!r}.",
+                remedy="Give the components that you name other names, or name the operators of "
+                "both.",
+                flow=flow.name,
+                component=component.name,
+            )
+        if component.name in operators and component.name not in component.operators:
+            raise InvalidPlanError(
+                f"Component {component.name!r} would have the name of an operator that it does "
+                "not hold.",
+                remedy=f"Call it otherwise, or let it hold operator {component.name!r}.",
+                flow=flow.name,
+                component=component.name,
+            )

@@ -1,0 +1,106 @@
+"""How an operator's output is staged for a sink: what sinks give to lanes, what lanes give back.
+
+A sink lives on the driver and is given an epoch once it is committed.  Two things cannot wait for
+that.  A row that its target will never take has to be found while the epoch can still be refused,
+or the row set aside: afterwards it would stop every delivery.  And the bytes should be written
+where the rows are, by the lanes, so that delivery has only to name them.  Both are done by small
+picklable objects that a sink makes once it is open.  Their types stand here, below both sides,
+since sinks and lanes do not know each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.plan.maps import ArrowMap
+
+__all__ = ["REJECTED", "LaneWriter", "Rejections", "RowCheck", "StagedSink"]
+
+REJECTED: Final = pa.schema(
+    [
+        pa.field("sink", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("row", pa.string(), nullable=False),
+    ]
+)
+"""Columns of rows that a sink could not take: plain ASCII, so that every target takes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejections:
+    """Rows of a table that a target cannot take.
+
+    Attributes
+    ----------
+    rows
+        Their positions, ascending.
+    reasons
+        Why, one for each: names the column.
+    """
+
+    rows: npt.NDArray[np.int64]
+    reasons: Sequence[str]
+
+
+class RowCheck(Protocol):
+    """Finds the rows that a target cannot take; picklable, and works on whole columns."""
+
+    def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
+        """Return the rows that will not do; ``None`` if all will."""
+
+
+class LaneWriter(Protocol):
+    """Writes a lane's rows of one epoch as files of the target; picklable."""
+
+    @property
+    def target(self) -> str:
+        """Path or URI of the target, without anything confidential."""
+
+    def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
+        """Write files that no other attempt writes and that no reader of the target sees.
+
+        Returns
+        -------
+        Sequence of WrittenFile
+            What was written; ``None`` if the target cannot be reached from here, or the rows are
+            too few for a file, so that they are to be staged in the checkpoint instead.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSink:
+    """A sink as the lanes of its operator see it; picklable.
+
+    Attributes
+    ----------
+    name
+        Name of the sink.
+    maps
+        Maps on the way to it.
+    keys
+        Columns that tell its rows apart, for messages.
+    check
+        Finds the rows that its target cannot take; ``None`` if it takes any.
+    rejects
+        Name of the sink that gets those rows; ``None`` if they are to stop the epoch.
+    writer
+        Writes the target's own files; ``None`` if rows are staged in the checkpoint.
+    """
+
+    name: str
+    maps: tuple[ArrowMap, ...]
+    keys: tuple[str, ...]
+    check: RowCheck | None
+    rejects: str | None
+    writer: LaneWriter | None

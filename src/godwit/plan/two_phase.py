@@ -1,0 +1,123 @@
+"""Two-phase windows in a plan: one operator computes partials, another one consolidates them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from godwit.model.errors import InvalidFlowError
+from godwit.operators.windows.compute import WindowedCompute
+from godwit.operators.windows.in_two import ComputePart, ConsolidatePart, second_slots
+from godwit.plan.compiled import CompiledFlow, Component, UpstreamInput
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["split_windows"]
+
+_CONSOLIDATES: Final = "_windows"
+"""Put behind the name of a windowed aggregate: its consolidate part."""
+_WHERE: Final = {False: "", True: ", where its partials are or apart from them, as measured"}
+
+
+def split_windows(
+    flow: CompiledFlow, apart: Collection[str], measured: Collection[str] = ()
+) -> CompiledFlow:
+    """Make two operators of some windowed aggregates of a flow.
+
+    Parameters
+    ----------
+    flow
+        The flow.
+    apart
+        Names of the aggregates whose two operators are of two components.
+    measured
+        Names of those whose operators begin in one component, and are left to what they cost.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the user has given another operator the name of a part.
+    """
+    if not (apart or measured):
+        return flow
+    names = {operator.name for operator in flow.operators}
+    parts = {name: f"{name}{_CONSOLIDATES}" for name in (*apart, *measured)}
+    components: list[Component] = []
+    inputs = [
+        replace(given, upstream=parts[given.upstream])
+        if isinstance(given, UpstreamInput) and given.upstream in parts
+        else given
+        for given in flow.inputs
+    ]
+    for component in flow.components:
+        (whole,) = component.operators
+        if whole.name not in parts:
+            components.append(component)
+            continue
+        assert isinstance(whole, WindowedCompute), "only such operators have two parts"
+        slots = [ComputePart(whole, slot) for slot in range(2)]
+        together = whole.name in measured
+        consolidate = ConsolidatePart(parts[whole.name], whole, measured=together)
+        made = (*slots, consolidate)
+        for part in made:
+            if part.name != whole.name and part.name in names:
+                raise InvalidFlowError(
+                    f"Operator {part.name!r} of flow {flow.name!r} has the name of a part of "
+                    f"{whole.name!r}, whose windows are consolidated apart.",
+                    remedy="Give one of the two another name.",
+                    flow=flow.name,
+                    operator=part.name,
+                )
+        components += (
+            [Component(name=whole.name, operators=made, level=1)]
+            if together
+            else [Component(name=part.name, operators=(part,), level=1) for part in made]
+        )
+        fed = [at for at, given in enumerate(inputs) if given.operator == whole.name]
+        for at in fed:
+            inputs[at] = replace(inputs[at], others=(slots[1].name,))
+        inputs[fed[-1] + 1 : fed[-1] + 1] = [
+            UpstreamInput(
+                operator=consolidate.name,
+                upstream=part.name,
+                maps=(),
+                keys=tuple(whole.keys.names),
+                schema=consolidate.arriving,
+                number=part.slot,
+            )
+            for part in slots
+        ]
+    actions = {
+        name: does
+        for whole, action in flow.actions.items()
+        for name, does in (
+            [(whole, action)]
+            if whole not in parts
+            else [
+                (whole, f"{action}, partial"),
+                (second_slots(whole), f"{action}, partial, of key groups that have migrated"),
+                (parts[whole], f"consolidate {whole}{_WHERE[whole in measured]}"),
+            ]
+        )
+    }
+    formerly = {
+        f"{new}{part}": f"{old}{part}"
+        for new, old in flow.formerly.items()
+        if new in parts
+        for part in (second_slots(""), _CONSOLIDATES)
+    }
+    parted = replace(
+        flow,
+        components=tuple(components),
+        inputs=tuple(inputs),
+        outputs=tuple(
+            replace(output, operator=parts.get(output.operator, output.operator))
+            if not output.left_out
+            else output
+            for output in flow.outputs
+        ),
+        actions=actions,
+        formerly={**flow.formerly, **formerly},
+    )
+    return parted.under(parted.physical_plan)

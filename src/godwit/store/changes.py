@@ -1,0 +1,163 @@
+"""What goes into a table and what comes out of it: rows of many key groups, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.model.errors import StateEncodingError
+from godwit.store.image import TableImage, Upserts
+
+if TYPE_CHECKING:
+    from godwit.store.schema import StateSchema
+
+__all__ = ["Changes", "Contents", "EntryRange", "sizes_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRange:
+    """Entries whose moment lies in a range.
+
+    Attributes
+    ----------
+    column
+        Position of the column that holds the moment, a timestamp of microseconds: among the key
+        columns, which come first, and the state columns.
+    first, end
+        From the one up to, but not including, the other; microseconds since 1970-01-01 UTC.
+    """
+
+    column: int
+    first: int = -(2**63)
+    end: int = 2**63 - 1
+
+    @property
+    def rest(self) -> EntryRange:
+        """What comes after it."""
+        return EntryRange(column=self.column, first=self.end)
+
+    def rows_of(self, image: TableImage, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of `rows` that are in the range."""
+        return rows[self._inside(image.columns[self.column].gather(rows).values.view(np.int64))]
+
+    def positions(self, keys: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Positions of the entries that are in the range."""
+        moments = keys.column(self.column).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return np.flatnonzero(self._inside(moments))
+
+    def _inside(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        inside: npt.NDArray[np.bool_] = (moments >= self.first) & (moments < self.end)
+        return inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Changes:
+    """Changed entries of some key groups, of one epoch each.
+
+    Attributes
+    ----------
+    key_groups
+        Shape ``(G,)``, int64, distinct.
+    ends
+        Shape ``(G,)``: rows of group i are ``ends[i - 1]:ends[i]`` (from 0 for the first).
+    epochs
+        Shape ``(G,)``: becomes the version of each key group.
+    hashes
+        Shape ``(n,)``, int64: the hash that chooses a key's key group.
+    keys
+        n distinct keys.
+    values
+        n rows of state columns: the new state of each key.
+    removed
+        Shape ``(n,)``: keys that have no state any more (their row of `values` is ignored).
+    """
+
+    key_groups: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    epochs: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.int64]
+    keys: pa.RecordBatch
+    values: pa.RecordBatch
+    removed: npt.NDArray[np.bool_] | None = None
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
+        """Return the changes of the key groups where `mask` is set."""
+        if mask.all():
+            return self
+        sizes = sizes_of(self.ends)
+        rows = np.flatnonzero(np.repeat(mask, sizes))
+        which = pa.array(rows)
+        return Changes(
+            key_groups=self.key_groups[mask],
+            ends=np.cumsum(sizes[mask]),
+            epochs=self.epochs[mask],
+            hashes=self.hashes[rows],
+            keys=self.keys.take(which),
+            values=self.values.take(which),
+            removed=None if self.removed is None else self.removed[rows],
+        )
+
+    def encode(self, image: TableImage) -> tuple[Upserts, Upserts | None]:
+        """Return what is to be written, and what is to be removed, as columns store it."""
+        sizes = sizes_of(self.ends)
+        upserts = Upserts(
+            hashes=self.hashes,
+            key_groups=np.repeat(self.key_groups.astype(np.uint16), sizes),
+            keys=image.encode_keys(self.keys),
+            values=image.encode_values(self.values),
+        )
+        if self.removed is None or not self.removed.any():
+            return upserts, None
+        goes = upserts.take(np.flatnonzero(self.removed))
+        return upserts.take(np.flatnonzero(~self.removed)), goes
+
+    def check(self, schema: StateSchema, path: str) -> None:
+        """Raise `StateEncodingError` if the parts do not fit the schema, or one another."""
+        count = len(self.hashes)
+        for batch, wanted in ((self.keys, schema.keys), (self.values, schema.values)):
+            if batch.num_columns != len(wanted) or batch.num_rows != count:
+                found = f"{batch.num_rows} rows of {batch.num_columns} columns"
+                raise _mismatch(count, f"{found} (expected: {', '.join(wanted.names)})", path)
+        if self.removed is not None and len(self.removed) != count:
+            raise _mismatch(count, f"{len(self.removed)} flags of removal", path)
+        groups = len(self.key_groups)
+        rows = int(self.ends[-1]) if groups else 0
+        if not (len(self.ends) == len(self.epochs) == groups and rows == count):
+            raise _mismatch(count, f"{rows} rows of {groups} key groups", path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Contents:
+    """Whole key groups, ordered by key group.
+
+    Attributes
+    ----------
+    hashes, key_groups
+        Shape ``(n,)``.
+    keys, values
+        n rows of key columns and of state columns.
+    """
+
+    hashes: npt.NDArray[np.int64]
+    key_groups: npt.NDArray[np.uint16]
+    keys: pa.RecordBatch
+    values: pa.RecordBatch
+
+
+def sizes_of(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of rows of each key group, from where its rows end."""
+    sizes = ends.copy()
+    sizes[1:] -= ends[:-1]
+    return sizes
+
+
+def _mismatch(hashes: int, found: str, path: str) -> StateEncodingError:
+    return StateEncodingError(
+        f"{hashes} hashes come with {found} for table {path}.",
+        remedy="Pass one row, with every column of the schema, for each hash.",
+        path=path,
+    )

@@ -1,0 +1,269 @@
+"""The two kinds of columns of a table file, over mapped memory.
+
+A fixed-width column is one array with a place per row.  A variable-width column is a list of
+*entries* that is only ever appended to, in the layout of an Arrow array (offsets and bytes), so
+Arrow reads it where it lies; a key's entry is its row, a state value's entry is named by its row
+and left behind when the value changes.  Offsets have 64 bits whatever the column's type: a table
+holds the state of many key groups.
+
+Invariants: an entry never changes once it is written; entry 0 of a state column is empty; the last
+row is never used and stays zero, so row -1 reads as zeros and empty strings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.model.errors import StateEncodingError
+from godwit.store.column import (
+    ENTRIES,
+    HEAP,
+    LIVE,
+    Column,
+    Encoded,
+    Per,
+    Rows,
+    Section,
+    as_arrow,
+    null_bytes,
+    offsets_of,
+    unpack_bits,
+    validity_bits,
+)
+from godwit.store.schema import is_variable_width
+
+__all__ = ["column_class"]
+
+_MAX_OFFSET = 2**31 - 1
+_BYTE = np.dtype(np.uint8)
+
+
+def column_class(dtype: pa.DataType) -> type[Column]:
+    """Return the class of columns of `dtype`."""
+    return _VariableColumn if is_variable_width(dtype) else _FixedColumn
+
+
+class _FixedColumn(Column):
+    """A column whose values have one size; see `Column`."""
+
+    __slots__ = ("_data", "_is_boolean")
+
+    def __init__(self, dtype: pa.DataType, arrays: list[npt.NDArray[Any]], words: Any) -> None:
+        self.dtype = dtype
+        self._data, self._nulls = arrays
+        self._words = words
+        self._is_boolean = pa.types.is_boolean(dtype)
+        self.row_bytes = self._data.dtype.itemsize * (self._data.shape[1:] or (1,))[0]
+
+    @staticmethod
+    def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  keys are like state
+        width = 1 if pa.types.is_boolean(dtype) else dtype.bit_width // 8
+        if width in (1, 2, 4, 8):
+            data = Section(np.dtype(f"u{width}"), "row")
+        elif width and width % 8 == 0:
+            data = Section(np.dtype("u8"), "row", width // 8)
+        else:
+            data = Section(_BYTE, "row", width)
+        return [data, Section(_BYTE, "row")]
+
+    def encode(self, array: pa.Array) -> Encoded:
+        if array.type != self.dtype:
+            array = array.cast(self.dtype)
+        nulls = null_bytes(array) if array.null_count else None
+        count, unit, more = len(array), self._data.dtype, self._data.shape[1:]
+        values: npt.NDArray[Any]
+        if not count or not self.row_bytes:
+            values = np.zeros((count, *more), unit)
+        elif self._is_boolean:
+            values = unpack_bits(array.buffers()[1], array.offset, count)
+        else:
+            start = array.offset * self.row_bytes
+            values = np.ndarray((count, *more), unit, array.buffers()[1], start)
+        if nulls is not None:
+            values = values.copy()
+            values[nulls.view(np.bool_)] = 0
+        return Encoded(values, nulls)
+
+    def decode(self, encoded: Encoded) -> pa.Array:
+        values = encoded.values
+        count = len(values)
+        if self._is_boolean:
+            values = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(
+            self.dtype, count, [validity_bits(encoded.nulls), pa.py_buffer(values)]
+        )
+
+    def gather(self, rows: Rows) -> Encoded:
+        return Encoded(self._data.take(rows, axis=0), self._nulls_of(rows))
+
+    def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
+        same: npt.NDArray[np.bool_] = np.equal(self._data.take(rows, axis=0), encoded.values)
+        if same.ndim > 1:
+            same = np.logical_and.reduce(same, axis=1)
+        return self._with_nulls_equal(same, rows, encoded)
+
+    def append(self, first: int, encoded: Encoded) -> None:
+        rows = slice(first, first + len(encoded.values))
+        self._data[rows] = encoded.values
+        self._put_nulls(rows, encoded)
+
+    def put(self, rows: Rows, encoded: Encoded) -> None:
+        self._data[rows] = encoded.values
+        self._put_nulls(rows, encoded)
+
+    def lengths(self, rows: Rows) -> None:
+        pass  # a value has its place in its row
+
+    def release(self, rows: Rows) -> None:
+        pass  # a dead row keeps its place
+
+    def revive(self, rows: Rows) -> None:
+        pass
+
+    def clear(self, rows: int) -> None:
+        pass  # rows that come write all of their place
+
+
+class _VariableColumn(Column):
+    """A column of strings or binaries; see `Column`."""
+
+    __slots__ = ("_entries", "_heap", "_offsets", "_refs")
+
+    def __init__(self, dtype: pa.DataType, arrays: list[npt.NDArray[Any]], words: Any) -> None:
+        self.dtype = dtype
+        self.row_bytes = 0
+        self._offsets, self._heap, self._nulls, *refs = arrays
+        self._refs: npt.NDArray[np.uint32] | None = refs[0] if refs else None
+        self._words = words
+        buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._heap)]
+        self._entries = pa.Array.from_buffers(pa.large_binary(), len(self._offsets) - 1, buffers)
+
+    @staticmethod
+    def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  all types alike
+        # One more than entries; entry 0 of a state column, which stays empty, is not counted.
+        per: Per = "row" if key else "entry"
+        offsets = Section(np.dtype(np.uint64), per, more=1 if key else 2)
+        refs = [] if key else [Section(np.dtype(np.uint32), "row")]
+        return [offsets, Section(_BYTE, "byte"), Section(_BYTE, "row"), *refs]
+
+    def encode(self, array: pa.Array) -> Encoded:
+        if array.type != self.dtype:
+            array = array.cast(self.dtype)
+        nulls = None
+        if array.null_count:
+            nulls = null_bytes(array)
+            array = pc.fill_null(array, pa.scalar(b"", pa.binary()).cast(self.dtype))
+        return Encoded(_as_large_binary(array), nulls)
+
+    def decode(self, encoded: Encoded) -> pa.Array:
+        values = encoded.values
+        _, offsets, heap = values.buffers()
+        heap = pa.py_buffer(b"") if heap is None else heap
+        if not (pa.types.is_large_string(self.dtype) or pa.types.is_large_binary(self.dtype)):
+            ends = offsets_of(values) if len(values) else np.zeros(1, np.uint64)
+            if int(ends[-1]) > _MAX_OFFSET:
+                raise StateEncodingError(
+                    f"An epoch touches {int(ends[-1])} bytes of state in one column of type "
+                    f"{self.dtype} on one lane; such a column holds at most {_MAX_OFFSET}.",
+                    remedy="Use large_string or large_binary, more lanes, or smaller epochs.",
+                    bytes=int(ends[-1]),
+                )
+            offsets = pa.py_buffer(ends.astype(np.uint32))
+            buffers = [validity_bits(encoded.nulls), offsets, heap]
+            return pa.Array.from_buffers(self.dtype, len(values), buffers)
+        buffers = [validity_bits(encoded.nulls, values.offset), offsets, heap]
+        return pa.Array.from_buffers(self.dtype, len(values), buffers, offset=values.offset)
+
+    def gather(self, rows: Rows) -> Encoded:
+        return Encoded(self._take(rows), self._nulls_of(rows))
+
+    def _take(self, rows: Rows) -> pa.Array:
+        """Copy entries; bounds first, since Arrow follows offsets wherever they lead."""
+        which = self._entries_of(rows)
+        if self._refs is not None and len(which) and int(which.max()) > self._words[ENTRIES]:
+            raise IndexError(f"A row of a {self.dtype} column names an entry that is not there.")
+        ends = self._offsets[1:].take(which)
+        if len(which) and (
+            (self._offsets.take(which) > ends).any() or int(ends.max()) > self._words[HEAP]
+        ):
+            raise IndexError(f"An entry of a {self.dtype} column is not within its heap.")
+        return self._entries.take(as_arrow(which))
+
+    def _entries_of(self, rows: Rows) -> Rows:
+        if self._refs is None:
+            return np.maximum(rows, 0)
+        return self._refs.take(rows).astype(np.int64)
+
+    def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
+        held = self._take(rows)
+        if held.equals(encoded.values):  # one pass over bytes; by far the most frequent answer
+            same = np.ones(len(rows), np.bool_)
+        else:
+            same = pc.equal(held, encoded.values).to_numpy(zero_copy_only=False, writable=True)
+        return self._with_nulls_equal(same, rows, encoded)
+
+    def append(self, first: int, encoded: Encoded) -> None:
+        self._append_entries(first, encoded)
+        self._put_nulls(slice(first, first + len(encoded.values)), encoded)
+
+    def put(self, rows: Rows, encoded: Encoded) -> None:
+        assert self._refs is not None
+        first = self._words[ENTRIES] + 1  # entry 0 stays empty
+        self._words[LIVE] -= int(self.lengths(rows).sum())
+        self._append_entries(first, encoded)
+        self._refs[rows] = np.arange(first, first + len(rows), dtype=np.uint32)
+        self._words[ENTRIES] += len(rows)
+        self._put_nulls(rows, encoded)
+
+    def _append_entries(self, first: int, encoded: Encoded) -> None:
+        values = encoded.values
+        if not len(values):
+            return
+        offsets = offsets_of(values)
+        begin, count = int(offsets[0]), encoded.heap_bytes()
+        tail = self._words[HEAP]
+        if count:
+            source = np.ndarray((count,), np.uint8, values.buffers()[2], begin)
+            self._heap[tail : tail + count] = source
+        # Unsigned and modulo 2^64, so it does not matter which of begin and tail is larger.
+        shift = np.uint64(tail) - offsets[:1]
+        self._offsets[first + 1 : first + 1 + len(values)] = offsets[1:] + shift
+        self._words[HEAP] = tail + count
+        self._words[LIVE] += count
+
+    def lengths(self, rows: Rows) -> Rows:
+        entries = self._entries_of(rows)
+        lengths: Rows = self._offsets[1:].take(entries).view(np.int64)
+        return lengths - self._offsets.take(entries).view(np.int64)
+
+    def release(self, rows: Rows) -> None:
+        self._words[LIVE] -= int(self.lengths(rows).sum())
+        if self._refs is not None:
+            self._refs[rows] = 0
+
+    def revive(self, rows: Rows) -> None:
+        self._words[LIVE] += int(self.lengths(rows).sum())
+
+    def clear(self, rows: int) -> None:
+        self._words[ENTRIES] = self._words[HEAP] = self._words[LIVE] = 0
+        if self._refs is not None:
+            self._refs[:rows] = 0
+
+
+def _as_large_binary(array: pa.Array) -> pa.Array:
+    """Return an array without nulls of strings or binaries, over the same bytes."""
+    dtype, count = array.type, len(array)
+    _, offsets, data = array.buffers()
+    if not count:
+        return pa.array([], pa.large_binary())
+    if pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype):
+        return pa.Array.from_buffers(
+            pa.large_binary(), count, [None, offsets, data], offset=array.offset
+        )
+    ends = np.ndarray((count + 1,), np.uint32, offsets, array.offset * 4).astype(np.uint64)
+    return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(ends), data])

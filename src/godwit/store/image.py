@@ -1,0 +1,405 @@
+"""A table in mapped memory: a header, a directory, an index and columns, as one data structure.
+
+Problem: the state of many key groups must be found, read and changed by few calls over whole
+columns, in time that grows with the keys touched, by whichever process has a key group this epoch,
+with nothing to parse when it is opened.  So the file *is* the data structure.
+
+Invariants: a row is appended once and never moves within a file, but for a table that is rewritten
+whole, which counts how often; a removed row stays, dead, and comes back to life if its key does.  A
+key group that is *marked* is being written, or was when its writer died; all others are as the
+directory says, even while another process writes: rows are published after they are complete, and
+nobody changes the rows of a key group that is not marked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from godwit.store.column import ENTRIES, HEAP, LIVE, Column, Encoded, Rows
+from godwit.store.columns import column_class
+from godwit.store.index import HashIndex
+from godwit.store.key_hash import KeyHasher
+from godwit.store.layout import (
+    DAMAGED,
+    LIVE_ROWS,
+    REWRITTEN,
+    SECRET,
+    SLOTS,
+    USED,
+    Capacity,
+    layout_of,
+    own_words,
+    read_room,
+    write_header,
+    write_room,
+)
+
+if TYPE_CHECKING:
+    import mmap
+
+    import pyarrow as pa
+
+    from godwit.store.schema import StateSchema
+
+__all__ = ["Hashes", "KeyGroups", "Rows", "TableImage", "Upserts"]
+
+Hashes = npt.NDArray[np.int64]
+KeyGroups = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upserts:
+    """Rows to be written, as the columns store them.
+
+    Attributes
+    ----------
+    hashes
+        Shape ``(n,)``: the hash that chooses a key's key group.
+    key_groups
+        Shape ``(n,)``.
+    keys, values
+        n values of every key column and of every state column.
+    """
+
+    hashes: Hashes
+    key_groups: KeyGroups
+    keys: tuple[Encoded, ...]
+    values: tuple[Encoded, ...]
+
+    def take(self, which: Rows) -> Upserts:
+        """Return the rows at `which`."""
+        return Upserts(
+            hashes=self.hashes.take(which),
+            key_groups=self.key_groups.take(which),
+            keys=tuple(column.take(which) for column in self.keys),
+            values=tuple(column.take(which) for column in self.values),
+        )
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Upserts | None:
+        """Return the rows where `mask` is set, if any."""
+        which = np.flatnonzero(mask)
+        if not which.size:
+            return None
+        return self if which.size == mask.size else self.take(which)
+
+
+class TableImage:
+    """One table over memory that somebody else provides.
+
+    Parameters
+    ----------
+    schema
+        Columns of the table.
+    num_key_groups
+        Number of key groups of the operator.
+    memory
+        Writable; all zero if `secret` is given.
+    capacity
+        Places in `memory`.
+    secret
+        Writes the header of an empty table without room that finds rows by this secret.
+
+    Attributes
+    ----------
+    versions
+        Shape ``(num_key_groups,)``: epoch whose changes are in; -1 where the table does not hold
+        the key group.
+    num_keys
+        Shape ``(num_key_groups,)``: keys with state.
+    marks
+        Shape ``(num_key_groups,)``: 1 where a key group is being written.
+    keys, values
+        Key columns and state columns.
+    """
+
+    __slots__ = (
+        "_hasher",
+        "_hashes",
+        "_head",
+        "_heap_bytes",
+        "_key_groups",
+        "_live",
+        "_memory",
+        "keys",
+        "layout",
+        "marks",
+        "num_keys",
+        "values",
+        "versions",
+    )
+
+    def __init__(
+        self,
+        schema: StateSchema,
+        num_key_groups: int,
+        memory: mmap.mmap | bytearray,
+        capacity: Capacity,
+        *,
+        secret: tuple[int, int] | None = None,
+    ) -> None:
+        layout = self.layout = layout_of(schema, num_key_groups, capacity)
+        self._memory = memory
+        self._head = memoryview(memory)[: 8 * layout.words].cast("q")
+        directory = layout.directory_arrays(memory, num_key_groups)
+        self.versions, self.num_keys, self._heap_bytes, self.marks = directory
+        if secret is not None:
+            write_header(self._head, schema, num_key_groups, layout, secret)
+            self.versions[:] = -1
+        self._hasher = KeyHasher((self._head[SECRET], self._head[SECRET + 1]))
+        self._hashes, self._key_groups, self._live = layout.arrays(memory, -1)
+        columns: list[Column] = []
+        for number, field in enumerate([*schema.keys, *schema.values]):
+            words = own_words(self._head, number)
+            cls = column_class(field.type)
+            columns.append(cls(field.type, layout.arrays(memory, number), words))
+        self.keys = tuple(columns[: len(schema.keys)])
+        self.values = tuple(columns[len(schema.keys) :])
+
+    @property
+    def room(self) -> Capacity:
+        """What there are blocks for."""
+        return read_room(self._head, len(self.columns))
+
+    @room.setter
+    def room(self, room: Capacity) -> None:
+        write_room(self._head, room)
+
+    @property
+    def slots(self) -> int:
+        """Slots of the index."""
+        return int(self._head[SLOTS])
+
+    @property
+    def used(self) -> int:
+        """Number of rows, live or dead."""
+        return int(self._head[USED])
+
+    @property
+    def live(self) -> int:
+        """Number of live rows."""
+        return int(self._head[LIVE_ROWS])
+
+    @property
+    def damaged(self) -> bool:
+        """Whether somebody found the table damaged."""
+        return self._head[DAMAGED] != 0
+
+    @damaged.setter
+    def damaged(self, value: bool) -> None:
+        self._head[DAMAGED] = value
+
+    @property
+    def rewritten(self) -> int:
+        """How often it was rewritten where it lies: what was read meanwhile is nonsense."""
+        return int(self._head[REWRITTEN])
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Key columns, then state columns."""
+        return self.keys + self.values
+
+    def entries(self, number: int) -> tuple[int, int, int]:
+        """Entries of a state column, bytes of a column's entries, and bytes of the live ones."""
+        words = own_words(self._head, number)
+        return words[ENTRIES], words[HEAP], words[LIVE]
+
+    def state_bytes(self, key_groups: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Bytes of the keys and state of each key group; neither index nor garbage."""
+        per_row = sum(column.row_bytes for column in self.columns)
+        sizes: npt.NDArray[np.int64] = self.num_keys[key_groups] * per_row
+        sizes += self._heap_bytes[key_groups]
+        return sizes
+
+    def encode_keys(self, keys: pa.RecordBatch) -> tuple[Encoded, ...]:
+        """Turn a batch of keys into what the key columns store."""
+        return tuple(c.encode(keys.column(i)) for i, c in enumerate(self.keys))
+
+    def encode_values(self, values: pa.RecordBatch) -> tuple[Encoded, ...]:
+        """Turn a batch of state into what the state columns store."""
+        return tuple(c.encode(values.column(i)) for i, c in enumerate(self.values))
+
+    def search(self, keys: tuple[Encoded, ...], count: int) -> tuple[Rows, Found]:
+        """Find rows, live or dead, by keys that are compared value for value.
+
+        Returns
+        -------
+        rows
+            Shape ``(count,)``: -1 where there is none.
+        found
+            Where the searches ended, for `write`.
+
+        Raises
+        ------
+        IndexError
+            If something leads out of the table: the file is damaged.
+        """
+        hashes = self._hasher.hash(keys, count)
+        slots, used = self.slots, self.used
+        index = self._index(slots)
+        rows, at = index.first(hashes)
+        if used:
+            self._insist_on_blocks(rows)
+            wrong = self._differing(rows, keys)
+            for _ in range(used):
+                if not wrong.size:
+                    break
+                rows[wrong], at[wrong] = index.following(hashes[wrong], at[wrong])
+                self._insist_on_blocks(rows[wrong])
+                some = tuple(column.take(wrong) for column in keys)
+                wrong = wrong[self._differing(rows[wrong], some)]
+            if wrong.size:
+                raise IndexError("The index leads to the same rows again and again.")
+        return rows, Found(hashes=hashes, at=at, slots=slots)
+
+    def _insist_on_blocks(self, rows: Rows) -> None:
+        """Raise if a slot of a damaged file names a row without blocks, which may not be read."""
+        if rows.size and int(rows.max()) >= self.room.rows:
+            raise IndexError("A slot of the index names a row that is not there.")
+
+    def _index(self, slots: int) -> HashIndex:
+        return HashIndex(self.layout.index_slots(self._memory, slots))
+
+    def _differing(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
+        """Return where a row was found whose key is another one."""
+        same = np.ones(len(rows), np.bool_)
+        for column, encoded in zip(self.keys, keys, strict=True):
+            same &= column.equal(rows, encoded)
+        return np.flatnonzero(~same & (rows >= 0)) if not same.all() else _NONE
+
+    def live_only(self, rows: Rows) -> Rows:
+        """Replace dead rows by -1."""
+        if self._head[LIVE_ROWS] == self._head[USED]:
+            return rows
+        return np.where(self._live.take(rows), rows, -1)
+
+    def rows_of(self, wanted: npt.NDArray[np.bool_]) -> Rows:
+        """Return the live rows of the key groups where `wanted` is set, oldest first."""
+        used = self.used
+        return np.flatnonzero(self._live[:used] & wanted.take(self._key_groups[:used]))
+
+    def gather(self, rows: Rows) -> Upserts:
+        """Copy rows out, in the form in which another image takes them."""
+        return Upserts(
+            hashes=self._hashes.take(rows),
+            key_groups=self._key_groups.take(rows),
+            keys=tuple(column.gather(rows) for column in self.keys),
+            values=tuple(column.gather(rows) for column in self.values),
+        )
+
+    def enlarge_index(self, slots: int) -> None:
+        """Go on with an index of so many slots, for which there are blocks."""
+        if self.slots:
+            self._index(slots).take_over(self.layout.index_slots(self._memory, self.slots))
+        self._head[SLOTS] = slots
+
+    def write(self, upserts: Upserts, rows: Rows, found: Found, fresh: Upserts | None) -> None:
+        """Write the state of keys that `search` found in `rows`, or not.
+
+        Parameters
+        ----------
+        upserts
+            n rows, with distinct keys.
+        rows, found
+            From `search`; `rows` is filled in.
+        fresh
+            The rows of `upserts` that have no row yet, if any.
+        """
+        head = self._head
+        if head[LIVE_ROWS] != head[USED]:
+            dead = rows[(rows >= 0) & ~self._live.take(rows)]
+            for key in self.keys:
+                key.revive(dead)
+            self._count(self._key_groups.take(dead), 1, [key.lengths(dead) for key in self.keys])
+            self._live[dead] = True
+            head[LIVE_ROWS] += len(dead)
+        if fresh is None:
+            self._put_values(rows, upserts)
+            return
+        first, count = head[USED], len(fresh.hashes)
+        added = np.arange(first, first + count)
+        new = np.flatnonzero(rows < 0)
+        if len(new) != count:
+            raise IndexError(f"{len(new)} keys have no row where {count} should have none.")
+        rows[new] = added
+        self._hashes[first : first + count] = fresh.hashes
+        self._key_groups[first : first + count] = fresh.key_groups
+        for key, encoded in zip(self.keys, fresh.keys, strict=True):
+            key.append(first, encoded)
+        self._count(fresh.key_groups, 1, [encoded.lengths() for encoded in fresh.keys])
+        self._put_values(rows, upserts)
+        self._live[first : first + count] = True
+        # Last, so that a reader of other key groups follows no slot to a row half written.
+        # Where the index was enlarged since, the searches begin at home again.
+        at = found.at[new] if found.slots == self.slots else None
+        self._index(self.slots).insert(found.hashes[new], added, at)
+        head[USED] = first + count
+        head[LIVE_ROWS] += count
+
+    def _put_values(self, rows: Rows, upserts: Upserts) -> None:
+        for value, encoded in zip(self.values, upserts.values, strict=True):
+            before = value.lengths(rows)
+            value.put(rows, encoded)
+            if before is not None:
+                after = encoded.lengths()
+                self._count(upserts.key_groups, 0, [None if after is None else after - before])
+
+    def _count(self, key_groups: KeyGroups, keys: int, sizes: list[Rows | None]) -> None:
+        """Count keys and bytes of rows towards their key groups."""
+        if keys:
+            np.add.at(self.num_keys, key_groups, keys)
+        for lengths in sizes:
+            if lengths is not None:
+                np.add.at(self._heap_bytes, key_groups, lengths)
+
+    def copy_rows(self, source: TableImage, rows: Rows) -> None:
+        """Append live rows of another table; keys, bytes and versions come along."""
+        self._append(source.gather(rows))
+
+    def rewrite(self, upserts: Upserts) -> None:
+        """Hold nothing but these rows, in the blocks that there are.
+
+        Nobody may be reading any of its key groups, all of which must be marked.
+        """
+        head = self._head
+        head[REWRITTEN] += 1
+        self.layout.index_slots(self._memory, self.slots)[:] = 0
+        self._live[: self.used] = False
+        self.num_keys[:], self._heap_bytes[:] = 0, 0
+        for column in self.columns:
+            column.clear(self.used)
+        head[USED] = head[LIVE_ROWS] = 0
+        self._append(upserts)
+
+    def _append(self, upserts: Upserts) -> None:
+        """Write rows whose keys have none."""
+        count = len(upserts.hashes)
+        nowhere = np.full(count, -1, np.int64)
+        hashes = self._hasher.hash(upserts.keys, count)
+        found = Found(hashes=hashes, at=_NONE, slots=-1)
+        self.write(upserts, nowhere, found, upserts)
+
+    def remove(self, rows: Rows) -> None:
+        """Let live rows die."""
+        key_groups = self._key_groups.take(rows)
+        sizes = [column.lengths(rows) for column in self.columns]
+        self._count(key_groups, -1, [None if size is None else -size for size in sizes])
+        for column in self.columns:
+            column.release(rows)
+        self._live[rows] = False
+        self._head[LIVE_ROWS] -= len(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Where the searches for some keys ended in an index of so many slots."""
+
+    hashes: npt.NDArray[np.uint64]
+    at: Rows
+    slots: int
+
+
+_NONE: Rows = np.empty(0, np.int64)

@@ -1,0 +1,321 @@
+"""Where everything lies in the file of a table, and how a table is told from anything else.
+
+The file is a header of 64-bit words, a directory of key groups, the index, and arrays with a place
+per row, entry or byte.  Its *capacity* decides where each begins and follows from the header, so
+opening a table computes addresses and parses nothing.  A file has room for far more than it holds
+but is sparse: its *room* is what blocks are allocated for, and grows in place.
+
+Invariant: a header that does not agree with schema and size of the file in every detail is no
+table's, and nothing else in the file is looked at before that is known.  The last page of a file
+never gets blocks, so no growth gives a file that was cut short its old size back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.store.column import COLUMN_WORDS, Per, Section
+from godwit.store.columns import column_class
+from godwit.store.index import slots_for
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Iterator
+
+    from godwit.store.schema import StateSchema
+
+__all__ = [
+    "DAMAGED",
+    "KEY_GROUPS",
+    "LIVE_ROWS",
+    "MAX_ROWS",
+    "REWRITTEN",
+    "SECRET",
+    "SLOTS",
+    "USED",
+    "WORDS",
+    "WORDS_PER_COLUMN",
+    "Capacity",
+    "Layout",
+    "capacity_in",
+    "layout_of",
+    "own_words",
+    "read_room",
+    "write_header",
+    "write_room",
+]
+
+_MAGIC = int.from_bytes(b"GODWITKG", sys.byteorder)
+_LAYOUT = 4
+_IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
+"""What it is, the layout's version, schema, size, number of key groups, places for rows."""
+DAMAGED, SECRET, _SECRET_2, _ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
+"""Whether somebody found it damaged, the secret of its hash, rows that there are blocks for, slots
+of the index, rows used, rows alive, how often it was rewritten where it lies; and where the words
+of the columns start."""
+_COLUMN_CAPACITY, _COLUMN_ROOM, _COLUMN_OWN = 0, 2, 4
+WORDS_PER_COLUMN = _COLUMN_OWN + COLUMN_WORDS
+"""A column's capacities and room (entries, bytes), and the words that it keeps itself."""
+MAX_ROWS = (1 << 31) - 2
+"""So many rows leave half of an index free whose homes have 32 bits."""
+_PAGE = 4096
+_DIRECTORY = (np.int64, np.int64, np.int64, np.uint8)
+"""Per key group: version, keys, bytes of strings and binaries, whether it is being written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Places in a file.
+
+    Attributes
+    ----------
+    rows
+        Places for rows; the last is never used.
+    columns
+        For every column, key columns first: places for its entries (variable-width state columns
+        only) and for the bytes of its entries (variable-width columns only).
+    """
+
+    rows: int
+    columns: tuple[tuple[int, int], ...]
+
+    def places(self, per: Per, column: int) -> int:
+        """Places for what an array of a column counts."""
+        if per == "row":
+            return self.rows
+        return self.columns[column][0 if per == "entry" else 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Array:
+    """One array of the file that grows: of a column, or (column -1) of the table itself."""
+
+    start: int
+    section: Section
+    column: int
+
+    def end(self, room: Capacity) -> int:
+        """End of the part that has a place in `room`."""
+        section = self.section
+        places = room.places(section.per, self.column) + section.more
+        return self.start + places * _place_bytes(section)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where the parts of one file are; see `layout_of`.
+
+    Attributes
+    ----------
+    words
+        Words of the header.
+    directory
+        Where the arrays of the directory start.
+    index, slots
+        Where the index starts, and how many slots it has at most.  An index of S slots lies S
+        slots after the start, so a larger one never covers a smaller one.
+    file_bytes
+        Size of the file.
+    """
+
+    words: int
+    directory: tuple[int, ...]
+    index: int
+    slots: int
+    file_bytes: int
+    capacity: Capacity
+    _arrays: tuple[_Array, ...]
+
+    def directory_arrays(self, memory: Any, num_key_groups: int) -> list[np.ndarray[Any, Any]]:
+        """Return version, keys, bytes and mark of each key group."""
+        return [
+            np.ndarray((num_key_groups,), dtype, memory, start)
+            for dtype, start in zip(_DIRECTORY, self.directory, strict=True)
+        ]
+
+    def index_slots(self, memory: Any, slots: int) -> np.ndarray[Any, Any]:
+        """Return the index of that many slots."""
+        return np.ndarray((slots,), np.uint64, memory, self.index + 8 * slots)
+
+    def arrays(self, memory: Any, column: int) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays of a column; of the table itself for -1."""
+        return [
+            np.ndarray(
+                _shape(array.section, self.capacity, column),
+                array.section.dtype,
+                memory,
+                array.start,
+            )
+            for array in self._arrays
+            if array.column == column
+        ]
+
+    def fixed_extents(self) -> Iterator[tuple[int, int]]:
+        """(start, length) of what has blocks from the beginning.
+
+        These are the header, the directory, the last row, which is read as row -1, and the last
+        offset of entries, which Arrow reads when it is given an array.
+        """
+        yield 0, self.index
+        for array in self._arrays:
+            section, size = array.section, _place_bytes(array.section)
+            places = self.capacity.places(section.per, array.column)
+            if section.per == "row":
+                yield array.start + (places - 1) * size, size
+            if section.more:
+                yield array.start + (places + section.more - 1) * size, size
+
+    def index_extent(self, slots: int) -> tuple[int, int]:
+        """(start, length) of the index of that many slots."""
+        return self.index + 8 * slots, 8 * slots
+
+    def extents(self, old: Capacity | None, new: Capacity) -> Iterator[tuple[int, int]]:
+        """(start, length) of what needs blocks when the room grows from `old` to `new`."""
+        for array in self._arrays:
+            start = array.start if old is None else array.end(old)
+            length = array.end(new) - start
+            if length > 0:
+                yield start, length
+
+
+_OF_TABLE = (
+    Section(np.dtype(np.int64), "row"),  # hash that chooses the key group
+    Section(np.dtype(np.uint16), "row"),  # key group
+    Section(np.dtype(np.bool_), "row"),  # alive
+)
+
+
+@lru_cache(maxsize=256)
+def layout_of(schema: StateSchema, num_key_groups: int, capacity: Capacity) -> Layout:
+    """Lay out a table."""
+    fields = [*schema.keys, *schema.values]
+    words = WORDS + WORDS_PER_COLUMN * len(fields)
+    at = _pages(8 * words)
+    directory = []
+    for dtype in _DIRECTORY:
+        directory.append(at)
+        at += _pages(np.dtype(dtype).itemsize * num_key_groups)
+    index, slots = at, slots_for(capacity.rows)
+    at += _pages(16 * slots)
+    sections = [(section, -1) for section in _OF_TABLE]
+    for number, field in enumerate(fields):
+        own = column_class(field.type).sections(field.type, key=number < len(schema.keys))
+        sections += [(section, number) for section in own]
+    arrays = []
+    for section, column in sections:
+        arrays.append(_Array(start=at, section=section, column=column))
+        at += _pages(prod(_shape(section, capacity, column)) * section.dtype.itemsize)
+    return Layout(
+        words=words,
+        directory=tuple(directory),
+        index=index,
+        slots=slots,
+        file_bytes=at + _PAGE,
+        capacity=capacity,
+        _arrays=tuple(arrays),
+    )
+
+
+def write_header(
+    head: memoryview,
+    schema: StateSchema,
+    num_key_groups: int,
+    layout: Layout,
+    secret: tuple[int, int],
+) -> None:
+    """Write the header of an empty table without room over zeros."""
+    head[_IS], head[_LAID_OUT], head[_SCHEMA] = _MAGIC, _LAYOUT, _fingerprint(schema)
+    head[_FILE_BYTES], head[KEY_GROUPS] = layout.file_bytes, num_key_groups
+    head[_ROWS] = layout.capacity.rows
+    head[SECRET], head[_SECRET_2] = secret
+    for i, places in enumerate(layout.capacity.columns):
+        _put_pair(head, i, _COLUMN_CAPACITY, places)
+
+
+def read_room(head: memoryview, columns: int) -> Capacity:
+    """Read what there are blocks for."""
+    return _read_capacity(head.tolist(), _ROOM, _COLUMN_ROOM, columns)
+
+
+def write_room(head: memoryview, room: Capacity) -> None:
+    """Note what there are blocks for."""
+    head[_ROOM] = room.rows
+    for i, places in enumerate(room.columns):
+        _put_pair(head, i, _COLUMN_ROOM, places)
+
+
+def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> Capacity | None:
+    """Read the capacity of a table from its header; ``None`` if this is no whole table of `schema`.
+
+    Whether somebody found the table damaged is looked at, whether somebody writes to it is not.
+    """
+    columns = len(schema.keys) + len(schema.values)
+    words = WORDS + WORDS_PER_COLUMN * columns
+    if len(memory) < 8 * words:
+        return None
+    head = memoryview(memory)[: 8 * words].cast("q").tolist()
+    expected = [_MAGIC, _LAYOUT, _fingerprint(schema), len(memory), num_key_groups]
+    if head[_IS : KEY_GROUPS + 1] != expected or head[DAMAGED]:
+        return None
+    capacity = _read_capacity(head, _ROWS, _COLUMN_CAPACITY, columns)
+    room = _read_capacity(head, _ROOM, _COLUMN_ROOM, columns)
+    if (
+        head[REWRITTEN] < 0
+        or not 0 <= head[LIVE_ROWS] <= head[USED] <= room.rows < capacity.rows <= MAX_ROWS + 1
+    ):
+        return None
+    for i, ((max_entries, max_heap), (own, heap_room)) in enumerate(
+        zip(capacity.columns, room.columns, strict=True)
+    ):
+        at = WORDS + WORDS_PER_COLUMN * i + _COLUMN_OWN
+        _, entries, heap, live = head[at : at + COLUMN_WORDS]
+        if not (0 <= live <= heap <= heap_room <= max_heap and 0 <= entries <= own <= max_entries):
+            return None
+    layout = layout_of(schema, num_key_groups, capacity)
+    slots = head[SLOTS]
+    if not 2 <= slots <= layout.slots or slots & (slots - 1) or 2 * head[USED] > slots:
+        return None
+    return capacity if layout.file_bytes == len(memory) else None
+
+
+def own_words(head: memoryview, column: int) -> memoryview:
+    """Return the words that a column keeps itself."""
+    at = WORDS + WORDS_PER_COLUMN * column + _COLUMN_OWN
+    return head[at : at + COLUMN_WORDS]
+
+
+def _read_capacity(head: list[int], rows: int, of_column: int, columns: int) -> Capacity:
+    starts = (WORDS + WORDS_PER_COLUMN * i + of_column for i in range(columns))
+    return Capacity(rows=head[rows], columns=tuple((head[at], head[at + 1]) for at in starts))
+
+
+def _put_pair(head: memoryview, column: int, which: int, pair: tuple[int, int]) -> None:
+    at = WORDS + WORDS_PER_COLUMN * column + which
+    head[at], head[at + 1] = pair
+
+
+def _shape(section: Section, capacity: Capacity, column: int) -> tuple[int, ...]:
+    places = capacity.places(section.per, column) + section.more
+    return (places,) if section.width is None else (places, section.width)
+
+
+def _place_bytes(section: Section) -> int:
+    return section.dtype.itemsize * (1 if section.width is None else section.width)
+
+
+def _pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
+
+
+@lru_cache(maxsize=256)
+def _fingerprint(schema: StateSchema) -> int:
+    """Return a number that changes with names and types of columns and with their order."""
+    text = repr([[(f.name, str(f.type)) for f in part] for part in (schema.keys, schema.values)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")

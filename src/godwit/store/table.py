@@ -1,0 +1,335 @@
+"""One file of the local store: the state of some key groups of one operator, each at its version.
+
+Problem: every epoch, a lane finds the prior state of the keys it touches and brings in the changes
+of the last committed epoch, for thousands of key groups.  With a table for each, the calls alone
+would cost more than the work; here one call handles all key groups of a lane.
+
+Invariants: what a table holds of a key group is exactly the state at its version.  A key group
+whose writer was killed is dropped, and all of them if the file is damaged or was cut short; the
+checkpoint brings them back.  Changes of an epoch enter once, whoever brings them and however often.
+One lane at a time uses a key group; others may use other key groups of the same table meanwhile.
+An attempt of a lane that should be dead may read nonsense, but writes nothing that its successor
+does not.
+
+Source: "apply on next", so that an attempt never meets its own half-done work, and the store as a
+cache of a committed version, are this project's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.model.errors import EpochFailedError
+from godwit.store.changes import Changes, Contents
+from godwit.store.index import slots_for
+from godwit.store.room import grown_room
+from godwit.store.shared_table import KeyGroups, SharedTable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from godwit.store.changes import EntryRange
+    from godwit.store.column import Rows
+    from godwit.store.image import Upserts
+    from godwit.store.table_file import TableFile
+
+__all__ = ["StateTable"]
+
+
+class StateTable(SharedTable):
+    """State of some key groups of one operator, in one file.
+
+    Row numbers are good until the next `take_up`, `apply`, `replace` or `drop`.  Use from one
+    thread at a time.
+
+    Parameters
+    ----------
+    path
+        File of the table; need not exist.
+    schema
+        Key columns and state columns.  Batches are matched to it by position.
+    num_key_groups
+        Number of key groups of the operator.
+    lock
+        Makes this process, of all on this executor, the only one to write the table.
+    """
+
+    def take_up(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        """Look what the table holds by now; drop what is not whole.
+
+        Returns
+        -------
+        ndarray of int64
+            The version of each of `key_groups`: -1 where the table does not hold it.
+
+        Raises
+        ------
+        StorageFullError
+            If there is no room to make a table anew whose writer was killed.
+        """
+        if not self._map() or self._is_marked(key_groups):
+            with self._lock():  # whoever writes may be alive
+                self._settle()
+        return self.versions(key_groups)
+
+    def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        """Bytes of keys and state of each key group; what index and garbage take is not counted."""
+        return self._image.state_bytes(key_groups)
+
+    def find(self, keys: pa.RecordBatch) -> Rows:
+        """Find the rows of distinct keys.
+
+        Returns
+        -------
+        ndarray of int64
+            Row of each key, -1 where it has no state.  Keys are compared value for value (floats by
+            bits, null equal to null), never by hash alone.
+
+        Raises
+        ------
+        EpochFailedError
+            If the file turns out to be damaged.
+        """
+        image = self._image
+        return self._guarded(
+            lambda: image.live_only(image.search(image.encode_keys(keys), keys.num_rows)[0])
+        )
+
+    def read(self, rows: Rows) -> pa.RecordBatch:
+        """Copy the state of `rows`, from `find`, out; zero or empty where a row is -1.
+
+        Raises
+        ------
+        EpochFailedError
+            If the file turns out to be damaged.
+        """
+        values = self._image.values
+        return pa.RecordBatch.from_arrays(
+            self._guarded(lambda: [column.decode(column.gather(rows)) for column in values]),
+            schema=self.schema.values,
+        )
+
+    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Contents:
+        """Copy key groups out, ordered by key group; keys that were added earlier first.
+
+        Parameters
+        ----------
+        key_groups
+            Which.
+        part
+            Which of their entries; ``None`` for all.
+
+        Raises
+        ------
+        EpochFailedError
+            If the file turns out to be damaged.
+        """
+        image, schema = self._image, self.schema
+
+        def gather() -> Upserts:
+            rows = image.rows_of(self._mask(key_groups))
+            found = image.gather(rows if part is None else part.rows_of(image, rows))
+            order = np.argsort(found.key_groups, kind="stable")
+            return found.take(order)
+
+        all_ = self._guarded(gather)
+        keys = [c.decode(e) for c, e in zip(image.keys, all_.keys, strict=True)]
+        values = [c.decode(e) for c, e in zip(image.values, all_.values, strict=True)]
+        return Contents(
+            hashes=all_.hashes,
+            key_groups=all_.key_groups,
+            keys=pa.RecordBatch.from_arrays(keys, schema=schema.keys),
+            values=pa.RecordBatch.from_arrays(values, schema=schema.values),
+        )
+
+    def copy_out(self, key_groups: KeyGroups) -> Changes:
+        """Copy key groups that are held out whole, between two lanes' changes of them.
+
+        Raises
+        ------
+        EpochFailedError
+            If the file turns out to be damaged.
+        """
+        with self._lock():
+            self._settle()
+            held = key_groups[self.versions(key_groups) >= 0]
+            contents, versions = self.scan(held), self.versions(held)
+        return Changes(
+            key_groups=held,
+            ends=np.searchsorted(contents.key_groups, held, side="right"),
+            epochs=versions,
+            hashes=contents.hashes,
+            keys=contents.keys,
+            values=contents.values,
+        )
+
+    def least(self, key_groups: KeyGroups, column: int, after: int) -> int:
+        """Least value after `after` in a column of integers, key columns counted first.
+
+        Raises
+        ------
+        EpochFailedError
+            If the file turns out to be damaged.
+        """
+        image = self._image
+
+        def search() -> int:
+            rows = image.rows_of(self._mask(key_groups))
+            values = image.columns[column].gather(rows).values.view(np.int64)
+            return int(np.min(values, where=values > after, initial=2**61))
+
+        return self._guarded(search)
+
+    def apply(self, changes: Changes, before: npt.NDArray[np.int64]) -> None:
+        """Bring in changes of committed epochs, where they are not in already.
+
+        Parameters
+        ----------
+        changes
+            One epoch's changes of each key group.  Epochs without any may be left out.
+        before
+            The version of each of these key groups that the changes follow.
+
+        Raises
+        ------
+        StorageFullError
+            If there is no room; the table is as it was.
+        EpochFailedError
+            If a key group was dropped since it was taken up, so that these changes have nothing to
+            go on.  Take it up again and bring it forward from the checkpoint.
+        StateEncodingError
+            If the batches do not fit the schema, or one another, or are too large for one table.
+        """
+        changes.check(self.schema, str(self._path))
+        with self._lock():
+            self._settle()
+            now = self.versions(changes.key_groups)
+            lost = np.flatnonzero(now < before)
+            if lost.size:
+                first = int(lost[0])
+                raise EpochFailedError(
+                    f"Key group {int(changes.key_groups[first])} in table {self._path} was at "
+                    f"version {int(before[first])} and has been dropped since; changes of epoch "
+                    f"{int(changes.epochs[first])} cannot be brought in.",
+                    remedy="The next attempt restores it from the checkpoint.",
+                    path=str(self._path),
+                    version=int(before[first]),
+                    epoch=int(changes.epochs[first]),
+                )
+            self._bring_in(changes.where(changes.epochs > now))
+
+    def replace(self, contents: Changes) -> None:
+        """Hold exactly these rows of some key groups, where no newer version is in already.
+
+        Raises
+        ------
+        StorageFullError, StateEncodingError
+            As of `apply`; the table is as it was.
+        """
+        contents.check(self.schema, str(self._path))
+        with self._lock():
+            self._settle()
+            newer = contents.where(contents.epochs > self.versions(contents.key_groups))
+            self._bring_in(newer, whole=True)
+
+    def drop(self, key_groups: KeyGroups) -> None:
+        """Forget key groups; their space is free once they are a good part of the table."""
+        if not self._path.exists():
+            return
+        with self._lock():
+            self._settle()
+            file = self._file
+            held = key_groups[self.versions(key_groups) >= 0]
+            if file is None or not held.size:
+                return
+            image = file.image
+            image.marks[held] = 1
+            self._guarded(lambda: image.remove(image.rows_of(self._mask(held))))
+            image.versions[held] = -1
+            image.marks[held] = 0
+            if (image.versions < 0).all():
+                self._discard()
+            else:
+                self._compact(image)
+
+    def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
+        """Forget a part of some key groups, which nobody else reads; their versions stay.
+
+        Raises
+        ------
+        EpochFailedError
+            If the file turns out to be damaged.
+        """
+        if not self._path.exists():
+            return
+        with self._lock():
+            self._settle()
+            file = self._file
+            held = key_groups[self.versions(key_groups) >= 0]
+            if file is None or not held.size:
+                return
+            image = file.image
+            rows = self._guarded(lambda: part.rows_of(image, image.rows_of(self._mask(held))))
+            if not rows.size:
+                return
+            image.marks[held] = 1
+            self._guarded(lambda: image.remove(rows))
+            image.marks[held] = 0
+            self._compact(image, own=held)
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def _bring_in(self, changes: Changes, *, whole: bool = False) -> None:
+        """Write changes; whole: in place of all that the table has of their key groups."""
+        if changes.key_groups.size:
+            self._guarded(lambda: self._write(changes, whole=whole))
+
+    def _write(self, changes: Changes, *, whole: bool) -> None:
+        image = self._image
+        upserts, goes = changes.encode(image)
+        if self._file is not None and self._put(self._file, changes, upserts, goes, whole=whole):
+            return
+        rows, _ = image.search(upserts.keys, len(upserts.hashes))
+        fresh = upserts.where(image.live_only(rows) < 0)
+        new = self._copied(upserts, fresh, changes.key_groups if whole else None)
+        try:
+            done = self._put(new, changes, upserts, goes, whole=whole)
+            assert done, "a new table has room for what it is made for"
+        except BaseException:
+            new.path.unlink(missing_ok=True)
+            raise
+        self._publish(new)
+
+    def _put(
+        self,
+        file: TableFile,
+        changes: Changes,
+        upserts: Upserts,
+        goes: Upserts | None,
+        *,
+        whole: bool,
+    ) -> bool:
+        """Write in place; return whether the table had, or could be given, the room."""
+        image, key_groups = file.image, changes.key_groups
+        rows, found = image.search(upserts.keys, len(upserts.hashes))
+        fresh = upserts.where(rows < 0)
+        room = grown_room(image, upserts, fresh)
+        if room is None:
+            return False
+        needed = image.used + (0 if fresh is None else len(fresh.hashes))
+        file.grow(room, slots_for(needed + needed // 2) if 2 * needed > image.slots else 0)
+        image.marks[key_groups] = 1
+        if whole:
+            held = key_groups[image.num_keys[key_groups] > 0]
+            if held.size:
+                image.remove(image.rows_of(self._mask(held)))
+        if goes is not None:
+            gone = image.live_only(image.search(goes.keys, len(goes.hashes))[0])
+            image.remove(gone[gone >= 0])
+        image.write(upserts, rows, found, fresh)
+        image.versions[key_groups] = changes.epochs
+        image.marks[key_groups] = 0
+        return True

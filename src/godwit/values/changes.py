@@ -1,0 +1,343 @@
+"""What became of a type of state from one version of a program to the next.
+
+A change is compatible if everything that was written before still says the same when it is read as
+today's type: a field that is new and has a default, a field that is gone, another member of an
+enumeration, a type that takes more than before (``T`` to ``T | None``), a number that is widened
+(``int`` to ``float``: every value is looked at, since not every integer is a float).
+
+All else is refused, and so is one field gone together with another one new in the same class: that
+may be a field renamed, whose values would be lost without a word.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from godwit.values.types import node_text
+from godwit.values.values import EXTENSION_MARKERS, TaggedValues, without_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["StateChanges", "changes_between", "let_go", "read_plain"]
+
+_WIDENED = frozenset([("int", "float"), ("int", "complex"), ("float", "complex")])
+_SELF_EVIDENT = frozenset(["none", "bool", "int", "float", "str", "bytes"])
+
+
+@dataclass(slots=True, kw_only=True)
+class StateChanges:
+    """Differences between two descriptions.
+
+    Attributes
+    ----------
+    refused
+        What does not fit, each as ``OrderBook.bids[].price: int → str``.
+    widened
+        Whether a number was widened, so that every value has to be looked at.
+    renamed
+        Name of a class as it was → as it is, for classes in the same place.
+    """
+
+    refused: list[str] = field(default_factory=list)
+    widened: bool = False
+    renamed: dict[str, str] = field(default_factory=dict)
+
+
+def changes_between(old: dict[str, Any], new: dict[str, Any]) -> StateChanges:
+    """Compare two descriptions, as codecs make them."""
+    comparison = _Comparison(old, new)
+    node = new["type"]
+    root = node["name"] if isinstance(node, dict) and node["kind"] == "class" else "state"
+    comparison.compare(old["type"], node, root)
+    comparison.compare_others()
+    return comparison.changes
+
+
+class _Comparison:
+    def __init__(self, old: dict[str, Any], new: dict[str, Any]) -> None:
+        self._old, self._new = old["classes"], new["classes"]
+        self._root = old["type"]
+        self._was_tagged = old["form"] == "tagged"
+        self._seen: set[tuple[str, str]] = set()
+        self.changes = StateChanges()
+
+    def compare(self, old: Any, new: Any, path: str) -> None:
+        """Note every change from one node to another."""
+        if not self._fits(old, new, path):
+            self.changes.refused.append(f"{path}: {node_text(old)} → {node_text(new)}")
+
+    def compare_others(self) -> None:
+        """Compare classes that values may be of though the type does not mention them."""
+        mentioned = _mentioned(self._root, self._old)
+        for name in self._old:
+            if name in mentioned or any(old == name for old, _ in self._seen):
+                continue
+            if name not in self._new:
+                self.changes.refused.append(f"class {name} is gone, of which there may be values")
+            elif not self._classes_fit(name, name, name):
+                kinds = self._old[name]["kind"], self._new[name]["kind"]
+                self.changes.refused.append(f"{name}: {kinds[0]} → {kinds[1]}")
+
+    def _fits(self, old: Any, new: Any, path: str) -> bool:
+        """Whether the nodes themselves fit; what their parts do is noted."""
+        if new == "any":
+            return old == "any" or self._was_tagged or _is_self_evident(old)
+        olds, news = _members(old), _members(new)
+        if len(olds) > 1 or len(news) > 1:
+            return all(self._fits_one_of(member, news) for member in olds)
+        if isinstance(old, str) or isinstance(new, str):
+            if isinstance(old, str) and isinstance(new, str) and (old, new) in _WIDENED:
+                self.changes.widened = True
+                return True
+            return bool(old == new) or _are_literals_of(old, new)
+        if old["kind"] != new["kind"]:
+            return False
+        if old["kind"] == "class":
+            return self._classes_fit(old["name"], new["name"], path)
+        if old["kind"] == "literal":
+            return set(old["values"]) <= set(new["values"])
+        if old["kind"] == "fixed":
+            if len(old["of"]) != len(new["of"]):
+                return False
+            for index, parts in enumerate(zip(old["of"], new["of"], strict=True)):
+                self.compare(*parts, f"{path}[{index}]")
+            return True
+        if "key" in old:
+            self.compare(old["key"], new["key"], f"{path}[key]")
+        self.compare(old["of"], new["of"], f"{path}[]")
+        return True
+
+    def _fits_one_of(self, old: Any, news: list[Any]) -> bool:
+        for new in sorted(news, key=lambda node: node != old):
+            trial = _Comparison.__new__(_Comparison)
+            trial._old, trial._new = self._old, self._new  # noqa: SLF001 - one of this class
+            trial._was_tagged, trial._seen = self._was_tagged, set(self._seen)  # noqa: SLF001
+            trial.changes = StateChanges()
+            trial.compare(old, new, "")
+            if not trial.changes.refused:
+                self.changes.widened |= trial.changes.widened
+                self.changes.renamed |= trial.changes.renamed
+                return True
+        return False
+
+    def _classes_fit(self, old_name: str, new_name: str, path: str) -> bool:
+        if (old_name, new_name) in self._seen:
+            return True
+        self._seen.add((old_name, new_name))
+        old, new = self._old[old_name], self._new[new_name]
+        if old["kind"] != new["kind"]:
+            return False
+        if old_name != new_name:
+            self.changes.renamed[old_name] = new_name
+        if "members" in old:
+            self._compare_members(old["members"], new["members"], path)
+            return True
+        if old.get("tag") != new.get("tag") and not self._was_tagged:
+            self.changes.refused.append(f"{path}: tag {old.get('tag')} → {new.get('tag')}")
+        self._compare_fields(old["fields"], new["fields"], path)
+        return True
+
+    def _compare_members(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+        for name, value in old.items():
+            if name not in new:
+                self.changes.refused.append(f"{path}: member {name} is gone")
+            elif new[name] != value:
+                self.changes.refused.append(f"{path}: member {name} {value!r} → {new[name]!r}")
+
+    def _compare_fields(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+        gone = [name for name in old if name not in new]
+        added = [name for name in new if name not in old]
+        if gone and added:
+            self.changes.refused.append(
+                f"{path}: {', '.join(gone)} gone and {', '.join(added)} new (renamed?)"
+            )
+        for name in added:
+            if "default" not in new[name]:
+                self.changes.refused.append(f"{path}.{name}: new, without a default")
+        for name in old:
+            if name in new:
+                self.compare(old[name]["type"], new[name]["type"], f"{path}.{name}")
+
+
+def _mentioned(node: Any, classes: dict[str, Any], found: set[str] | None = None) -> set[str]:
+    """Names of the classes that a type leads to."""
+    found = set() if found is None else found
+    if isinstance(node, str) or node["kind"] == "literal":
+        return found
+    if node["kind"] == "class":
+        if node["name"] not in found:
+            found.add(node["name"])
+            for field_of in classes[node["name"]].get("fields", {}).values():
+                _mentioned(field_of["type"], classes, found)
+        return found
+    parts = node["of"] if node["kind"] in ("union", "fixed") else [node["of"]]
+    for part in (*parts, *([node["key"]] if "key" in node else [])):
+        _mentioned(part, classes, found)
+    return found
+
+
+def _members(node: Any) -> list[Any]:
+    return list(node["of"]) if isinstance(node, dict) and node["kind"] == "union" else [node]
+
+
+def _is_self_evident(node: Any) -> bool:
+    """Whether msgpack alone says what a value of that type is."""
+    if isinstance(node, str):
+        return node in _SELF_EVIDENT
+    if node["kind"] == "literal":
+        return True
+    if node["kind"] == "union":
+        return all(map(_is_self_evident, node["of"]))
+    return node["kind"] in ("list", "dict") and all(
+        _is_self_evident(node[part]) for part in ("key", "of") if part in node
+    )
+
+
+def _are_literals_of(old: Any, new: Any) -> bool:
+    if isinstance(old, str) or old["kind"] != "literal":
+        return False
+    kind = {"str": str, "int": int, "bytes": bytes}.get(new) if isinstance(new, str) else None
+    return kind is not None and all(type(value) is kind for value in old["values"])
+
+
+# -- reading without the classes --------------------------------------------------------------
+
+_PLAIN = TaggedValues({}, plain=True)
+_FROM_TEXT: dict[str, Callable[[Any], Any]] = {
+    "decimal": decimal.Decimal,
+    "date": dt.date.fromisoformat,
+    "timedelta": lambda text: msgspec.convert(text, dt.timedelta),
+    "uuid": uuid.UUID,
+    "bytearray": bytearray,
+}
+
+
+def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
+    """Read a state without its classes.
+
+    Parameters
+    ----------
+    blob
+        As a codec wrote it.
+    description
+        As that codec described its type.
+
+    Returns
+    -------
+    object
+        A record is a dict of its fields, a member of an enumeration its value; all other values
+        are what they were.
+    """
+    value = _PLAIN.decode(blob)
+    if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
+        return value
+    return _lifted(value, description["type"], description["classes"])
+
+
+def let_go(
+    blob: bytes | memoryview, description: dict[str, Any], gone: Mapping[str, frozenset[str]]
+) -> bytes:
+    """Give a state without fields that some version of its type did not have.
+
+    Parameters
+    ----------
+    blob
+        As a codec wrote it.
+    description
+        As that codec described its type, but without these fields.
+    gone
+        Name of a record → the fields.
+    """
+    if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
+        return without_fields(blob, gone)
+    value = msgspec.msgpack.decode(blob)
+    _let_go(value, description["type"], description["classes"], gone)
+    return msgspec.msgpack.encode(value)
+
+
+def _let_go(value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]) -> None:
+    """Take fields out of what msgpack holds, wherever the type says that there is such a record."""
+    if isinstance(node, str) or value is None or node["kind"] == "literal":
+        return
+    if node["kind"] == "union":
+        for member in _members_of(value, node["of"], classes):
+            _let_go(value, member, classes, gone)
+    elif node["kind"] == "class":
+        fields = classes[node["name"]].get("fields", {})
+        for name in gone.get(node["name"], ()):
+            value.pop(name, None)
+        for name in fields.keys() & (value if isinstance(value, dict) else {}):
+            _let_go(value[name], fields[name]["type"], classes, gone)
+    elif node["kind"] == "fixed":
+        for part, of in zip(value, node["of"], strict=True):
+            _let_go(part, of, classes, gone)
+    else:
+        for part in value.values() if "key" in node else value:
+            _let_go(part, node["of"], classes, gone)
+
+
+def _members_of(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[Any]:
+    """Which member of a union a value is of: msgspec tells them by their kind, or by a tag."""
+    kinds = [node for node in nodes if isinstance(node, dict) and node["kind"] != "literal"]
+    if isinstance(value, list):
+        return [node for node in kinds if node["kind"] != "class" and "key" not in node]
+    if not isinstance(value, dict):
+        return []
+    found = [node for node in kinds if node["kind"] == "class" or "key" in node]
+    if len(found) == 1:
+        return found
+    tags = [(classes[node["name"]].get("tag"), node) for node in found if "name" in node]
+    return [node for tag, node in tags if tag is not None and value.get(tag[0]) == tag[1]]
+
+
+def _lifted(value: Any, node: Any, classes: dict[str, Any]) -> Any:
+    """Make of what msgpack holds what the type says."""
+    if isinstance(node, str):
+        return _FROM_TEXT[node](value) if node in _FROM_TEXT else value
+    kind = node["kind"]
+    if kind == "union":
+        return _lifted_member(value, node["of"], classes)
+    if kind == "class":
+        fields = classes[node["name"]].get("fields")
+        if fields is None or not isinstance(value, dict):
+            return value
+        known = {name: part for name, part in value.items() if name in fields}
+        return {name: _lifted(part, fields[name]["type"], classes) for name, part in known.items()}
+    if kind == "fixed":
+        parts = zip(value, node["of"], strict=True)
+        return tuple(_lifted(part, of, classes) for part, of in parts)
+    if kind == "dict":
+        return {
+            _lifted(key, node["key"], classes): _lifted(held, node["of"], classes)
+            for key, held in value.items()
+        }
+    if kind == "literal":
+        return value
+    items = [_lifted(part, node["of"], classes) for part in value]
+    if kind == "tuple":
+        return tuple(items)
+    try:
+        return {"set": set, "frozenset": frozenset}.get(kind, list)(items)
+    except TypeError:  # records, which are dicts here
+        return items
+
+
+def _lifted_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> Any:
+    if value is None:
+        return None
+    rest = [node for node in nodes if node != "none"]
+    tagged = isinstance(value, dict) and len(rest) > 1
+    for node in rest if tagged else ():
+        tag = (
+            classes[node["name"]].get("tag") if isinstance(node, dict) and "name" in node else None
+        )
+        if tag is not None and value.get(tag[0]) == tag[1]:
+            return _lifted(value, node, classes)
+    return _lifted(value, rest[0], classes) if len(rest) == 1 else value

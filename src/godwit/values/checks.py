@@ -1,0 +1,221 @@
+"""Whether a state came back as it was, and whether it is what its type says; if not, where.
+
+Paths read like Python: ``.levels[3].price``, ``['a']``; an element of a set, which has no place of
+its own, is ``{}``.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+from typing import TYPE_CHECKING, Any
+
+from godwit.values.types import (
+    COLLECTIONS,
+    MAPPINGS,
+    SCALARS,
+    fields_of,
+    is_record,
+    node_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from godwit.values.types import Described
+
+__all__ = ["Fitting", "failing_path", "is_same"]
+
+_DEEPEST = 40
+_SCALAR_TYPES = {name: kind for kind, name in SCALARS.items()}
+_SCALAR_TYPES_ACCEPTED: dict[str, Any] = {
+    **_SCALAR_TYPES,
+    "float": (float, int),
+    "complex": (complex, float, int),
+}
+_CONTAINERS = {name: kind for kind, name in (COLLECTIONS | MAPPINGS | {tuple: "tuple"}).items()}
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal and of the same types at every depth; NaN equals NaN.
+
+    Records are compared by what they hold, whatever their ``__eq__`` says; what they have cached of
+    it makes no difference.
+    """
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if is_record(kind):
+        if _attributes(one) != _attributes(other):
+            return False
+        return all(is_same(getattr(one, f), getattr(other, f)) for f in fields_of(kind))
+    if isinstance(one, dict):
+        if getattr(one, "default_factory", None) is not getattr(other, "default_factory", None):
+            return False
+        if len(one) != len(other):
+            return False
+        pairs = zip(one.items(), other.items(), strict=True)
+        return all(is_same(a, b) and is_same(held, given) for (a, held), (b, given) in pairs)
+    if isinstance(one, (list, tuple, collections.deque)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, (set, frozenset)):
+        types = collections.Counter(map(type, one))
+        if types != collections.Counter(map(type, other)):
+            return False
+        rest, given = (sorted(part, key=repr) for part in (one - other, other - one))  # NaN
+        return len(rest) == len(given) and all(map(is_same, rest, given))
+    if getattr(kind, "__eq__", None) is not object.__eq__ or one is other:
+        try:
+            answer = one == other
+            if answer is False and one != one:  # noqa: PLR0124 - NaN, of any type of numbers
+                answer = other != other  # noqa: PLR0124
+        except RecursionError:
+            raise
+        except Exception:  # noqa: BLE001 - a class may do anything there
+            answer = None
+        if isinstance(answer, bool):
+            return answer
+    # No answer, or one for each element: compared by what pickle and copy take for the state of an
+    # object, where a text names what exists once.
+    parts, others = one.__reduce_ex__(2), other.__reduce_ex__(2)
+    return not isinstance(parts, str) and is_same(list(parts[1:3]), list(others[1:3]))
+
+
+def _attributes(record: Any) -> set[str]:
+    cls, names = type(record), getattr(record, "__dict__", {})
+    return {
+        name
+        for name in names
+        if not isinstance(getattr(cls, name, None), functools.cached_property)
+    }
+
+
+def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:
+    """Find the innermost part of `value` for which `fails` holds: where it is, and itself."""
+    path = ""
+    for _ in range(_DEEPEST):
+        found = next(((step, part) for step, part in _parts(value) if fails(part)), None)
+        if found is None:
+            break
+        path, value = path + found[0], found[1]
+    return path, value
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if is_record(type(value)):
+        for name in fields_of(type(value)):
+            yield f".{name}", getattr(value, name)
+    elif isinstance(value, dict):
+        for key, held in value.items():
+            yield f"[key {key!r}]", key
+            yield f"[{key!r}]", held
+    elif isinstance(value, (list, tuple, collections.deque)):
+        for index, held in enumerate(value):
+            yield f"[{index}]", held
+    elif isinstance(value, (set, frozenset)):
+        for held in value:
+            yield "{}", held
+
+
+class Fitting:
+    """Whether values are what a type declares.
+
+    An integer fits where a float is declared, and an instance of a subclass where a class is.
+
+    Parameters
+    ----------
+    described
+        The type.
+    """
+
+    def __init__(self, described: Described) -> None:
+        self._type = described.schema["type"]
+        self._schema, self._classes = described.schema["classes"], described.classes
+        kind = self._type if isinstance(self._type, str) else self._type["kind"]
+        parts = [] if isinstance(self._type, str) else [self._type.get(p) for p in ("key", "of")]
+        # Of a plain `dict` or `list` there is nothing to look at but what it is.
+        self._plain_type = _CONTAINERS.get(kind) if {*map(str, parts)} <= {"any", "None"} else None
+
+    def __call__(self, value: Any) -> bool:
+        """Whether all of a value fits."""
+        return type(value) is self._plain_type or self.misfit(value, self._type) is None
+
+    def all(self, values: Sequence[Any]) -> bool:
+        """Whether all of many values fit."""
+        return set(map(type, values)) == {self._plain_type} or all(map(self, values))
+
+    def told(self, value: Any) -> str:
+        """Say where a value does not fit, such as ``.n is 'x', declared as int``."""
+        path, held, wanted = self.misfit(value, self._type) or ("", value, self._type)
+        text = repr(held)
+        text = text if len(text) <= 60 else f"{text[:60]}..."
+        return f"{path or 'it'} is {text}, declared as {node_text(wanted)}"
+
+    def misfit(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
+        """Path, value and node of the first part that does not fit."""
+        if isinstance(node, str):
+            fits = node == "any" or isinstance(value, _SCALAR_TYPES_ACCEPTED[node])
+            return None if fits else ("", value, node)
+        kind = node["kind"]
+        if kind == "union":
+            if any(self.misfit(value, part) is None for part in node["of"]):
+                return None
+            return "", value, node
+        if kind == "literal":
+            return None if value in node["values"] else ("", value, node)
+        if kind == "class":
+            return self._instance(value, node)
+        if kind == "fixed":
+            if not isinstance(value, tuple) or len(value) != len(node["of"]):
+                return "", value, node
+            return self._each(enumerate(value), zip(value, node["of"], strict=True))
+        if not isinstance(value, _CONTAINERS[kind]):
+            return "", value, node
+        return self._contents(value, node)
+
+    def _contents(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
+        if "key" in node:
+            if node["key"] != "any":
+                for key in value:
+                    if (found := self.misfit(key, node["key"])) is not None:
+                        return f"[key {key!r}]{found[0]}", *found[1:]
+            if node["of"] == "any":
+                return None
+            return self._each(
+                ((repr(key), held) for key, held in value.items()),
+                ((held, node["of"]) for held in value.values()),
+            )
+        if node["of"] == "any":
+            return None
+        return self._each(enumerate(value), ((held, node["of"]) for held in value))
+
+    def _each(self, places: Any, pairs: Any) -> tuple[str, Any, Any] | None:
+        for (place, _), (held, node) in zip(places, pairs, strict=True):
+            if (found := self.misfit(held, node)) is not None:
+                return f"[{place}]{found[0]}", *found[1:]
+        return None
+
+    def _instance(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
+        cls = self._classes[node["name"]]
+        described = self._schema[node["name"]]
+        if described["kind"] == "typeddict":
+            if not isinstance(value, dict):
+                return "", value, node
+            for name, held in value.items():
+                if name not in described["fields"]:
+                    return f"[{name!r}]", held, node
+            held_of: Any = lambda name: value[name]  # noqa: E731 - one of two ways to read a field
+            names = [name for name in described["fields"] if name in value]
+        elif not isinstance(value, cls):
+            return "", value, node
+        elif isinstance(value, enum.Enum):
+            return None
+        else:
+            held_of = lambda name: getattr(value, name)  # noqa: E731
+            names = list(described["fields"])
+        for name in names:
+            field = described["fields"][name]["type"]
+            if (found := self.misfit(held_of(name), field)) is not None:
+                return f".{name}{found[0]}", *found[1:]
+        return None

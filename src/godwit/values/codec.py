@@ -1,0 +1,400 @@
+"""How the state of one key becomes bytes, and what kinds of state there are.
+
+Problem: a checkpoint must be safe to open, and what is committed must come back in the next epoch,
+and in the next version of the program, as what it was.  Hence msgpack by default: compact, typed
+where the type says what is there, tagged where it does not, and reading runs no code.  A state that
+would not come back equal is refused where it is made.  Pickle is for state that msgpack cannot
+hold, and has to be asked for by name: opening pickled state runs code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import operator
+import typing
+import uuid
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
+
+import msgspec
+
+from godwit.model.errors import InvalidFlowError, StateEncodingError
+from godwit.values.checks import Fitting, failing_path, is_same
+from godwit.values.failures import UnencodableError, UnheldError, each
+from godwit.values.forms import is_native, reads_native
+from godwit.values.held_value import HoldsValue
+from godwit.values.pickle_codec import PickleCodec
+from godwit.values.records import runs_code
+from godwit.values.types import Described, UndescribableError, describe, is_record
+from godwit.values.values import EXTENSION_MARKERS, TaggedValues, as_extension
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["State", "StateCodec", "UnencodableError", "is_immutable", "make_codec", "make_state"]
+
+T = TypeVar("T")
+
+_IMMUTABLE = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    tuple,
+    frozenset,
+    type(None),
+    decimal.Decimal,
+    dt.date,
+    dt.time,
+    dt.timedelta,
+    enum.Enum,
+    uuid.UUID,
+)
+
+
+class State(HoldsValue, Generic[T]):
+    """Holds state of a type that cannot be changed in place, such as ``int`` or a tuple.
+
+    Attributes
+    ----------
+    value
+        The state; assign to it.
+
+    Examples
+    --------
+    >>> def count(key, rows, state):
+    ...     state.value += len(rows)
+    """
+
+    __slots__ = ("value",)
+
+    value: T
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"State({self.value!r})"
+
+
+class StateCodec(Protocol):
+    """Writes and reads the state of one operator's keys.
+
+    Attributes
+    ----------
+    name
+        ``"msgpack"`` or ``"pickle"``.
+    """
+
+    @property
+    def name(self) -> Literal["msgpack", "pickle"]:
+        """What it is called."""
+
+    def encode(self, states: Sequence[Any]) -> list[bytes]:
+        """Write every state. Raises `UnencodableError` for the first that cannot be written."""
+
+    def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
+        """Read every state. Raises `UnencodableError` for the first that cannot be read."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what written state looks like, as plain values."""
+
+
+class MsgpackCodec:
+    """Msgpack, in one of two forms.
+
+    *Native*: msgspec writes and reads the declared type. Only for types of which it brings back
+    everything, and what it brought back is compared with what was written, for all states at once.
+    *Tagged*: values say what they are (`TaggedValues`). For all other types, and, of the first
+    kind, for a state that did not come back equal, as one with an integer beyond 64 bits.
+
+    Invariant: a state of which `encode` makes bytes is read by `decode` as what it was. A tagged
+    state among native ones is one extension, so its first byte says which form it is in; where
+    reading runs code of the user's classes, what was written is read and compared.
+
+    Parameters
+    ----------
+    state_type
+        What a key's state is: a class, or a type such as ``dict[str, set[int]]``.
+    described
+        Its description.
+    native
+        Which form.
+    """
+
+    name: Final = "msgpack"
+
+    def __init__(self, state_type: Any, described: Described, *, native: bool) -> None:
+        self._type, self._described, self._native = state_type, described, native
+        self._tagged = TaggedValues(described.classes)
+        self._fits = Fitting(described)
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _msgpack_codec, (self._type, self._described, self._native)
+
+    def encode(self, states: Sequence[Any]) -> list[bytes]:
+        """Write every state, and make sure that it comes back equal."""
+        if not self._native:
+            return self._encode_all_tagged(states)
+        try:
+            blobs = list(map(self._encode, states))
+            read = self._read(blobs)
+            differing = () if self._are_equal(states, read) else range(len(states))
+        except Exception:  # noqa: BLE001 - each for itself, the one that failed says why
+            return each(self._encode_one, states)
+        for index in differing:
+            if not is_same(states[index], read[index]):
+                blobs[index : index + 1] = each(self._encode_apart, [states[index]], index)
+        return blobs
+
+    def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
+        """Read every state."""
+        try:
+            if self._native:
+                return self._read(blobs)
+            states: list[Any] = self._tagged.decode(_as_array(blobs))
+        except Exception:  # noqa: BLE001 - as above; and a native state may be tagged for itself
+            return each(self._decode_one, blobs)
+        if not all(issubclass(kind, self._root) for kind in set(map(type, states))):
+            return each(self._decode_one, blobs)  # of a record, some may be in the native form
+        return states
+
+    def describe(self) -> dict[str, Any]:
+        """Return the type's description, and the form."""
+        return {**self._described.schema, "form": "native" if self._native else "tagged"}
+
+    def with_names(self, renamed: Mapping[str, str]) -> MsgpackCodec:
+        """Give a codec that also knows classes by names that they had."""
+        classes = self._described.classes
+        former = {old: classes[new] for old, new in renamed.items()}
+        described = dataclasses.replace(self._described, classes={**former, **classes})
+        return MsgpackCodec(self._type, described, native=self._native)
+
+    @property
+    def reads_native(self) -> bool:
+        """Whether what was written in the native form can be read as this type."""
+        try:
+            return self._decode_typed is not None and reads_native(self._described)
+        except Exception:  # noqa: BLE001 - msgspec does not know the type
+            return False
+
+    @cached_property
+    def _runs_code(self) -> bool:
+        """Whether reading the tagged form runs code of the classes."""
+        return any(map(runs_code, self._described.classes.values()))
+
+    @cached_property
+    def _root(self) -> Any:
+        """What every state is an instance of."""
+        kind = typing.get_origin(self._type) or self._type
+        return kind if isinstance(kind, type) and not typing.is_typeddict(kind) else object
+
+    @cached_property
+    def _decode_typed(self) -> Callable[[Any], Any]:
+        return msgspec.msgpack.Decoder(self._type).decode
+
+    @cached_property
+    def _decode_list(self) -> Callable[[Any], list[Any]]:
+        return msgspec.msgpack.Decoder(list[self._type]).decode  # type: ignore[name-defined]
+
+    @cached_property
+    def _are_equal(self) -> Callable[[Sequence[Any], Sequence[Any]], bool]:
+        if dataclasses.is_dataclass(self._type) and getattr(self._type, "__dictoffset__", None):
+            attributes = operator.attrgetter("__dict__")  # not only the fields; and faster
+            return lambda one, other: list(map(attributes, one)) == list(map(attributes, other))
+        return operator.eq
+
+    def _read(self, blobs: Sequence[bytes | memoryview]) -> list[Any]:
+        return self._decode_list(_as_array(blobs))
+
+    def _encode_one(self, state: Any) -> bytes:
+        try:
+            blob = self._encode(state)
+            came_back = is_same(state, self._decode_typed(blob))
+        except Exception:  # noqa: BLE001 - the other form says what is wrong
+            came_back = False
+        return blob if came_back else self._encode_apart(state)
+
+    def _encode_apart(self, state: Any) -> bytes:
+        """Write a state that is not native among those that are."""
+        blob = as_extension(self._encode_tagged(state))
+        _insist_same(state, self._tagged.decode(blob))
+        return blob
+
+    def _encode_all_tagged(self, states: Sequence[Any]) -> list[bytes]:
+        blobs = None
+        with contextlib.suppress(Exception):  # then each for itself, which says what is wrong
+            if self._fits.all(states):
+                blobs = self._tagged.encode_all(states)
+        if blobs is None:
+            blobs = each(self._encode_tagged, states)
+        if self._runs_code:
+            pairs = list(zip(states, blobs, strict=True))
+            each(lambda pair: _insist_same(pair[0], self._tagged.decode(pair[1])), pairs)
+        return blobs
+
+    def _encode_tagged(self, state: Any) -> bytes:
+        if not self._fits(state):
+            raise UnheldError(self._fits.told(state))
+        try:
+            return self._tagged.encode(state)
+        except UnheldError:
+            path, part = failing_path(state, self._fails)
+            raise UnheldError(f"{path or 'it'} is {self._reason(part)}") from None
+
+    def _fails(self, part: Any) -> bool:
+        return bool(self._reason(part))
+
+    def _reason(self, part: Any) -> str:
+        try:
+            self._tagged.encode(part)
+        except UnheldError as error:
+            return str(error)
+        return ""
+
+    def _decode_one(self, blob: memoryview) -> Any:
+        if self._native and blob[0] not in EXTENSION_MARKERS:
+            try:
+                return self._decode_typed(blob)
+            except Exception:
+                # Earlier releases wrote a tagged state among native ones as it was.
+                with contextlib.suppress(Exception):
+                    state = self._tagged.decode(blob)
+                    if self._fits(state):
+                        return state
+                raise
+        state = self._tagged.decode(blob)
+        if isinstance(state, self._root) or self._fits(state):
+            return state
+        if is_record(self._root):
+            return self._decode_typed(blob)
+        raise UnheldError(f"it is a {type(state).__qualname__}")
+
+
+def _insist_same(state: Any, read: Any) -> None:
+    if not is_same(state, read):
+        raise UnheldError(f"it comes back as something else, {read!r:.100}")
+
+
+def _msgpack_codec(state_type: Any, described: Described, native: bool) -> MsgpackCodec:
+    return MsgpackCodec(state_type, described, native=native)
+
+
+def _as_array(blobs: Sequence[bytes | memoryview]) -> bytes:
+    """All states as one msgpack array (marker 0xdd, length in 4 bytes): one call reads them."""
+    return b"".join([b"\xdd" + len(blobs).to_bytes(4, "big"), *blobs])
+
+
+def make_state(operator: str, state_type: Any) -> Any:
+    """Make the state of a key that is new.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the type cannot be called without arguments.
+    """
+    try:
+        return state_type()
+    except Exception as error:
+        raise InvalidFlowError(
+            f"Operator {operator!r}: the state of a new key, {_name(state_type)}(), cannot be "
+            f"made: {type(error).__name__}: {error}.",
+            remedy="Give a type that can be called without arguments, such as dict, int, or a "
+            "class whose fields have defaults.",
+            operator=operator,
+        ) from error
+
+
+def make_codec(
+    operator: str,
+    codec: str,
+    state_type: Any,
+    state_classes: Mapping[str, type] | Sequence[type] = (),
+) -> StateCodec:
+    """Make the codec of an operator, and check it on the state of a new key.
+
+    Parameters
+    ----------
+    operator
+        The operator's name, for messages.
+    codec
+        ``"msgpack"`` or ``"pickle"``.
+    state_type
+        A type, or a function that makes a new key's state (its type is what counts then).
+    state_classes
+        Classes that state may hold besides those that its type mentions.
+
+    Raises
+    ------
+    InvalidFlowError
+        If there is no such codec, or a new key's state cannot be made.
+    StateEncodingError
+        If the codec cannot write the state of a new key or read it back.
+    """
+    if codec not in ("msgpack", "pickle"):
+        raise InvalidFlowError(
+            f"Operator {operator!r} has codec {codec!r}.",
+            remedy="Give 'msgpack', or 'pickle' for state that msgpack cannot hold.",
+            operator=operator,
+        )
+    new = make_state(operator, state_type)
+    is_type = isinstance(state_type, type) or hasattr(state_type, "__origin__")
+    held = state_type if is_type else type(new)
+    if codec == "pickle" and getattr(held, "__module__", "") == "__main__":
+        raise StateEncodingError(
+            f"Operator {operator!r} pickles {_name(held)}, which is defined in the main script.",
+            remedy="Move the class into a module that executors can import, or make it a "
+            "dataclass and use codec='msgpack'.",
+            operator=operator,
+        )
+    try:
+        made = (
+            PickleCodec(held) if codec == "pickle" else _msgpack_codec_for(held, state_classes, new)
+        )
+        made.decode([memoryview(blob) for blob in made.encode([new])])
+    except (UndescribableError, UnencodableError) as error:
+        raise StateEncodingError(
+            f"Operator {operator!r}: state of type {_name(held)} cannot be written as {codec}: "
+            f"{error}.",
+            remedy="Use a msgspec.Struct, a dataclass, or built-in types"
+            + (", or ask for codec='pickle'." if codec == "msgpack" else " that can be pickled."),
+            operator=operator,
+            type=_name(held),
+        ) from error
+    return made
+
+
+def _msgpack_codec_for(
+    held: Any, state_classes: Mapping[str, type] | Sequence[type], new: Any
+) -> MsgpackCodec:
+    described = describe(held, state_classes)
+    if is_native(held, described):
+        try:
+            back = msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=held)
+        except Exception:  # noqa: BLE001 - the tagged form says what is wrong, and where
+            back = None
+        # A new state that is equal only in part, such as a defaultdict in a field that says dict,
+        # shows how the class is used.
+        if is_same(new, back):
+            return MsgpackCodec(held, described, native=True)
+    return MsgpackCodec(held, described, native=False)
+
+
+def is_immutable(state: object) -> bool:
+    """Whether a function could not change `state` in place, so that it needs a `State`."""
+    if isinstance(state, msgspec.Struct):
+        return bool(state.__struct_config__.frozen)
+    parameters = getattr(type(state), "__dataclass_params__", None)
+    if parameters is not None:
+        return bool(parameters.frozen)
+    return isinstance(state, _IMMUTABLE)
+
+
+def _name(state_type: Any) -> str:
+    return getattr(state_type, "__qualname__", None) or repr(state_type)

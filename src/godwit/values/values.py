@@ -1,0 +1,389 @@
+"""Values that msgpack does not know, in msgpack: tagged, so that they come back as what they were.
+
+Where a type leaves open what stands in a place (``list``, ``dict``, ``Any``), msgpack alone would
+bring back a tuple or a set as a list, and a date as text.  Here every value that is not msgpack's
+own travels as an extension whose code says what it is.  What cannot travel is refused.
+
+Invariant: a value of which `TaggedValues.encode` makes bytes comes back equal and of the same type,
+at every depth.  Reading makes values of the types below and instances of the classes that the
+operator declares, found by name in its own list; it imports nothing and runs no other code.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime as dt
+import decimal
+import enum
+import functools
+import uuid
+import zoneinfo
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from godwit.values.failures import UnheldError
+from godwit.values.records import check_attributes, rebuilt
+from godwit.values.types import fields_of, is_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["EXTENSION_MARKERS", "TaggedValues", "as_extension"]
+
+EXTENSION_MARKERS = frozenset([0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8])
+"""First bytes of a blob that is one extension."""
+
+# Codes are part of the checkpoint's format: none is ever given another meaning.
+(
+    _TUPLE,
+    _SET,
+    _FROZENSET,
+    _PAIRS,
+    _DECIMAL,
+    _DATE,
+    _DATETIME,
+    _TIME,
+    _TIMEDELTA,
+    _UUID,
+    _INT,
+    _BYTEARRAY,
+    _COMPLEX,
+    _RECORD,
+    _MEMBER,
+    _DEFAULTDICT,
+    _DEQUE,
+    _ORDEREDDICT,
+    _COUNTER,
+    _WHOLE,
+) = range(1, 21)
+
+_PLAIN = frozenset([type(None), bool, int, float, str, bytes])
+_TEXT = frozenset([str])
+_FACTORIES: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (bool, int, float, str, bytes, list, tuple, set, frozenset, dict, decimal.Decimal)
+}
+_SMALL_INT = range(-(2**63), 2**64)
+
+
+class TaggedValues:
+    """Writes and reads values of any type that state may hold.
+
+    Parameters
+    ----------
+    classes
+        Name → class (a record or an enumeration) of which there may be instances.
+    plain
+        Read instances as what they are made of: records as dicts, members of enumerations as
+        their values. Then no class is needed.
+    """
+
+    def __init__(self, classes: Mapping[str, type], *, plain: bool = False) -> None:
+        self._classes = dict(classes)
+        self._plain = plain
+        self._encode = msgspec.msgpack.Encoder().encode
+        self.decode: Callable[[Any], Any] = msgspec.msgpack.Decoder(ext_hook=self._read).decode
+        self._decode_inner = self.decode
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            **_HANDLERS,
+            list: self._list,
+            dict: self._dict,
+            tuple: functools.partial(self._items, _TUPLE),
+            set: functools.partial(self._items, _SET),
+            frozenset: functools.partial(self._items, _FROZENSET),
+            collections.deque: self._deque,
+            collections.defaultdict: self._defaultdict,
+            collections.OrderedDict: functools.partial(self._pairs, _ORDEREDDICT),
+            collections.Counter: functools.partial(self._pairs, _COUNTER),
+        }
+        self._names: dict[type, str] = {}
+        for name, cls in self._classes.items():
+            self._names[cls] = name
+            if issubclass(cls, enum.Enum):
+                self._handlers[cls] = functools.partial(self._member, name)
+            elif is_record(cls):
+                fields = fields_of(cls)
+                self._handlers[cls] = functools.partial(
+                    self._record, name, fields, frozenset(fields)
+                )
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def encode(self, value: Any) -> bytes:
+        """Write a value.
+
+        Raises
+        ------
+        UnheldError
+            If it, or a part of it, cannot be state.
+        """
+        try:
+            return self._encode(self._lower(value))
+        except OverflowError:
+            return self._encode_with_long_integers(value)
+        except RecursionError:
+            raise UnheldError("a value that holds itself, or is nested too deeply") from None
+        except UnicodeEncodeError as error:
+            raise UnheldError(f"text that is not valid Unicode ({error.reason})") from error
+
+    def encode_all(self, values: Sequence[Any]) -> list[bytes]:
+        """Write many values, fast where they are dicts or lists of nothing but msgpack's own."""
+        leaves, kinds = self._leaves, set(map(type, values))
+        plain = False
+        if kinds == {dict}:
+            plain = all(
+                _TEXT.issuperset(map(type, value)) and leaves.issuperset(map(type, value.values()))
+                for value in values
+            )
+        elif kinds == {list}:
+            plain = all(leaves.issuperset(map(type, value)) for value in values)
+        return list(map(self._encode if plain else self.encode, values))
+
+    def _encode_with_long_integers(self, value: Any) -> bytes:
+        careful = TaggedValues(self._classes)
+        careful._handlers[int] = _long_integer
+        careful._leaves = _PLAIN - {int}
+        return careful.encode(value)
+
+    _leaves = _PLAIN
+
+    def _lower(self, value: Any) -> Any:
+        """Give what msgpack writes so that it comes back as `value`."""
+        kind = type(value)
+        if kind in self._leaves:
+            return value
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise UnheldError(_why_not(value))
+        return handler(value)
+
+    def _extension(self, code: int, lowered: Any) -> msgspec.msgpack.Ext:
+        return msgspec.msgpack.Ext(code, self._encode(lowered))
+
+    def _list(self, value: list[Any]) -> list[Any]:
+        if self._leaves.issuperset(map(type, value)):
+            return value
+        return list(map(self._lower, value))
+
+    def _dict(self, value: dict[Any, Any]) -> Any:
+        if not _TEXT.issuperset(map(type, value)):
+            return self._pairs(_PAIRS, value)
+        if self._leaves.issuperset(map(type, value.values())):
+            return value
+        return {key: self._lower(held) for key, held in value.items()}
+
+    def _items(self, code: int, value: Any) -> msgspec.msgpack.Ext:
+        return self._extension(code, self._list(list(value)))
+
+    def _flat(self, value: dict[Any, Any]) -> list[Any]:
+        return [self._lower(part) for pair in value.items() for part in pair]
+
+    def _pairs(self, code: int, value: dict[Any, Any]) -> msgspec.msgpack.Ext:
+        return self._extension(code, self._flat(value))
+
+    def _deque(self, value: collections.deque[Any]) -> msgspec.msgpack.Ext:
+        return self._extension(_DEQUE, [value.maxlen, *self._list(list(value))])
+
+    def _defaultdict(self, value: collections.defaultdict[Any, Any]) -> msgspec.msgpack.Ext:
+        factory: Any = value.default_factory
+        name: str | None = None
+        if factory is not None:
+            name = self._names.get(factory) or str(getattr(factory, "__name__", ""))
+            if factory not in (_FACTORIES.get(name), self._classes.get(name)):
+                raise UnheldError(
+                    f"a defaultdict that makes values by {name or factory!r}; it has to be one of "
+                    f"{', '.join(_FACTORIES)}, or a class of the state"
+                )
+        return self._extension(_DEFAULTDICT, [name, *self._flat(value)])
+
+    def _member(self, name: str, value: enum.Enum) -> msgspec.msgpack.Ext:
+        member = None if isinstance(value, enum.Flag) else value.name
+        return self._extension(_MEMBER, [name, member, self._lower(value.value)])
+
+    def _record(
+        self, name: str, fields: Sequence[str], known: frozenset[str], value: Any
+    ) -> msgspec.msgpack.Ext:
+        attributes = getattr(value, "__dict__", None)
+        if attributes and not known.issuperset(attributes):
+            check_attributes(value, fields)
+        held = {field: self._lower(getattr(value, field)) for field in fields}
+        return self._extension(_RECORD, [name, held])
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _read(self, code: int, data: memoryview) -> Any:
+        if code == _RECORD:
+            return self._read_record(*self._decode_inner(data))
+        if code == _MEMBER:
+            return self._read_member(*self._decode_inner(data))
+        if code == _DEFAULTDICT:
+            name, *parts = self._decode_inner(data)
+            if self._plain:
+                return _paired_if_possible(parts)
+            factory = None if name is None else _FACTORIES.get(name) or self._known(name)
+            return collections.defaultdict(factory, _paired(parts))
+        reader = (self._plain and _PLAIN_READERS.get(code)) or _READERS.get(code)
+        if reader is None:
+            raise ValueError(f"extension {code} is not known")
+        return reader(self._decode_inner(data))
+
+    def _read_record(self, name: str, held: dict[str, Any]) -> Any:
+        if self._plain:
+            return held
+        return rebuilt(self._known(name), held)
+
+    def _read_member(self, name: str, member: str | None, value: Any) -> Any:
+        if self._plain:
+            return value
+        cls: Any = self._known(name)
+        return cls(value) if member is None else cls[member]
+
+    def _known(self, name: str) -> type:
+        cls = self._classes.get(name)
+        if cls is None:
+            raise ValueError(f"class {name!r} is not among the classes of the state")
+        return cls
+
+
+def as_extension(blob: bytes) -> bytes:
+    """Give bytes of `TaggedValues.encode` that begin with one of `EXTENSION_MARKERS`."""
+    if blob[0] in EXTENSION_MARKERS:
+        return blob
+    return msgspec.msgpack.encode(msgspec.msgpack.Ext(_WHOLE, blob))
+
+
+def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]]) -> bytes:
+    """Give a tagged value without some fields of some classes, as if it never had them."""
+
+    def read(code: int, data: memoryview) -> msgspec.msgpack.Ext:
+        held = decode(data)
+        if code == _RECORD:
+            name, fields = held
+            lost = gone.get(name, frozenset())
+            held = [name, {field: part for field, part in fields.items() if field not in lost}]
+        return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(held))
+
+    decode = msgspec.msgpack.Decoder(ext_hook=read).decode
+    return msgspec.msgpack.encode(decode(blob))
+
+
+def _why_not(value: Any) -> str:
+    cls = type(value)
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    if isinstance(value, enum.Enum) or is_record(cls):
+        return (
+            f"{_shown(value)} of class {cls.__qualname__}, which the type of the state does not "
+            f"mention (say state_classes=[{cls.__qualname__}])"
+        )
+    return f"{_shown(value)} of class {name}, which is no type that state can hold"
+
+
+def _shown(value: Any, limit: int = 60) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a class may do anything there
+        text = "a value"
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def _ext(code: int, lowered: Any) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(lowered))
+
+
+def _long_integer(value: int) -> Any:
+    if value in _SMALL_INT:
+        return value
+    return _ext(_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+
+
+def _zone(zone: dt.tzinfo | None) -> Any:
+    if zone is None:
+        return None
+    if type(zone) is dt.timezone:
+        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
+        return [offset.days, offset.seconds, offset.microseconds, *name]
+    if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
+        return zone.key
+    raise UnheldError(f"the time zone {zone!r}, which is neither a ZoneInfo nor a timezone")
+
+
+def _read_zone(zone: Any) -> dt.tzinfo | None:
+    if zone is None:
+        return None
+    if isinstance(zone, str):
+        return zoneinfo.ZoneInfo(zone)
+    days, seconds, micros, *name = zone
+    return dt.timezone(dt.timedelta(days, seconds, micros), *name)
+
+
+def _clocked(code: int, value: Any) -> msgspec.msgpack.Ext:
+    text = value.replace(tzinfo=None).isoformat()
+    return _ext(code, [text, value.fold, _zone(value.tzinfo)])
+
+
+def _read_datetime(parts: Any) -> dt.datetime:
+    text, fold, zone = parts
+    return dt.datetime.fromisoformat(text).replace(fold=fold, tzinfo=_read_zone(zone))
+
+
+def _read_time(parts: Any) -> dt.time:
+    text, fold, zone = parts
+    return dt.time.fromisoformat(text).replace(fold=fold, tzinfo=_read_zone(zone))
+
+
+def _paired(parts: list[Any]) -> dict[Any, Any]:
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _paired_if_possible(parts: list[Any]) -> Any:
+    """Give a dict, or pairs where keys are records, which are dicts themselves here."""
+    try:
+        return _paired(parts)
+    except TypeError:
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _set_if_possible(parts: list[Any]) -> Any:
+    try:
+        return set(parts)
+    except TypeError:
+        return parts
+
+
+_HANDLERS: dict[type, Callable[[Any], Any]] = {
+    decimal.Decimal: lambda value: _ext(_DECIMAL, str(value)),
+    dt.date: lambda value: _ext(_DATE, value.isoformat()),
+    dt.datetime: functools.partial(_clocked, _DATETIME),
+    dt.time: functools.partial(_clocked, _TIME),
+    dt.timedelta: lambda value: _ext(_TIMEDELTA, [value.days, value.seconds, value.microseconds]),
+    uuid.UUID: lambda value: _ext(_UUID, value.bytes),
+    bytearray: lambda value: _ext(_BYTEARRAY, bytes(value)),
+    complex: lambda value: _ext(_COMPLEX, [value.real, value.imag]),
+}
+
+_READERS: dict[int, Callable[[Any], Any]] = {
+    _TUPLE: tuple,
+    _SET: set,
+    _FROZENSET: frozenset,
+    _PAIRS: _paired,
+    _DECIMAL: decimal.Decimal,
+    _DATE: dt.date.fromisoformat,
+    _DATETIME: _read_datetime,
+    _TIME: _read_time,
+    _TIMEDELTA: lambda parts: dt.timedelta(*parts),
+    _UUID: lambda data: uuid.UUID(bytes=data),
+    _INT: lambda data: int.from_bytes(data, "big", signed=True),
+    _BYTEARRAY: bytearray,
+    _COMPLEX: lambda parts: complex(*parts),
+    _DEQUE: lambda parts: collections.deque(parts[1:], parts[0]),
+    _ORDEREDDICT: lambda parts: collections.OrderedDict(_paired(parts)),
+    _COUNTER: lambda parts: collections.Counter(_paired(parts)),
+    _WHOLE: lambda value: value,
+}
+
+_PLAIN_READERS: dict[int, Callable[[Any], Any]] = {
+    _SET: _set_if_possible,
+    _FROZENSET: _set_if_possible,
+    **dict.fromkeys((_PAIRS, _ORDEREDDICT, _COUNTER), _paired_if_possible),
+}

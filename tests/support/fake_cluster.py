@@ -1,0 +1,228 @@
+"""A cluster and a stream in one process: executors come, go and die when a test says so."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tests.oracles.noting_ports import NotingPorts
+
+from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
+from godwit.cluster.spark.query.balancing import Balancing
+from godwit.cluster.spark.query.migrations import Migration
+from godwit.cluster.spark.run.conducting import Conducting
+from godwit.cluster.spark.run.gate import EpochGate
+from godwit.migration import (
+    ComponentLoad,
+    Conductor,
+    EpochOutcome,
+    MigrationRequested,
+    Policy,
+    Warmed,
+    inputs,
+)
+from godwit.model.assignment import even_assignment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.model.assignment import Assignment
+    from godwit.model.pairs import KeyGroupPairs
+    from godwit.planning.carrying_out import CarryingOut
+    from godwit.planning.copy_routes import CopyRoute
+
+__all__ = ["FakeScheduler", "FakeStream"]
+
+STATE = ("totals", "state")
+KEY_GROUPS = 12
+
+
+class FakeScheduler:
+    """A cluster manager that notes what it is asked, and that a test can let refuse."""
+
+    def __init__(self, *, refusal: str = "", most: int | None = None) -> None:
+        self.refusal, self.most = refusal, most
+        self.requests: list[int] = []
+        self.ended: list[str] = []
+        self.takes = True
+        self.raises: Exception | None = None
+
+    def request(self, total: int) -> bool:
+        if self.raises is not None:
+            raise self.raises
+        self.requests.append(total)
+        return self.takes
+
+    def give_back(self, executors: Sequence[str]) -> bool:
+        if self.takes:
+            self.ended.extend(executors)
+        return self.takes
+
+
+class FakeStream(Balancing):
+    """A query of one component whose epochs a test carries out, with a pool beside it."""
+
+    def __init__(self, executors: Sequence[str], scheduler: FakeScheduler) -> None:
+        self.ports, self.scheduler, self.gate = NotingPorts(), scheduler, EpochGate()
+        self.there = dict.fromkeys(executors, 1)
+        first = even_assignment(KEY_GROUPS, list(executors), [1] * len(executors))
+        self.conducting = Conducting(
+            Conductor(
+                inputs.RunStarted(
+                    run_id="r", executors=self.there, assignments={"totals": first}, committed=-1
+                ),
+                states={"totals": [STATE]},
+                policy=Policy(),
+                ports=self.ports,
+            )
+        )
+        self.now_s = 0.0
+        self.pool = SparkExecutorPool(
+            scheduler,
+            conducting=self.conducting,
+            gate=self.gate,
+            patience_s=60.0,
+            now_s=lambda: self.now_s,
+        )
+        self.fails_to_warm, self.answers = False, True
+        self._warmed = 0
+
+    # -- the world ----------------------------------------------------------------------------
+
+    def come(self, *names: str) -> None:
+        """Let executors join."""
+        self.there |= dict.fromkeys(names, 1)
+        self.look()
+
+    def die(self, *names: str) -> None:
+        """Let executors die."""
+        for name in names:
+            del self.there[name]
+        self.look()
+
+    def look(self) -> None:
+        """Let the conductor see who is there; those that were given back are not."""
+        for name in self.scheduler.ended:
+            self.there.pop(name, None)
+        with self.conducting.turn() as conductor:
+            conductor.see(dict(self.there), self.pool.returned)
+
+    def run(self) -> None:
+        """Carry out an epoch, and answer what was ordered meanwhile."""
+        epoch = self.conducting.view.committed + 1
+        self.ports.clock_s += 1.0
+        with self.gate.epoch():
+            with self.conducting.turn() as conductor:
+                plans = conductor.begin(epoch)
+            assert plans is not None
+            plan = plans["totals"]
+            held: dict[str, dict[int, int]] = {}
+            for g in range(KEY_GROUPS):
+                if g not in plan.suspended:
+                    held.setdefault(plan.assignment.executor(g), {})[g] = epoch - 1
+            with self.conducting.turn() as conductor:
+                conductor.commit(_outcome(epoch, held, sorted(plan.suspended)))
+        while self.answers and self._warmed < len(self.ports.warmings):
+            order = self.ports.warmings[self._warmed]
+            self._warmed += 1
+            versions = dict.fromkeys(order.key_groups, epoch)
+            with self.conducting.turn() as conductor:
+                if self.fails_to_warm:
+                    conductor.warming_failed(order, "no room")
+                else:
+                    conductor.warmed(order, Warmed(tables={STATE: versions}, reach=versions))
+        self.look()
+
+    def owned(self) -> dict[str, int]:
+        """Executor → key groups it owns, of those that own any."""
+        assignment = self.assignment
+        counts = {name: len(assignment.key_groups(name)) for name in assignment.executors}
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def assignment(self) -> Assignment:
+        return self.conducting.view.components["totals"].assignment
+
+    # -- what a scaling asks of a query -------------------------------------------------------
+
+    def migrate(
+        self,
+        plan: Any,
+        *,
+        component: str | None = None,
+        strategy: Any = "live",
+        bounds: Any = None,
+    ) -> Migration:
+        carrying: CarryingOut = plan
+        name = uuid.uuid4().hex[:8]
+        assert component == "totals"
+        with self.conducting.turn() as conductor:
+            conductor.migrate(
+                MigrationRequested(
+                    id=name,
+                    component=component,
+                    target=carrying.target(self._places(component)),
+                    order=tuple(carrying.places),
+                )
+            )
+        return Migration(name, component, self.conducting)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return ("totals",)
+
+    def _component(self, component: str | None) -> str:
+        return component or "totals"
+
+    def _places(self, component: str) -> Assignment:
+        now, there = self.assignment, self.conducting.view.executors
+        new = sorted(there.keys() - set(now.executors))
+        return now.on([*now.executors, *new], [*now.lanes, *(there[n] for n in new)])
+
+    def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
+        with self.conducting.turn() as conductor:
+            return conductor.recent_load.cpu_ms(component)
+
+    def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
+        return {}
+
+    def _sizes(self, component: str) -> np.ndarray:
+        return np.arange(10, 10 + KEY_GROUPS)
+
+    def _foresee(self, component: str, places: Mapping[int, str]) -> tuple[CopyRoute, ...]:
+        with self.conducting.turn() as conductor:
+            return conductor.foresee(component, places, {})
+
+    def _draining(self) -> frozenset[str]:
+        return self.conducting.view.draining
+
+    def _start_draining(self, executor: str) -> None:
+        with self.conducting.turn() as conductor:
+            conductor.drain(executor)
+
+    def _stop_draining(self, executor: str) -> None:
+        with self.conducting.turn() as conductor:
+            conductor.stay(executor)
+
+
+def _outcome(
+    epoch: int, held: Mapping[str, Mapping[int, int]], waited: Sequence[int]
+) -> EpochOutcome:
+    ones = np.ones(KEY_GROUPS, np.int64)
+    return EpochOutcome(
+        epoch=epoch,
+        batch=epoch,
+        loads={
+            "totals": ComponentLoad(
+                key_groups=np.arange(KEY_GROUPS),
+                rows=ones,
+                keys=ones,
+                cpu_ms=np.ones(KEY_GROUPS),
+                state_bytes=np.arange(10, 10 + KEY_GROUPS),
+            )
+        },
+        waited={"totals": tuple(waited)},
+        reach={"totals": held},
+        tables={executor: {STATE: versions} for executor, versions in held.items()},
+    )

@@ -1,0 +1,135 @@
+"""Flows in which streams meet, for tests of lanes: several sources with event time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from tests.oracles.one_process import Fed
+from tests.support.timed_run import TIME, TimedRun
+from tests.unit.conftest import FakeDataFrame
+
+from godwit.api.flow import LogicalFlow
+from godwit.plan.compiled import SourceInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from godwit.api.stream import Stream
+
+__all__ = ["TIME", "Feed", "MeetingRun", "S"]
+
+S = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A source: its columns, and what is said of its event time."""
+
+    columns: Mapping[str, pa.DataType]
+    options: Mapping[str, Any] = field(default_factory=lambda: {"event_time": "ts"})
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(dict(self.columns))
+
+    def batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+        """Rows of the columns, moments as microseconds."""
+        columns = list(zip(*rows, strict=True)) or [() for _ in self.columns]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+class MeetingRun(TimedRun):
+    """Lanes of one flow over several sources, in one process.
+
+    Parameters
+    ----------
+    build
+        Makes of the sources' streams the stream whose output is wanted.
+    feeds
+        Name of a source → what it is.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Mapping[str, Stream]], Stream],
+        root: Path,
+        feeds: Mapping[str, Feed],
+        *,
+        executors: Mapping[str, int] | None = None,
+        num_key_groups: int = 8,
+    ) -> None:
+        flow = LogicalFlow("flow", num_key_groups)
+        frames: dict[str, Any] = {name: FakeDataFrame(feed.schema) for name, feed in feeds.items()}
+        streams = {n: flow.source(n, frames[n], **feed.options) for n, feed in feeds.items()}
+        super().__init__(flow, build(streams), root, executors=executors)
+        self.feeds = feeds
+        self._unknown = False
+        self._index = {o.name: index for index, o in enumerate(self.compiled.operators)}
+
+    def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Run an epoch on rows of sources, two source partitions each; return what came out."""
+        fed: dict[Fed, list[pa.RecordBatch]] = {}
+        told: set[str] = set()
+        for given in self.compiled.inputs:
+            if not isinstance(given, SourceInput) or not rows.get(given.source):
+                continue
+            batches = [self.feeds[given.source].batch(rows[given.source][i::2]) for i in (0, 1)]
+            timed = given.time is not None and given.source not in told
+            told |= {given.source} if timed else set()
+            key = Fed(
+                index=self._index[given.operator],
+                number=given.number,
+                source=self.compiled.sources.index(given.source),
+                columns=given.columns,
+                time=given.time.name if timed and given.time is not None else None,
+            )
+            fed[key] = [batch for batch in batches if batch.num_rows]
+        self.record, self.reports = self.run.epoch(fed)
+        return self.output("out")
+
+    @property
+    def late(self) -> int:
+        """Rows that were late in the last epoch."""
+        return sum(o.arrivals.late for r in self.reports for o in r.operators)
+
+    def held(self) -> int:
+        """Entries of the last operator's state, gone ones too."""
+        return len(self.run.held(len(self.lanes.operators) - 1))
+
+    def suffer(self, rng: np.random.Generator) -> bool:
+        """Let something happen between two epochs; return whether key groups are suspended."""
+        lanes, groups = self.run, self.lanes.num_key_groups
+        self.recover()
+        number = len(lanes.assignment.executors)
+        if rng.random() < 0.3 and number > 1:
+            executor_of = rng.integers(0, number, groups).astype(np.int32)
+            lane_of = (
+                rng.integers(0, 6, groups) % np.array(lanes.assignment.lanes)[executor_of]
+            ).astype(np.int32)
+            lanes.assignment = replace(lanes.assignment, executor_of=executor_of, lane_of=lane_of)
+        if rng.random() < 0.3:
+            lanes.vanish("a")
+            self._unknown = bool(rng.random() < 0.7)  # as where a lane runs elsewhere once
+            if not self._unknown:
+                lanes.lose("a")
+        if rng.random() < 0.2:
+            lanes.suspended = frozenset(rng.integers(0, groups, 3).tolist())
+            lanes.consume -= lanes.suspended
+        return bool(lanes.suspended)
+
+    def recover(self) -> None:
+        """Let all key groups go on."""
+        if self._unknown:
+            self.run.lose("a")
+        self._unknown = False
+        self.run.suspended, self.run.consume = frozenset(), self.waiting
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """Key groups whose rows wait."""
+        return frozenset(g for i in range(len(self.lanes.operators)) for g in self.run.waiting(i))

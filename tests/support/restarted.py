@@ -1,0 +1,157 @@
+"""A flow that starts again and again on one checkpoint, its program changed, without Spark."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+from tests.fuzz.variants import chain_again, record_in
+from tests.oracles.one_process import Fed, OneProcess
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+
+from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.blocks import decode_batch, read_block
+from godwit.checkpoint.framing import encode_record
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.engine.event_time import EventTimes
+from godwit.engine.lane.lane import lane_flow
+from godwit.engine.takeover import take_up
+from godwit.plan.compiled import SourceInput
+from godwit.plan.staging import StagedSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from godwit.api.stream import Stream
+
+__all__ = ["COLUMNS", "TIME", "Restarted", "Shift", "changed"]
+
+TIME = pa.timestamp("us", tz="UTC")
+COLUMNS = pa.schema([("k", pa.string()), ("ts", TIME), ("v", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A map that computes event times anew; one by nothing leaves them as they are."""
+
+    by: int = 0
+
+    def __call__(self, frame: Any) -> Any:
+        return frame
+
+    def of_row(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Shift the event time of one row."""
+        key, at, *others = row
+        return (key, at + self.by, *others)
+
+
+def _retimed(_source: str, maps: tuple[Any, ...], _column: str) -> int:
+    shifts = (number for number, m in enumerate(maps, 1) if isinstance(m, Shift) and m.by)
+    return max(shifts, default=0)
+
+
+class Restarted:
+    """One run.
+
+    Parameters
+    ----------
+    root
+        Directory of the checkpoint and of the local store, which begins empty.
+    build
+        Makes of the sources' streams the stream whose output is wanted, or that and others.
+    sources
+        Name → options and, under ``"columns"``, its columns.
+
+    Maps that are a `Shift` move event times; others leave rows as they are.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        build: Callable[..., Stream | tuple[Stream, ...]],
+        sources: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        flow = LogicalFlow("flow", 8)
+        sources = {"rows": {}} if sources is None else sources
+        self._columns = {n: options.get("columns", COLUMNS) for n, options in sources.items()}
+        streams = []
+        for name, options in sources.items():
+            frame: Any = FakeDataFrame(self._columns[name])
+            given = {"event_time": "ts", **options}
+            given.pop("columns", None)
+            streams.append(flow.source(name, frame, **given))
+        made = build(*streams)
+        out, *beside = made if isinstance(made, tuple) else (made,)
+        flow.sink("out", out, FakeSink())
+        for number, stream in enumerate(beside):
+            flow.sink(f"beside-{number}", stream, FakeSink())
+        compiled = flow.compile(resolver(flow), _retimed)
+        storage = CheckpointStorage.open(str(root / "checkpoint"))
+        log, taken = take_up(compiled, storage, uuid4().hex[:12], retain_epochs=3)
+        shutil.rmtree(root / "local", ignore_errors=True)
+        sink = StagedSink(name="out", maps=(), keys=(), check=None, rejects=None, writer=None)
+        self.compiled = compiled
+        self.lanes = OneProcess(lane_flow(compiled, taken.layouts, [sink]), root, {"a": 2}, log=log)
+        self.lanes.event_times = self.times = EventTimes(compiled, taken.times(log.latest))
+
+    def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Run an epoch on rows of sources; return what came out, sorted."""
+        fed: dict[Fed, list[pa.RecordBatch]] = {}
+        told: set[int] = set()
+        names = [operator.name for operator in self.compiled.operators]
+        for given in self.compiled.inputs:
+            if not isinstance(given, SourceInput) or not rows.get(given.source):
+                continue
+            source = given.source
+            maps: Any = [m for m in given.maps if isinstance(m, Shift)]
+            mapped = [reduce(lambda r, m: m.of_row(r), maps, row) for row in rows[source]]
+            columns = list(zip(*mapped, strict=True))
+            schema = self._columns[source]
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+            watermark = next(
+                number
+                for number, names in enumerate(self.compiled.watermarks)
+                if self.compiled.watermark_of(given) in names
+            )
+            time = given.time if watermark not in told else None
+            told.add(watermark)
+            key = Fed(
+                index=names.index(given.operator),
+                number=given.number,
+                source=watermark,
+                columns=tuple(given.columns),
+                time=None if time is None else time.name,
+            )
+            fed[key] = [pa.RecordBatch.from_arrays(arrays, schema=schema)]
+        record, _ = self.lanes.epoch(fed)
+        found: list[tuple[Any, ...]] = []
+        for ref in record.outputs:
+            out = decode_batch(read_block(self.lanes.log.storage, ref.block))
+            found += zip(
+                *(
+                    (c.cast("int64") if pa.types.is_timestamp(c.type) else c).to_pylist()
+                    for c in out.columns
+                ),
+                strict=True,
+            )
+        return sorted(found, key=repr)
+
+
+def changed(root: Path, directory: str, change: Callable[[Any], None]) -> None:
+    """Let the newest record of a kind say something else, with every checksum right."""
+    path = max((root / "checkpoint" / directory).iterdir())
+    record = record_in(path.read_bytes())
+    assert record is not None
+    blocks, said = record
+    change(said)
+    path.write_bytes(encode_record(said, blocks))
+    checkpoint = root / "checkpoint"
+    files = {str(p.relative_to(checkpoint)): p.read_bytes() for p in checkpoint.rglob("*.rec")}
+    chain_again(files)
+    for name, content in files.items():
+        (checkpoint / name).write_bytes(content)

@@ -1,0 +1,60 @@
+"""The rate at which rows arrive, from what is taken and held back; and when it steps up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from godwit.adapt.arrivals import Arrivals
+
+
+def test_what_is_held_back_has_arrived_when_the_source_says_so() -> None:
+    arrivals = Arrivals()
+    assert arrivals.rate_since(0.0) is None
+    arrivals.note(500, 1.0, 700)  # had lain there
+    assert arrivals.rate_since(0.0) is None
+    arrivals.note(100, 2.5, 900)
+    assert arrivals.rate_since(0.0) == pytest.approx(200.0)
+    arrivals.note(100, 3.0, None)  # not known just now: 100 rows/s go on
+    arrivals.note(100, 4.5, 900)
+    assert arrivals.rate_since(2.6) == pytest.approx(100.0)
+    assert arrivals.rate_since(0.0) == pytest.approx(500 / 3.5)
+    assert arrivals.rate_since(100.0) == pytest.approx(100.0)
+
+
+def test_a_source_that_begins_to_say_what_it_holds_back_is_believed_from_then_on() -> None:
+    arrivals = Arrivals()
+    for second in range(3):
+        arrivals.note(100, float(second), None)
+    arrivals.note(100, 3.0, 5000)
+    assert arrivals.rate_since(0.0) is None
+    arrivals.note(100, 4.0, 5200)
+    assert arrivals.rate_since(0.0) == pytest.approx(300.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_of_a_tenth_is_no_step_and_twice_the_rate_is_one_after_two_epochs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arrivals, at_s = Arrivals(), 0.0
+    for _ in range(200):
+        took_s = float(rng.uniform(0.3, 1.5))
+        at_s += took_s
+        arrivals.note(round(1000 * took_s * rng.uniform(0.9, 1.1)), at_s, None)
+        assert arrivals.step_s is None
+    steps = []
+    for second in (1, 2):
+        arrivals.note(2000, at_s + second, None)
+        steps.append(arrivals.step_s)
+    assert steps == [None, at_s + 1]
+    assert arrivals.rate_since(at_s + 1) == pytest.approx(2000)
+    arrivals.forget()
+    for second in range(3, 30):
+        arrivals.note(2000, at_s + second, None)
+        assert arrivals.step_s is None or second < 4
+
+
+def test_a_rate_that_strays_widely_steps_only_where_it_leaves_what_is_usual() -> None:
+    arrivals = Arrivals()
+    for second in range(40):
+        arrivals.note(1000 if second % 2 else 2500, float(second), None)
+        assert arrivals.step_s is None

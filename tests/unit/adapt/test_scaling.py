@@ -1,0 +1,269 @@
+"""Scaling models and the pace at which they are followed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from godwit.adapt import PoolView
+from godwit.adapt.scaling import (
+    Pace,
+    Situation,
+    Station,
+    Wanted,
+    custom,
+    fixed,
+    latency,
+    scripted,
+    utilisation,
+)
+from godwit.adapt.scaling.latency import predicted_latency_s
+from godwit.model.errors import InvalidControlError
+from godwit.planning.cores.queueing import mmk_latency_s
+
+NOW_S = 100.0
+
+
+def situation(**changed: Any) -> Situation:
+    """Four executors of two lanes, half busy with rows of a millisecond."""
+    values: dict[str, Any] = {
+        "now_s": NOW_S,
+        "started_s": 0.0,
+        "executors": 4,
+        "least": 1,
+        "most": 16,
+        "lanes": 2.0,
+        "offered": 4.0,
+        "evenness": 1.0,
+        "arrival_per_s": 4000.0,
+        "stations": {"sum": Station(arrival_per_s=4000.0, service_per_s=1000.0)},
+        "epoch_s": 0.2,
+        "fixed_s": 0.1,
+    }
+    return Situation(**(values | changed))
+
+
+def wanting(executors: int, comfortable: int | None = None) -> Wanted:
+    return Wanted(executors=executors, comfortable=comfortable or executors, reason="a test")
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+def test_utilisation_counts_what_arrives_against_what_there_is() -> None:
+    wanted = utilisation(0.5, slack=0.2).wanted(situation())
+    assert (wanted.executors, wanted.comfortable) == (4, 5)
+    assert wanted.numbers["utilisation"] == 0.5
+    assert utilisation(0.5).wanted(situation(offered=4.1)).executors == 5
+    assert utilisation(0.5).wanted(situation(offered=0.0)).executors == 1
+
+
+def test_latency_is_the_network_of_the_paper_and_the_time_that_rows_wait_for_epochs() -> None:
+    at = situation()
+    network = mmk_latency_s(4000.0, 1000.0, 8)
+    assert predicted_latency_s(at, 4) == pytest.approx(network + 1.5 * 0.1 / (1 - 0.5))
+    continuous = replace(at, waits_for_epochs=False)
+    assert predicted_latency_s(continuous, 4) == pytest.approx(network)
+    assert predicted_latency_s(at, 2) == float("inf")
+
+
+def test_latency_falls_with_every_executor() -> None:
+    predicted = [predicted_latency_s(situation(), n) for n in range(3, 16)]
+    assert predicted == sorted(predicted, reverse=True)
+
+
+def test_the_fewest_executors_that_meet_a_latency_are_wanted() -> None:
+    at = situation()
+    wanted = latency("300 milliseconds").wanted(at)
+    met = [n for n in range(1, 17) if predicted_latency_s(at, n) <= 0.3]
+    assert wanted.executors == met[0]
+    assert not wanted.unattainable
+    assert wanted.comfortable >= wanted.executors
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, r"out of reach: 16 executors come to 0\.1\d+ s, \d+ to within 5 % of that"),
+        ({"offered": 40.0}, "16 executors cannot keep up with 4000 rows/s"),
+    ],
+)
+def test_a_latency_out_of_reach_says_the_best_that_can_be_had(
+    changed: dict[str, Any], said: str
+) -> None:
+    import re
+
+    wanted = latency(0.05).wanted(situation(**changed))
+    assert re.search(said, wanted.unattainable)
+
+
+def test_what_sources_hold_back_is_to_be_worked_off_in_time() -> None:
+    model = latency("300 milliseconds", catch_up="30 seconds")
+    behind = model.wanted(situation(backlog_rows=120_000))
+    assert behind.numbers["backlog_rows"] == 120_000
+    twice = situation(
+        offered=8.0,
+        arrival_per_s=8000.0,
+        stations={"sum": Station(arrival_per_s=8000.0, service_per_s=1000.0)},
+    )
+    assert behind.executors == model.wanted(twice).executors
+    assert behind.executors > model.wanted(situation(backlog_rows=0)).executors
+    assert model.wanted(situation(backlog_rows=5, arrival_per_s=0.0)).executors
+
+
+def test_for_a_busy_share_nobody_goes_before_what_is_held_back_can_be_worked_off() -> None:
+    model = utilisation(0.5, catch_up="30 seconds")
+    behind = model.wanted(situation(backlog_rows=120_000))
+    assert behind.executors == model.wanted(situation()).executors
+    assert behind.comfortable == model.wanted(situation(offered=8.0)).comfortable
+    assert behind.numbers["backlog_rows"] == 120_000
+
+
+def test_a_script_says_what_it_said_last() -> None:
+    script = scripted({"1 minute": 4, 0: 2, 120: 3})
+    said = [script.wanted(situation(now_s=t)).executors for t in (0, 59, 60, 119, 120, 999)]
+    assert said == [2, 2, 4, 4, 3, 3]
+
+
+def test_a_function_may_say_a_number_or_a_whole_answer() -> None:
+    assert custom(lambda s: s.executors + 1).wanted(situation()).executors == 5
+    whole = wanting(7)
+    assert custom(lambda _s: whole).wanted(situation()) is whole
+    with pytest.raises(InvalidControlError, match="cannot be 'many' executors"):
+        custom(lambda _s: "many").wanted(situation())  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: utilisation(1.2), "utilisation of 1.2 cannot be aimed at"),
+        (lambda: utilisation(0.5, slack=1.0), "slack of 1.0 is none"),
+        (lambda: latency("2 parsecs"), "latency target is '2 parsecs'"),
+        (lambda: latency(0), "latency target is 0"),
+        (lambda: latency(1, catch_up=0), "time to catch up is 0"),
+        (lambda: fixed(0), "cannot be 0 executors"),
+        (lambda: fixed(2.5), "cannot be 2.5 executors"),  # type: ignore[arg-type]
+        (lambda: scripted({}), "script for the number of executors is {}"),
+        (lambda: scripted([(0, 2)]), "script for the number of executors is \\[\\(0, 2\\)\\]"),  # type: ignore[arg-type]
+        (lambda: utilisation("half"), "utilisation of .half. cannot"),  # type: ignore[arg-type]
+        (lambda: scripted({"soon": 2}), "step of the script is 'soon'"),
+    ],
+)
+def test_models_of_nonsense_are_refused_where_they_are_made(make: Any, said: str) -> None:
+    with pytest.raises(InvalidControlError, match=said):
+        make()
+
+
+# -- pace -----------------------------------------------------------------------------------------
+
+
+def test_more_is_asked_for_at_once_and_fewer_only_when_several_periods_want_it() -> None:
+    pace = Pace(cool_down_s=30.0)
+    assert pace.step(wanting(6), situation(), PoolView(), paced=True).kind == "out"
+    first = pace.step(wanting(2), situation(), PoolView(), paced=True)
+    second = pace.step(wanting(2), situation(), PoolView(), paced=True)
+    assert (first.kind, first.reason, second.kind) == ("stay", "it may pass", "in")
+    assert second.executors == 2
+
+
+def test_between_too_few_and_too_many_nothing_changes() -> None:
+    pace = Pace(cool_down_s=30.0)
+    for _ in range(5):
+        assert pace.step(wanting(3, 5), situation(), PoolView(), paced=True).kind == "stay"
+
+
+def test_who_needs_more_gets_to_where_noise_asks_for_no_more() -> None:
+    pace = Pace(cool_down_s=30.0)
+    assert pace.step(wanting(6, 9), situation(), PoolView(), paced=True).executors == 7
+    kept = Pace(cool_down_s=30.0)
+    assert kept.step(wanting(6, 9), situation(most=6), PoolView(), paced=True).executors == 6
+
+
+@pytest.mark.parametrize("offered", [0.69, 1.39, 2.09, 2.684, 3.4, 6.99, 20.9, 69.9])
+def test_who_got_more_is_asked_neither_for_one_more_nor_for_one_less_by_noise(
+    offered: float,
+) -> None:
+    """Seen where the share that they were to be busy for was all but reached: 2.684 of 4 lanes."""
+    model = utilisation(0.7)
+    before = situation(lanes=1.0, offered=offered, executors=int(offered), most=200)
+    step = Pace(cool_down_s=0.0).step(model.wanted(before), before, PoolView(), paced=True)
+    assert step.kind == "out"
+    for noise in (0.95, 1.05):
+        after = replace(before, executors=step.executors, offered=noise * offered)
+        wanted = model.wanted(after)
+        assert wanted.executors <= step.executors <= wanted.comfortable
+
+
+def test_a_decision_is_not_taken_back_within_the_cool_down() -> None:
+    pace = Pace(cool_down_s=30.0)
+    pace.decided("out", NOW_S)
+    for passed_s in (1.0, 10.0, 29.0):
+        at = situation(now_s=NOW_S + passed_s)
+        assert pace.step(wanting(1), at, PoolView(), paced=True).kind == "stay"
+    assert pace.step(wanting(1), situation(now_s=NOW_S + 30), PoolView(), paced=True).kind == "in"
+    pace.decided("in", NOW_S + 30)
+    at = situation(now_s=NOW_S + 40)
+    assert pace.step(wanting(9), at, PoolView(), paced=True).reason == "cooling down"
+
+
+def test_more_of_the_same_waits_until_the_last_ones_have_come_and_shown() -> None:
+    pace = Pace(cool_down_s=30.0)
+    pace.decided("out", NOW_S)
+    kinds = [
+        pace.step(wanting(9), situation(), PoolView(pending=pending), paced=True).kind
+        for pending in (2, 0, 0)
+    ]
+    assert kinds == ["stay", "stay", "out"]
+
+
+def test_an_order_is_followed_at_once() -> None:
+    pace = Pace(cool_down_s=30.0)
+    pace.decided("out", NOW_S)
+    assert pace.step(wanting(2), situation(), PoolView(), paced=False).kind == "in"
+
+
+@pytest.mark.parametrize(
+    ("changed", "pool", "reason"),
+    [
+        ({"most": 4}, PoolView(), "4 is the limit"),
+        ({}, PoolView(most=4), "4 is the cluster's limit"),
+    ],
+)
+def test_what_the_limits_do_not_allow_is_refused_with_the_limit(
+    changed: dict[str, Any], pool: PoolView, reason: str
+) -> None:
+    step = Pace(cool_down_s=30.0).step(wanting(9), situation(**changed), pool, paced=True)
+    assert (step.kind, step.reason) == ("refused", reason)
+
+
+def test_a_cluster_with_fewer_executors_than_there_are_to_be_at_least_says_so() -> None:
+    pace, have = Pace(cool_down_s=30.0), situation(executors=2, least=4)
+    step = pace.step(wanting(1), have, PoolView(most=2), paced=True)
+    assert (step.kind, step.reason) == ("refused", "2 is the cluster's limit")
+
+
+def test_numbers_of_a_model_are_plain_ones() -> None:
+    """They stand in the journal, which knows no types of NumPy's."""
+    counted: Any = np.int64(3)
+    said = Wanted(executors=1, comfortable=1, reason="", numbers={"rows": counted})
+    assert type(said.numbers["rows"]) is float
+
+
+def test_what_the_cluster_refused_is_asked_for_again_only_after_the_cool_down() -> None:
+    pace = Pace(cool_down_s=30.0)
+    pace.decided("out", NOW_S)
+    refusing = PoolView(refused="no quota")
+    soon = pace.step(wanting(9), situation(now_s=NOW_S + 5), refusing, paced=True)
+    assert (soon.kind, soon.reason) == ("refused", "no quota")
+    later = pace.step(wanting(9), situation(now_s=NOW_S + 31), refusing, paced=True)
+    assert later.kind == "out"
+
+
+def test_the_least_is_kept() -> None:
+    pace = Pace(cool_down_s=0.0)
+    at = situation(least=3)
+    pace.step(wanting(1), at, PoolView(), paced=True)
+    assert pace.step(wanting(1), at, PoolView(), paced=True).executors == 3

@@ -1,0 +1,392 @@
+"""In which form windows are consolidated is decided by what lanes and plans tell."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+
+import godwit as gw
+from godwit.adapt.deciding import EpochSeen
+from godwit.adapt.form_meter import ExchangeCosts
+from godwit.adapt.fusing import by_attributes
+from godwit.adapt.splitting import SplitOrCombine, form_of, in_form, splitting_of
+from godwit.api.flow import LogicalFlow
+from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome, EpochPlan
+from godwit.model import events
+from godwit.model.errors import InvalidFlowError
+from godwit.operators.windows.in_two import ConsolidatePart
+from godwit.plan.regrouping import regrouped
+
+if TYPE_CHECKING:
+    from godwit.adapt.deciding import Verdict, Wanted
+    from godwit.plan.compiled import CompiledFlow
+
+COLUMNS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+GROUPS = 8
+MINUTE = 60_000_000
+SETTINGS = gw.Splitting(epochs=2, confirm=2)
+COSTS = ExchangeCosts(row_ms=0.01, byte_ms=0, lane_ms=1.0)
+
+
+def flow(consolidate: Any = "measured", *, behind: bool = False, windows: int = 1) -> CompiledFlow:
+    """Windows of a minute, and operators in a row behind them if wanted."""
+    made = LogicalFlow("flow", GROUPS)
+    frame: Any = FakeDataFrame(COLUMNS)
+    rows = made.source("rows", frame, event_time="ts", slack="1 second")
+    for name in "wvu"[:windows]:
+        stream = (
+            rows.key_by("k")
+            .window(gw.tumbling("1 minute"), consolidate=consolidate, name=name)
+            .compute(n=gw.count())
+        )
+        if behind:
+            stream = stream.key_by("k").compute(name=f"{name}_all", n=gw.sum("n"))
+        made.sink(f"out_{name}", stream, FakeSink())
+    return made.compile(resolver(made))
+
+
+def consolidates(of: CompiledFlow, name: str = "w") -> ConsolidatePart:
+    part = of.operator(f"{name}_windows")
+    assert isinstance(part, ConsolidatePart)
+    return part
+
+
+class Story:
+    """A decider that is told of epochs: 1,000 rows, 100 partials and 10 ms of CPU each."""
+
+    def __init__(self, settings: gw.Splitting = SETTINGS, **of: Any) -> None:
+        self.flow = flow(**of)
+        self.decider = SplitOrCombine(self.flow, settings, COSTS)
+        self.places = gw.even_assignment(GROUPS, ["a", "b"], [1, 1])
+        self.turned: frozenset[int] = frozenset()
+        self.at = 0
+        self.told: list[events.FormsCompared] = []
+
+    @property
+    def form(self) -> str | None:
+        return form_of(self.flow, consolidates(self.flow))
+
+    def become(self, wanted: Wanted) -> None:
+        self.decider.settled(wanted)
+        self.flow = self.flow.under(regrouped(self.flow, wanted.components))
+
+    def migrate(self, *key_groups: int, state: bool = False) -> None:
+        """Let key groups change executor."""
+        to = {g: "b" if self.places.executor(g) == "a" else "a" for g in key_groups}
+        self.places = self.places.moved(to)
+        if not state:
+            self.turned ^= set(key_groups)
+
+    def epoch(self, *, state_bytes: int = 0, scale: float = 1.0, seconds: float = 30) -> Verdict:
+        self.at += round(seconds * 1e6)
+        plans, loads, traffic, streams = {}, {}, {}, {}
+        for component in self.flow.components:
+            names = [operator.name for operator in component.operators]
+            takes = None
+            if len(names) == 1 and not names[0].endswith("_windows"):
+                takes = self.turned if names[0].endswith("_second") else self.others
+            plans[component.name] = EpochPlan(
+                assignment=self.places,
+                suspended=frozenset(),
+                load=frozenset(),
+                consume=frozenset(),
+                takes=takes,
+            )
+            every = np.arange(GROUPS)
+            loads[component.name] = ComponentLoad(
+                key_groups=every,
+                rows=np.full(GROUPS, 1000 // GROUPS),
+                keys=every,
+                cpu_ms=np.full(GROUPS, 10 / GROUPS),
+                state_bytes=np.full(GROUPS, 0 if names[0].endswith("_second") else state_bytes),
+            )
+            traffic[component.name] = ComponentTraffic(
+                key_groups=(0,), rows=(100,), size_bytes=(1000,), crossed_bytes=0, cpu_ms=2.0
+            )
+            for name in (n for n in names if n.endswith("_windows")):
+                streams[name.removesuffix("_windows"), name] = (round(100 * scale), 1000)
+        outcome = EpochOutcome(
+            epoch=0,
+            batch=0,
+            rows_in=1000,
+            loads=loads,
+            traffic=traffic,
+            streams=streams,
+            watermarks={"rows": self.at},
+        )
+        verdict = self.decider.observe(EpochSeen(outcome=outcome, flow=self.flow, plans=plans))
+        for kind, values in verdict.told:
+            event = kind(epoch=0, at_s=0.0, **values)
+            assert isinstance(event, events.FormsCompared)
+            self.told.append(event)
+        return verdict
+
+    @property
+    def others(self) -> frozenset[int]:
+        return frozenset(range(GROUPS)) - self.turned
+
+    def epochs(self, count: int, *migrating: int, **given: Any) -> Wanted | None:
+        """Let epochs pass, in every second of which some key groups migrate."""
+        wanted = None
+        for at in range(count):
+            if at % 2 and migrating:
+                self.migrate(*migrating, state=self.form == "combined")
+            wanted = self.epoch(**given).wanted
+        return wanted
+
+
+def test_calm_windows_stay_in_one_component_and_that_is_told_once_a_period() -> None:
+    story = Story()
+    assert story.epochs(12) is None
+    assert [(told.form, told.cheaper) for told in story.told] == [("combined", "combined")] * 5
+    assert story.told[0].epochs == 3  # the first one says since when event time counts
+
+
+def test_windows_whose_key_groups_migrate_with_much_state_are_split_once_periods_agree() -> None:
+    story = Story()
+    assert story.epochs(4, 0, 1, 2, state_bytes=2**20) is None
+    wanted = story.epochs(2, 0, 1, 2, state_bytes=2**20)
+    assert wanted is not None
+    assert wanted.components == {
+        "w": ("w",),
+        "w_second": ("w_second",),
+        "w_windows": ("w_windows",),
+    }
+    assert wanted.worth_bytes == math.inf
+    told = story.told[-1]
+    assert told.numbers["migrated_key_groups"] == 3
+    assert told.numbers["move_latency_ms"] == pytest.approx(11)
+    assert told.numbers["move_ms"] == pytest.approx(81)
+    assert told.combined_ms == pytest.approx(20 + 3 * 81)
+    assert told.numbers["stage_ms"] == 2 * 2 * COSTS.lane_ms
+    partial_ms = 200 * COSTS.row_ms / (told.numbers["partial_windows"] * GROUPS)
+    assert told.split_ms == pytest.approx(20 + 200 * COSTS.row_ms + 4 + 3 * (partial_ms + 40.5))
+    assert told.describe().startswith("w is combined and split would be better: over 2 epochs")
+    assert "in which 3 key groups migrated" in wanted.reason
+
+
+def test_windows_that_were_split_are_combined_when_they_are_calm_and_then_left_so() -> None:
+    story = Story()
+    wanted = story.epochs(6, 0, 1, 2, state_bytes=2**20)
+    assert wanted is not None
+    story.become(wanted)
+    assert story.form == "split"
+    assert story.epochs(6, 0, 1, 2, state_bytes=2**20) is None
+    assert story.told[-1].numbers["migrated_with_state"] == 0
+    back = story.epochs(6, state_bytes=2**20)
+    assert back is not None
+    assert back.components == {"w": ("w", "w_second", "w_windows")}
+    saved_ms = (story.told[-1].split_ms - story.told[-1].combined_ms) / 2
+    assert back.worth_bytes == pytest.approx(500 * saved_ms / (80 / 2**20))
+    story.become(back)
+    assert story.epochs(12, state_bytes=2**20) is None
+
+
+def test_what_lanes_measured_of_the_exchange_is_remembered() -> None:
+    story = Story()
+    story.flow = story.flow.under(
+        regrouped(story.flow, in_form(story.flow, consolidates(story.flow), "split"))
+    )
+    story.epochs(3)
+    per_row = (COSTS.row_ms + 2.0 / 100) / 2
+    told = story.told[-1]
+    assert told.numbers["partial_ms"] * GROUPS * told.numbers["partial_windows"] == pytest.approx(
+        300 * per_row
+    )
+
+
+def test_a_wish_stands_until_it_is_settled() -> None:
+    story = Story()
+    wanted = story.epochs(6, 0, 1, 2, state_bytes=2**20)
+    assert wanted is not None
+    assert story.epoch(seconds=1).wanted == wanted  # nobody could do it
+    story.decider.settled(wanted)
+    assert story.epoch(seconds=1).wanted is None
+
+
+def test_a_wish_is_about_the_components_that_there_are_when_it_is_said() -> None:
+    story = Story(behind=True)
+    part = consolidates(story.flow)
+    story.flow = story.flow.under(regrouped(story.flow, in_form(story.flow, part, "split")))
+    wanted = story.epochs(6)
+    assert wanted is not None
+    assert wanted.components == {"w": ("w", "w_second", "w_windows")}
+    fused = regrouped(story.flow, {"row": ("w_windows", "w_all")})
+    story.flow = story.flow.under(fused)
+    wanted = story.epoch(seconds=1).wanted
+    assert wanted is not None
+    assert wanted.components == {"w": ("w", "w_second", "w_windows", "w_all")}
+
+
+def test_a_bound_on_latency_splits_what_costs_less_combined() -> None:
+    free, bound = Story(), Story(gw.Splitting(max_latency="5 milliseconds", epochs=2))
+    for story in (free, bound):
+        for _ in range(3):
+            story.epochs(2, 0, state_bytes=2**18, scale=100)
+    wanted = bound.epoch(seconds=1).wanted
+    assert free.epoch(seconds=1).wanted is None
+    assert wanted is None  # 3.5 ms are within it
+    wanted = bound.epochs(6, 0, 1, state_bytes=2**18, scale=100)
+    assert wanted is not None
+    assert "migrations take 0 ms split and 7 ms combined, of 5 ms allowed" in wanted.reason
+    assert bound.told[-1].split_ms > bound.told[-1].combined_ms
+    assert free.epochs(6, 0, 1, state_bytes=2**18, scale=100) is None
+
+
+def test_where_neither_form_keeps_to_the_bound_the_quicker_one_is_taken_and_that_is_told() -> None:
+    story = Story(gw.Splitting(max_latency="5 milliseconds", epochs=2, confirm=1))
+    wanted = story.epochs(4, 0, 1, state_bytes=2**20)
+    assert wanted is not None
+    story.become(wanted)
+    story.epochs(3)
+    for g in (3, 4):
+        story.migrate(g, state=True)  # its other slot was not free
+        story.migrate(5, 6)
+        story.epoch(state_bytes=2**20)
+    told = story.told[-1]
+    assert (told.form, told.cheaper, told.within) == ("split", "split", False)
+    assert told.describe().endswith(
+        "migrations take 22 ms split, 66 ms combined of 5 ms allowed, which neither keeps to: "
+        "split comes closest"
+    )
+
+
+def test_an_aggregate_that_always_takes_its_state_along_is_not_split_again() -> None:
+    story = Story()
+    wanted = story.epochs(6, 0, 1, 2, state_bytes=2**20)
+    assert wanted is not None
+    story.become(wanted)
+    for _ in range(6):
+        story.migrate(0, 1, 2, state=True)  # somebody asks for live migrations
+        back = story.epoch(state_bytes=2**20).wanted
+    assert back is not None
+    story.become(back)
+    assert story.epochs(12, 0, 1, 2, state_bytes=2**20) is None
+
+
+def test_key_groups_of_an_executor_that_is_gone_have_not_migrated() -> None:
+    story = Story()
+    story.epochs(3)
+    story.places = gw.even_assignment(GROUPS, ["a"], [1])
+    story.epochs(2)
+    assert story.told[-1].numbers["migrated_key_groups"] == 0
+
+
+def test_operators_in_a_row_behind_the_windows_come_along() -> None:
+    fused = flow(behind=True)
+    assert form_of(fused, consolidates(fused)) == "combined"
+    assert by_attributes(fused) == {}
+    apart = fused.under(
+        regrouped(fused, {"w": ["w"], "w_second": ["w_second"], "row": ["w_windows", "w_all"]})
+    )
+    part = consolidates(apart)
+    assert form_of(apart, part) == "split"
+    together = in_form(apart, part, "combined")
+    assert together == {"w": ("w", "w_second", "w_windows", "w_all")}
+    combined = apart.under(regrouped(apart, together))
+    assert form_of(combined, part) == "combined"
+    again = in_form(combined, part, "split")
+    assert again == {
+        "w": ("w",),
+        "w_second": ("w_second",),
+        "w_windows+w_all": ("w_windows", "w_all"),
+    }
+    assert form_of(combined.under(regrouped(combined, again)), part) == "split"
+
+
+def test_components_that_somebody_has_made_are_in_no_form() -> None:
+    two = flow(windows=2)
+    part = consolidates(two)
+    with_others = two.under(
+        regrouped(two, {"all": ["w", "w_second", "w_windows", "v", "v_second", "v_windows"]})
+    )
+    assert form_of(with_others, part) is None
+    beside = two.under(
+        regrouped(
+            two,
+            {
+                "x": ["w_windows", "v"],
+                **{name: [name] for name in ("w", "w_second", "v_second", "v_windows")},
+            },
+        )
+    )
+    assert form_of(beside, part) is None
+
+
+def test_what_somebody_has_named_is_left_alone() -> None:
+    story = Story()
+    story.decider.leave_alone(["w_second"])
+    assert story.epochs(12, 0, 1, 2, state_bytes=2**20) is None
+    assert story.told == []
+
+
+def test_of_several_aggregates_the_most_beneficial_change_comes_first() -> None:
+    story = Story(windows=2)
+    wanted = story.epochs(6, 0, 1, 2, state_bytes=2**20)
+    assert wanted is not None
+    first = "v" if "v" in wanted.components else "w"
+    story.become(wanted)
+    second = story.epoch(state_bytes=2**20, seconds=1).wanted
+    assert second is not None
+    assert ({"w", "v"} - {first}) <= second.components.keys()
+
+
+def test_settings_without_anything_to_decide_are_refused() -> None:
+    assert splitting_of(flow("together"), None) is None
+    assert splitting_of(flow("measured"), None) == gw.Splitting()
+    assert splitting_of(flow("measured"), SETTINGS) is SETTINGS
+    with pytest.raises(InvalidFlowError, match="has nothing to decide") as caught:
+        splitting_of(flow("together"), SETTINGS)
+    assert 'consolidate="measured"' in caught.value.remedy
+    with pytest.raises(InvalidFlowError, match="'w': consolidate='apart', which is left so"):
+        splitting_of(flow("apart"), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_latency": "-1 second"},
+        {"max_latency": dt.timedelta(seconds=-1)},
+        {"max_latency": 500},
+        {"max_latency": "soon"},
+        {"period": "0 seconds"},
+        {"period": "1 month"},
+        {"epochs": 0},
+        {"confirm": 1.5},
+        {"payback_epochs": True},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidFlowError, match=r"of gw\.Splitting") as caught:
+        gw.Splitting(**settings)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"consolidate": "auto"}, "Give 'together'"),
+        ({"consolidate": "mesured"}, "Did you mean 'measured'"),
+        ({"consolidate": "measured", "output": "update"}, "come out once"),
+        ({"consolidate": None}, "Give 'together'"),
+    ],
+)
+def test_a_form_that_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
+    made = LogicalFlow("flow", GROUPS)
+    frame: Any = FakeDataFrame(COLUMNS)
+    keyed = made.source("rows", frame, event_time="ts", slack="1 second").key_by("k")
+    with pytest.raises(InvalidFlowError) as caught:
+        keyed.window(gw.tumbling("1 minute"), **options)
+    assert says in caught.value.remedy
+
+
+def test_a_flow_says_that_costs_decide() -> None:
+    text = flow().explain()
+    assert "w, w_second, w_windows share component 'w' (by k, rigid)" in text
+    assert "consolidate w, where its partials are or apart from them, as measured" in text

@@ -1,0 +1,130 @@
+"""Which moves pay where some of them carry no state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.oracles.controlled import Part, World
+
+from godwit.adapt import Budget, Means, Topology
+from godwit.adapt.problems import Question, question
+from godwit.adapt.statistics import Statistics
+from godwit.adapt.worth import Terms, Verdict, judge
+from godwit.planning import Limits, Problem
+
+if TYPE_CHECKING:
+    from godwit.adapt import EpochObserved
+
+TERMS = Terms(max_load_distance=0.1, even_enough=0.02, horizon_s=100.0, seconds_per_byte=1e-8)
+FREE = Budget(max_bytes=None)
+EVENED = np.array([0, 0, 1, 1], np.int32)
+"""A plan that takes the last two of four key groups from the first executor to the second."""
+
+
+def uneven(state_bytes: float) -> Problem:
+    return Problem(
+        executors=("a", "b"),
+        load=np.array([0.2, 0.2, 0.2, 0.2]),
+        state_bytes=np.full(4, state_bytes),
+        current=np.zeros(4, np.int32),
+    )
+
+
+def instant(problem: Problem, planned: np.ndarray, budget: Budget = FREE) -> Verdict:
+    """Judge a plan all of whose moves turn to empty slots."""
+    light = replace(problem, state_bytes=np.zeros(problem.num_key_groups))
+    return judge(light, planned, TERMS, budget, held_bytes=problem.state_bytes)
+
+
+def test_a_move_that_costs_more_than_it_gains_is_made_where_no_state_moves() -> None:
+    problem = uneven(state_bytes=2.5e9)
+    live = judge(problem, EVENED, TERMS, FREE)
+    assert live.reason == "moving the state costs more than it gains"
+    turned = instant(problem, EVENED)
+    assert not turned.reason
+    assert turned.order.tolist() == [2, 3]
+    assert turned.moved_bytes == 0.0
+
+
+def test_keys_that_are_held_twice_for_a_while_cost_their_merging_shared_by_all() -> None:
+    turned = instant(uneven(state_bytes=1e9), EVENED)
+    assert turned.cost_s == pytest.approx(2e9 * TERMS.seconds_per_byte / 2)
+    far = instant(uneven(state_bytes=1e10), EVENED)
+    assert far.reason == "moving the state costs more than it gains"
+
+
+def test_a_budget_in_bytes_does_not_keep_back_what_moves_without_any() -> None:
+    problem, little = uneven(state_bytes=1e6), Budget(max_bytes=1e6)
+    assert len(judge(problem, EVENED, TERMS, little).order) == 1
+    assert len(instant(problem, EVENED, little).order) == 2
+
+
+@given(seed=st.integers(0, 2**16), executors=st.integers(2, 6), key_groups=st.integers(2, 30))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_what_is_worth_carrying_is_worth_turning_for_and_costs_no_more(
+    seed: int, executors: int, key_groups: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    problem = Problem(
+        executors=tuple(f"e{i}" for i in range(executors)),
+        load=rng.lognormal(0.0, 1.0, key_groups) / key_groups,
+        state_bytes=np.full(key_groups, rng.uniform(0.0, 1e9)),
+        current=rng.integers(0, executors, key_groups).astype(np.int32),
+        limits=Limits(),
+    )
+    planned = rng.integers(0, executors, key_groups).astype(np.int32)
+    live, turned = judge(problem, planned, TERMS, FREE), instant(problem, planned)
+    assert len(turned.order) >= len(live.order)
+    if live.order.tolist() == turned.order.tolist():
+        assert turned.cost_s <= live.cost_s * (1 + 1e-9)
+
+
+class Observing:
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    def observe(self, epoch: EpochObserved) -> None:
+        self._statistics.observe(epoch, 0.5)
+
+    def turn(self) -> None: ...
+
+
+def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> Question:
+    """What planners are asked of a component some of whose key groups have an empty slot."""
+    world = World({"w": Part(rows=np.full(4, 10.0), state_bytes=500)}, {"a": 1, "b": 1})
+    topology = Topology(stages=(("w",),))
+    statistics = Statistics(topology, 0.0, {"w": dict.fromkeys(range(4), 500)})
+    world.control = Observing(statistics)  # type: ignore[assignment]
+    world.run(1.0)
+    view = world.conductor.view
+    component = replace(view.components["w"], instant=frozenset(turning))
+    return question(
+        ["w"],
+        statistics=statistics.close(1.0),
+        view=replace(view, components={"w": component}),
+        speeds={},
+        means=Means(memory_bytes=1000),
+        limits=Limits(),
+        draining=draining,
+        topology=topology,
+    )
+
+
+def test_planners_see_no_state_where_none_would_move_and_memory_sees_it_still() -> None:
+    question = asked({0, 1})
+    assert question.problem.state_bytes.tolist() == [0, 0, 500, 500]
+    assert question.held_bytes.tolist() == [500] * 4
+    memory = question.problem.resources.index("memory")
+    assert question.problem.load[:, memory].tolist() == [0.5] * 4
+
+
+def test_both_slots_have_to_leave_an_executor_that_is_to_go() -> None:
+    question = asked({0, 1, 2, 3}, draining=frozenset({"a"}))
+    on_a = question.problem.current == question.problem.executors.index("a")
+    assert question.problem.state_bytes[on_a].tolist() == [500, 500]
+    assert question.problem.state_bytes[~on_a].tolist() == [0, 0]

@@ -1,0 +1,99 @@
+"""Facts about what windows may be said, and what is said of those that may not."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.support.window_flows import ROWS
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+
+from godwit.api.flow import LogicalFlow
+from godwit.model.errors import InvalidFlowError
+from godwit.operators import aggregates as gw
+from godwit.operators.windows.spec import hopping, tumbling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.api.keyed_stream import KeyedStream
+
+
+def keyed(**options: Any) -> KeyedStream:
+    frame: Any = FakeDataFrame(ROWS)
+    options = {"event_time": "ts", **options}
+    return LogicalFlow("flow").source("rows", frame, **options).key_by("k")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: tumbling("0 seconds"), "which is no time"),
+        (lambda: tumbling("-5 minutes"), "which is negative"),
+        (lambda: tumbling(timedelta(hours=-1)), "which is negative"),
+        (lambda: tumbling("1 month"), "has no fixed length"),
+        (lambda: tumbling("five minutes"), "no length of time"),
+        (lambda: tumbling(5), "a value of type int"),  # type: ignore[arg-type]
+        (lambda: tumbling("1 hour", start="1 hour"), "begin every 1 hour anyway"),
+        (lambda: hopping("1 hour", every="2 hours"), "leave gaps"),
+        (lambda: keyed().window(hopping("6 hours", every="7 milliseconds")), "made of"),
+        (lambda: keyed().window(), "names no window"),
+        (lambda: keyed().window("1 hour"), "a value of type str"),  # type: ignore[arg-type]
+        (lambda: keyed().window(tumbling("1 hour"), tumbling("60 minutes")), "twice"),
+        (lambda: keyed().window(tumbling("1 hour"), output="complete"), "output='complete'"),  # type: ignore[arg-type]
+        (lambda: keyed().window(tumbling("1 hour"), late="late/"), "not a sink"),
+        (lambda: keyed().window(tumbling("1 hour")).compute(), "no aggregates"),
+        (lambda: keyed().window(tumbling("1 hour")).process(print), "no output columns"),
+        (lambda: keyed(slack="-1 second"), "negative"),
+        (lambda: keyed(idle="0 seconds"), "no time"),
+        (lambda: keyed(event_time=3), "as event time"),
+    ],
+)
+def test_what_will_not_do_is_refused_where_it_is_said(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(InvalidFlowError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("source", "window", "says"),
+    [
+        ({"event_time": None}, {}, "has no event time"),
+        ({"event_time": "when"}, {}, "which source 'rows' does not have"),
+        ({"event_time": "v"}, {}, "whose type is int64"),
+        ({}, {"time": "k"}, "whose type is string"),
+    ],
+)
+def test_a_column_that_cannot_be_event_time_is_refused(
+    source: dict[str, Any], window: dict[str, Any], says: str
+) -> None:
+    stream = keyed(**source).window(tumbling("1 hour"), **window).compute(n=gw.count())
+    stream.flow.sink("out", stream, FakeSink())
+    with pytest.raises(InvalidFlowError, match=says):
+        stream.flow.compile(resolver(stream.flow))
+
+
+def test_no_name_is_taken_from_results() -> None:
+    stream = (
+        keyed()
+        .window(tumbling("1 hour"))
+        .compute(
+            name=gw.count(),
+            output=gw.sum("v"),
+            time=gw.max("ts"),
+            late=gw.count(),
+            formerly=gw.count(),
+        )
+    )
+    stream.flow.sink("out", stream, FakeSink())
+    (operator,) = stream.flow.compile(resolver(stream.flow)).operators
+    assert operator.output.names[3:] == ["name", "output", "time", "late", "formerly"]
+    assert operator.output.field("window_start").type == pa.timestamp("us", tz="UTC")
+
+
+def test_a_result_cannot_be_called_as_the_window() -> None:
+    stream = keyed().window(tumbling("1 hour")).compute(window_end=gw.count())
+    stream.flow.sink("out", stream, FakeSink())
+    with pytest.raises(InvalidFlowError, match="window_end"):
+        stream.flow.compile(resolver(stream.flow))

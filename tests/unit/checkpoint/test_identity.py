@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from godwit.checkpoint.identity import differences
+from godwit.checkpoint.records import FlowIdentity
+
+STORED = FlowIdentity(name="delays", num_key_groups=256, query_id="q1")
+
+DIFFERENT_QUERY = (
+    "it belongs to query q1, not q2, so Spark's progress and this state are not of one piece"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, []),
+        ({"query_id": ""}, []),
+        ({"name": "other"}, ["it belongs to flow 'delays', not 'other'"]),
+        (
+            {"num_key_groups": 64},
+            ["it has 256 key groups, not 64 (the number is fixed at first launch)"],
+        ),
+        (
+            {"query_id": "q2"},
+            [DIFFERENT_QUERY],
+        ),
+    ],
+)
+def test_everything_that_differs_is_said(fields: dict[str, Any], expected: list[str]) -> None:
+    assert list(differences(STORED, msgspec.structs.replace(STORED, **fields))) == expected

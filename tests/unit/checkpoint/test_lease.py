@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, cast
+
+import pyarrow.fs
+import pytest
+
+from godwit.checkpoint import lease as leases
+from godwit.checkpoint.lease import EXPIRY_S, acquire_lease, break_lease, lease_owner, look_at_lease
+from godwit.checkpoint.storage.disk import PosixDisk
+from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.storage.remote import RemoteStorage
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.model.errors import CheckpointInUseError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLD = """
+import sys, time
+from godwit.checkpoint.lease import acquire_lease
+from godwit.checkpoint.storage.storage import CheckpointStorage
+lease = acquire_lease(CheckpointStorage.open(sys.argv[1]), "the-other")
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> CheckpointStorage:
+    return CheckpointStorage.open(tmp_path / "ck")
+
+
+def remote() -> RemoteStorage:
+    filesystem, root = pyarrow.fs.FileSystem.from_uri("mock:///bucket/ck")
+    return RemoteStorage(filesystem, root, uri="mock:///ck", renames=False, single_driver=True)
+
+
+def never(_seconds: float) -> None:
+    raise AssertionError("there was nothing to wait for")
+
+
+class Passing:
+    """Time that passes only here, and what happens meanwhile."""
+
+    def __init__(self, *, at: int = 0, happens: object = None) -> None:
+        self.seconds = 0.0
+        self._at, self._happens = at, happens
+
+    def __call__(self, seconds: float) -> None:
+        self.seconds += seconds
+        if callable(self._happens) and self.seconds == self._at:
+            self._happens()
+
+
+def test_a_second_run_of_the_same_process_is_refused_with_the_owner_named(
+    storage: CheckpointStorage,
+) -> None:
+    first = acquire_lease(storage, "first")
+    with pytest.raises(CheckpointInUseError, match=rf"'first' \(process {os.getpid()}") as caught:
+        acquire_lease(storage, "second", pause=Passing())
+    assert "godwit checkpoint unlock" in caught.value.remedy
+    assert caught.value.context["owner"]["run_id"] == "first"
+    first.release()
+    first.release()
+    acquire_lease(storage, "second", pause=never).release()
+
+
+def test_what_a_killed_process_held_can_be_taken_at_once(storage: CheckpointStorage) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, storage.uri], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(CheckpointInUseError, match=rf"'the-other' \(process {process.pid}"):
+            acquire_lease(storage, "mine", pause=Passing())
+        process.send_signal(signal.SIGKILL)
+    acquire_lease(storage, "mine", pause=never).release()
+
+
+def test_a_child_that_the_owner_forked_does_not_hold_the_lease(storage: CheckpointStorage) -> None:
+    lease = acquire_lease(storage, "parent")
+    ready, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go)
+        os.read(ready, 1)
+        os._exit(0)
+    os.close(ready)
+    lease.release()
+    acquire_lease(storage, "next", pause=never).release()
+    os.close(go)
+    os.waitpid(child, 0)
+
+
+def test_a_lease_that_is_broken_is_not_held_any_more(storage: CheckpointStorage) -> None:
+    hung = acquire_lease(storage, "hung")
+    break_lease(storage)
+    second = acquire_lease(storage, "second", pause=never)
+    hung.release()
+    with pytest.raises(CheckpointInUseError):
+        acquire_lease(storage, "third", pause=Passing())
+    second.release()
+
+
+def test_whoever_has_lost_the_lease_to_another_is_told(storage: CheckpointStorage) -> None:
+    hung = acquire_lease(storage, "hung")
+    hung.insist()
+    break_lease(storage)
+    with pytest.raises(CheckpointInUseError, match="was taken from outside"):
+        hung.insist()
+    second = acquire_lease(storage, "second", pause=never)
+    with pytest.raises(CheckpointInUseError, match="was taken by run 'second'"):
+        hung.insist()
+    second.insist()
+    second.release()
+
+
+def test_whoever_has_lost_a_heartbeat_to_another_is_told() -> None:
+    storage = remote()
+    hung = cast("leases._HeartbeatLease", acquire_lease(storage, "hung"))
+    hung._look()
+    hung.insist()
+    break_lease(storage)
+    second = acquire_lease(storage, "second", pause=never)
+    hung._look()
+    with pytest.raises(CheckpointInUseError, match="was taken by run 'second'"):
+        hung.insist()
+    second.release()
+
+
+def test_a_heartbeat_that_cannot_be_written_is_told_and_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = remote()
+    lease = cast("leases._HeartbeatLease", acquire_lease(storage, "a"))
+    with monkeypatch.context() as patch:
+
+        def away(_path: str, _data: bytes) -> None:
+            msg = "away"
+            raise OSError(msg)  # which used to end the thread
+
+        patch.setattr(storage, "write_atomic", away)
+        beat(lease)
+    beat(lease)
+    (told,) = caplog.records
+    assert "could not be renewed: away" in told.getMessage()
+    lease.release()
+
+
+def test_whoever_only_looks_costs_nobody_the_lease(storage: CheckpointStorage) -> None:
+    acquire_lease(storage, "first").release()
+    look = storage.lock("lock", b"")
+    assert look is not None
+    time = Passing(happens=None)
+
+    def let_go(seconds: float) -> None:
+        time(seconds)
+        look.release()
+
+    acquire_lease(storage, "second", pause=let_go).release()
+    assert 0 < time.seconds < 1
+
+
+def test_a_look_tells_a_lease_that_is_held_from_one_that_is_free(
+    storage: CheckpointStorage,
+) -> None:
+    assert look_at_lease(storage).held is False
+    lease = acquire_lease(storage, "first")
+    seen = look_at_lease(storage)
+    assert (seen.held, seen.owner) == (True, lease.owner)
+    lease.release()
+    assert look_at_lease(storage).held is False
+    beating = remote()
+    lease = acquire_lease(beating, "far", pause=never)
+    assert isinstance(lease, leases._HeartbeatLease)
+    seen = look_at_lease(beating)
+    assert (seen.held, seen.owner, seen.beat) == (None, lease.owner, (0, 0))
+    beat(lease)
+    assert look_at_lease(beating).beat == (0, 1)
+    lease.release()
+    assert look_at_lease(beating).held is False
+
+
+def test_where_there_are_no_locks_the_lease_is_a_heartbeat(tmp_path: Path) -> None:
+    class NoLocks(PosixDisk):
+        def lock(self, path: Path, *, wait: bool) -> int:
+            raise OSError(95, "Operation not supported")
+
+    storage = LocalStorage(tmp_path, disk=NoLocks())
+    lease = acquire_lease(storage, "first", pause=never)
+    assert [entry.path for entry in storage.list("leases")] == ["leases/000000000000.rec"]
+    lease.release()
+
+
+def test_a_heartbeat_that_goes_on_refuses_a_second_run_as_soon_as_it_is_seen() -> None:
+    storage = remote()
+    first = acquire_lease(storage, "first", pause=never)
+    assert isinstance(first, leases._HeartbeatLease)
+    time = Passing(at=4, happens=lambda: beat(first))
+    with pytest.raises(CheckpointInUseError, match="'first'"):
+        acquire_lease(storage, "second", pause=time)
+    assert time.seconds == 4
+    first.release()
+    acquire_lease(storage, "second", pause=never).release()
+
+
+def test_a_heartbeat_that_stands_still_is_succeeded_once_it_has_expired() -> None:
+    storage = remote()
+    dead = acquire_lease(storage, "dead")
+    time = Passing()
+    second = acquire_lease(storage, "second", pause=time)
+    assert time.seconds == EXPIRY_S
+    owner = lease_owner(storage)
+    assert owner is not None
+    assert owner.run_id == "second"
+    dead.release()  # it was only asleep: what it says about itself changes nothing
+    assert lease_owner(storage) == owner
+    second.release()
+
+
+def test_of_two_that_wait_for_a_dead_heartbeat_one_succeeds_it() -> None:
+    storage = remote()
+    acquire_lease(storage, "dead")
+    winners: list[object] = []
+    time = Passing(
+        at=int(EXPIRY_S),
+        happens=lambda: winners.append(acquire_lease(storage, "a", pause=Passing())),
+    )
+    with pytest.raises(CheckpointInUseError, match="'a'"):
+        acquire_lease(storage, "b", pause=time)
+    assert len(winners) == 1
+
+
+def test_a_heartbeat_that_is_broken_can_be_taken_at_once() -> None:
+    storage = remote()
+    acquire_lease(storage, "dead")
+    break_lease(storage)
+    assert lease_owner(storage) is None
+    acquire_lease(storage, "second", pause=never).release()
+
+
+def test_leases_of_the_past_are_cleared_away() -> None:
+    storage = remote()
+    for run in range(5):
+        acquire_lease(storage, f"run-{run}", pause=never).release()
+    assert len(storage.list("leases")) <= 3
+
+
+def beat(lease: leases._HeartbeatLease) -> None:
+    lease._beat += 1
+    lease._write()

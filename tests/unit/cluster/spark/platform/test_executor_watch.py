@@ -1,0 +1,173 @@
+"""Executors that join count once they have rehearsed, and at once where there is no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from godwit.cluster.spark.platform import executor_watch
+from godwit.cluster.spark.platform.executor_watch import ExecutorWatch
+from godwit.engine.executor import Executor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+PATIENCE_S = 30.0
+
+
+class Cluster:
+    """Executors that come and go by hand, and rehearse for as long as a test wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.there: list[str] = ["1"]
+        self.lost: list[str] = []
+        self.seen: list[set[str]] = []
+        self.rehearsals: list[tuple[str, Any]] = []
+        self.may_end = threading.Event()
+        self.fails = False
+        self.failures: list[tuple[str, str]] = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(executor_watch, "live_executors", lambda _: self._live())
+        monkeypatch.setattr(executor_watch, "rehearse", self._rehearse)
+        monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
+        monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand
+        self.watch = ExecutorWatch(
+            self._live(),
+            conducting=cast(
+                "Any",
+                SimpleNamespace(
+                    turn=self._turn,
+                    background_failed=lambda what, error: self.failures.append((what, error)),
+                ),
+            ),
+            lost=cast("Any", SimpleNamespace(lost=self.lost.append, cancel=lambda: None)),
+            pool=cast("Any", SimpleNamespace(returned=frozenset())),
+            source=cast("Any", SimpleNamespace(latest="rows")),
+            spark=cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(_jsc="there"))),
+        )
+
+    def see(self, executors: Mapping[str, int], _returned: Iterable[str]) -> list[str]:
+        before = self.seen[-1] if self.seen else {"1"}
+        self.seen.append(set(executors))
+        return sorted(before - set(executors))
+
+    def rehearsed(self) -> None:
+        """Let rehearsals end, and wait until they have."""
+        self.may_end.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("godwit-rehearsal"):
+                thread.join(PATIENCE_S)
+
+    def _live(self) -> list[Executor]:
+        if self.error is not None:
+            raise self.error
+        return [Executor(name=name, lanes=2, location=None) for name in self.there]
+
+    def _rehearse(self, executor: Executor, source: Any, _spark: Any) -> None:
+        self.rehearsals.append((executor.name, source))
+        self.may_end.wait(PATIENCE_S)
+        if self.fails:
+            raise RuntimeError
+
+    @contextmanager
+    def _turn(self) -> Iterator[Cluster]:
+        yield self
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    made = Cluster(monkeypatch)
+    yield made
+    made.rehearsed()
+    made.watch.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_executor_that_joins_counts_once_it_has_rehearsed_or_failed_to(
+    cluster: Cluster, fails: bool
+) -> None:
+    cluster.fails = fails
+    cluster.there.append("2")
+    cluster.watch.look()
+    cluster.watch.look()
+    assert cluster.watch.executors.keys() == {"1"}
+    cluster.rehearsed()
+    cluster.watch.look()
+    assert cluster.watch.executors.keys() == {"1", "2"}
+    assert cluster.seen == [{"1", "2"}]
+    assert cluster.rehearsals == [("2", "rows")]  # once; those that were there do not
+
+
+def test_an_executor_counts_at_once_where_there_is_no_other(cluster: Cluster) -> None:
+    cluster.there[:] = ["2", "3"]
+    cluster.watch.look()
+    assert cluster.watch.executors.keys() == {"2", "3"}
+    assert cluster.lost == ["1"]
+
+
+def test_an_executor_that_goes_while_another_rehearses_is_told_at_once(cluster: Cluster) -> None:
+    cluster.there.append("2")
+    cluster.watch.look()
+    cluster.rehearsed()
+    cluster.watch.look()
+    cluster.may_end.clear()
+    cluster.there[:] = ["2", "3"]
+    cluster.watch.look()
+    assert cluster.lost == ["1"]
+    assert cluster.watch.executors.keys() == {"2"}
+
+
+def test_an_executor_that_goes_before_it_has_rehearsed_was_never_there(cluster: Cluster) -> None:
+    cluster.there.append("2")
+    cluster.watch.look()
+    cluster.there.remove("2")
+    cluster.rehearsed()
+    cluster.watch.look()
+    assert cluster.seen == []
+    assert cluster.lost == []
+
+
+def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(monkeypatch)
+    monkeypatch.setattr(executor_watch, "_LOOK_S", 0.001)
+    cluster.watch.close()
+    cluster.watch = watch = ExecutorWatch(
+        cluster.watch.executors.values(),  # type: ignore[arg-type]
+        conducting=cluster.watch._conducting,
+        lost=cluster.watch._lost,
+        pool=cluster.watch._pool,
+        source=cluster.watch._source,
+        spark=cluster.watch._spark,
+    )
+    cluster.error = KeyError("x")
+    eventually(lambda: bool(cluster.failures))
+    cluster.error = None
+    cluster.there[:] = ["2"]
+    eventually(lambda: watch.executors.keys() == {"2"})
+    assert cluster.failures == [("watching executors", "KeyError: 'x'")]
+    watch.close()
+
+
+def test_a_name_that_is_gone_is_not_remembered(cluster: Cluster) -> None:
+    cluster.may_end.set()
+    for n in range(2, 20):
+        cluster.there[:] = ["1", str(n)]
+        cluster.watch.look()
+        cluster.rehearsed()
+        cluster.watch.look()
+        assert cluster.watch.executors.keys() == {"1", str(n)}
+    assert len(cluster.watch._rehearsed | cluster.watch._rehearsing) <= 4
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.005)

@@ -1,0 +1,225 @@
+"""The controller's thread: what it is handed, what it asks for, what goes wrong in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.oracles.controlled import Part, World
+
+from godwit.adapt import Control, EpochObserved
+from godwit.checkpoint.journal import JournalWriter
+from godwit.checkpoint.records import BatchRef
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.cluster.spark.run.conducting import Conducting
+from godwit.cluster.spark.run.controlling import Controlling, past_decisions, topology_of
+from godwit.migration import EpochOutcome, MigrationRequested
+from godwit.model import events
+from godwit.model.errors import MigrationError
+from godwit.plan.compiled import UpstreamInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+PATIENCE_S = 30.0
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def flow(*levels: list[str], feeds: tuple[tuple[str, str], ...] = ()) -> Any:
+    """Return what of a compiled flow is looked at."""
+    components = [
+        SimpleNamespace(name=f"of {name}", level=at, operators=[SimpleNamespace(name=name)])
+        for at, names in enumerate(levels, start=1)
+        for name in names
+    ]
+    inputs = [
+        UpstreamInput(upstream=up, operator=name, maps=(), keys=(), schema=None)
+        for up, name in feeds
+    ]
+    return SimpleNamespace(components=components, inputs=inputs)
+
+
+def test_components_of_a_level_are_a_stage() -> None:
+    topology = topology_of(flow(["a", "b"], ["c"], feeds=(("a", "c"), ("b", "c"))))
+    assert topology.stages == (("of a", "of b"), ("of c",))
+    assert topology.downstream == (("of a", "of c"), ("of b", "of c"))
+
+
+# -- the thread -----------------------------------------------------------------------------------
+
+
+class Run:
+    """A stream in virtual time, whose controller has a thread of its own."""
+
+    def __init__(self, **settings: Any) -> None:
+        given: dict[str, Any] = {"period": 0.05, "least_epochs": 2, "planner": "flux"} | settings
+        rows = np.full(16, 30.0)
+        rows[::2] *= 4.0
+        self.world = World({"of sums": Part(rows=rows)}, {"a": 2, "b": 2})
+        self.conducting = Conducting(self.world.conductor)
+        self.controlling = Controlling(
+            Control(**given),
+            flow(["sums"]),
+            conducting=self.conducting,
+            pool=None,
+            state_bytes={},
+            past=[],
+        )
+
+    def epoch(self) -> None:
+        """Run an epoch, as Spark's driver does beside the controller."""
+        seen: list[EpochObserved] = []
+        hands_over: Any = SimpleNamespace(observe=seen.append, turn=lambda: None)
+        self.world.control = hands_over
+        with self.conducting.turn():
+            self.world.run(0.01)
+        for epoch in seen:
+            self.controlling.observe(epoch)
+
+    def told(self, kind: type[events.Event]) -> list[Any]:
+        with self.conducting.turn():
+            return self.world.told(kind)
+
+
+def files_taken(directory: Path, *, taken: int, lying: int, sizes: Sequence[int] = ()) -> BatchRef:
+    """Write files; say that a micro-batch took the first of them."""
+    entries = []
+    for number in range(taken + lying):
+        file = directory / f"{number}.parquet"
+        file.write_bytes(bytes(sizes[number] if sizes else 100))
+        os.utime(file, (1000 + number, 1000 + number))
+        entry = {"path": file.as_uri(), "timestamp": 1000 * (1000 + number), "batchId": 0}
+        entries.append(json.dumps(entry).encode())
+    return BatchRef(
+        number=0,
+        digest="",
+        offsets=b'v1\n{}\n{"logOffset":0}',
+        sources={"sources/0/0": b"\n".join([b"v1", *entries[:taken]])},
+    )
+
+
+def test_epochs_are_handed_over_and_key_groups_move() -> None:
+    run = Run()
+    try:
+
+        def moved() -> bool:
+            run.epoch()
+            return bool(run.told(events.MigrationFinished))
+
+        until(moved)
+        assert run.told(events.RebalancingStarted)[0].planner == "flux"
+        assert run.controlling.status["planner"] == "flux"
+    finally:
+        run.controlling.close()
+
+
+def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() -> None:
+    run = Run()
+    run.world.warms = False
+    try:
+
+        def moving() -> bool:
+            run.epoch()
+            return bool(run.told(events.RebalancingStarted))
+
+        until(moving)
+        target = run.world.conductor.view.components["of sums"].assignment.moved({0: "b"})
+        wanted = MigrationRequested(id="by hand", component="of sums", target=target)
+        with run.conducting.turn() as conductor:
+            with pytest.raises(MigrationError, match="is under way"):
+                conductor.migrate(wanted)
+            run.controlling.give_way(conductor, "of sums")
+            conductor.migrate(wanted)
+            run.controlling.give_way(conductor, "of sums")
+            assert conductor.view.components["of sums"].migration == "by hand"
+        (cancelled,) = run.told(events.MigrationCancelled)
+        assert cancelled.reason == "somebody asked for another migration"
+        until(lambda: bool(run.told(events.HandRespected)))
+    finally:
+        run.controlling.close()
+
+
+def test_files_that_lie_there_count_as_rows_that_are_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[EpochObserved] = []
+    monkeypatch.setattr("godwit.adapt.Controller.observe", lambda _self, epoch: seen.append(epoch))
+    run = Run()
+    try:
+        batch = files_taken(tmp_path, taken=2, lying=3)
+        observed = EpochObserved(
+            outcome=EpochOutcome(epoch=0, batch=0, rows_in=50), assignments={}, took_s=1.0
+        )
+        run.controlling.observe(observed, batch)
+        until(lambda: bool(seen))
+        assert seen[0].backlog_rows == 75
+        assert seen[0].backlog_s is not None
+    finally:
+        run.controlling.close()
+
+
+def test_an_epoch_never_waits_for_a_planner() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def thinks(problem: Any) -> Any:
+        inside.set()
+        go_on.wait(PATIENCE_S)
+        return problem.current
+
+    run = Run(planner=thinks, planning_limit=PATIENCE_S)
+    try:
+
+        def planning() -> bool:
+            run.epoch()
+            return inside.is_set()
+
+        until(planning)
+        before = run.world.epoch
+        for _ in range(5):
+            run.epoch()
+        assert run.world.epoch == before + 5
+        assert not go_on.is_set()
+    finally:
+        go_on.set()
+        run.controlling.close()
+
+
+def test_a_controller_that_fails_is_told_of_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_self: object, _epoch: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("godwit.adapt.Controller.observe", fails)
+    run = Run()
+    try:
+        run.epoch()
+        until(lambda: run.told(events.PlannerFailed))
+        run.epoch()
+        (failed,) = run.told(events.PlannerFailed)
+        assert (failed.planner, failed.reason) == ("controller", "RuntimeError: a fault of ours")
+    finally:
+        run.controlling.close()
+
+
+def test_the_past_is_what_the_journal_has_kept(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(str(tmp_path / "ck"))
+    journal = JournalWriter(storage, "run")
+    event = events.HandRespected(epoch=1, at_s=5.0, what="scaling", until_s=65.0)
+    journal.add("event", event.to_dict())
+    journal.add("event", {"kind": "OfAnotherVersion"})
+    journal.add("outcome", {"epoch": 1})
+    journal.flush()
+    assert past_decisions(storage) == [event]

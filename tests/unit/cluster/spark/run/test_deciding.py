@@ -1,0 +1,145 @@
+"""What deciders want is asked of the conductor where it is worth it, and gives way to hands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from tests.oracles.noting_ports import NotingPorts
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+
+import godwit as gw
+from godwit.adapt.deciding import EpochSeen, Verdict, Wanted
+from godwit.adapt.fusing import Fusing
+from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.chains import Chains
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.cluster.spark.run.conducting import Conducting
+from godwit.cluster.spark.run.deciding import Deciding
+from godwit.engine.executor import Executor
+from godwit.engine.takeover import run_started, take_up
+from godwit.migration import Conductor, EpochOutcome, Policy
+from godwit.model.events import BackgroundFailed, RegroupingCancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    import pytest
+
+SETTINGS = gw.Fusion(epochs=1, confirm=1, payback_epochs=10)
+
+
+class Story:
+    """Two operators in a row, in the same places or not."""
+
+    def __init__(self, directory: Path, *, apart: bool = False) -> None:
+        made = LogicalFlow("flow", 4)
+        frame: Any = FakeDataFrame(pa.schema({"k": pa.string(), "v": pa.int64()}))
+        a = made.source("rows", frame).key_by("k").compute(name="a", v=gw.sum("v"))
+        made.sink("out", a.key_by("k").compute(name="b", v=gw.sum("v")), FakeSink())
+        storage = CheckpointStorage.open(str(directory))
+        self.log, taken_up = take_up(made.compile(resolver(made)), storage, "r", retain_epochs=3)
+        self.flow, self.ports = taken_up.flow, NotingPorts()
+        there = [Executor(name=name, location=None, lanes=1) for name in ("x", "y")]
+        first = gw.even_assignment(4, ["x", "y"], [1, 1])
+        given = {"b": first.moved({0: "y"})} if apart else {}
+        started = run_started(self.flow, self.log, taken_up, given, there, run_id="r")
+        self.conductor = Conductor(
+            started,
+            states={c.name: c.states for c in self.flow.components},
+            policy=Policy(),
+            ports=self.ports,
+            plan=self.flow.physical_plan,
+        )
+        self.deciding = Deciding(
+            [Fusing(self.flow, SETTINGS)], conducting=Conducting(self.conductor), log=self.log
+        )
+
+    def observe(self, rows: int) -> None:
+        outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, streams={("a", "b"): (rows, rows)})
+        self.deciding.observe(outcome, self.flow, {})
+
+
+def test_operators_that_send_each_other_much_are_fused_and_the_event_says_why(
+    tmp_path: Path,
+) -> None:
+    story = Story(tmp_path)
+    story.observe(10)
+    assert [c.name for c in story.conductor.plan.components] == ["a+b"]
+    (started,) = (e for e in story.ports.events if type(e).__name__ == "RegroupingStarted")
+    assert "since a → b is 50.0% of all rows" in started.describe()
+
+
+def test_state_is_not_moved_for_less_than_it_is_worth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(tmp_path, apart=True)
+    moved = 1000
+    monkeypatch.setattr(Chains, "snapshot_bytes", lambda *_: pa.array([moved] * 4).to_numpy())
+    story.observe(10)
+    assert "RegroupingStarted" not in story.ports.told()
+    story.observe(moved)
+    assert "RegroupingStarted" in story.ports.told()
+
+
+def test_a_regrouping_by_hand_that_is_under_way_goes_on(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.conductor.begin(0)
+    story.observe(10)
+    story.observe(10)  # refused by the conductor, since the first waits for the epoch's end
+    assert story.ports.told().count("RegroupingStarted") == 1
+
+
+def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.conductor.begin(0)
+    story.observe(10)
+    assert story.ports.told().count("RegroupingStarted") == 1
+    with story.deciding.by_hand(["a"]):
+        (cancelled,) = (e for e in story.ports.events if isinstance(e, RegroupingCancelled))
+        assert cancelled.reason == "somebody regroups by hand"
+    story.conductor.abort(0, "it was to come to nothing")
+    story.observe(10)
+    assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+    with story.deciding.by_hand(["b"]):
+        pass  # there is nothing left that would have to give way
+    assert story.ports.told().count("RegroupingCancelled") == 1
+
+
+def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    before = story.flow
+    story.observe(10)
+    (made,) = story.conductor.plan.components
+    assert made.name == "a+b"
+    story.deciding = Deciding([Parting()], conducting=Conducting(story.conductor), log=story.log)
+    story.observe(10)  # of the epoch that ran before the plan changed
+    assert story.flow is before
+    assert [c.name for c in story.conductor.plan.components] == ["a+b"]
+    story.flow = before.under(story.conductor.plan)
+    story.observe(10)
+    assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
+
+
+def test_a_decider_that_raises_is_told_of_and_the_epoch_goes_on(tmp_path: Path) -> None:
+    class Broken(Parting):
+        def observe(self, seen: EpochSeen) -> Verdict:
+            raise KeyError(seen.outcome.epoch)
+
+    story = Story(tmp_path)
+    story.deciding = Deciding([Broken()], conducting=Conducting(story.conductor), log=story.log)
+    story.observe(10)  # it is committed, and would not be delivered
+    (failed,) = (e for e in story.ports.events if isinstance(e, BackgroundFailed))
+    assert (failed.what, failed.error) == ("deciding on components", "KeyError: 0")
+
+
+class Parting:
+    """Always wants operators apart."""
+
+    def observe(self, seen: EpochSeen) -> Verdict:
+        return Verdict(wanted=Wanted(components={"a": ("a",), "b": ("b",)}, reason="it says so"))
+
+    def settled(self, wanted: Wanted) -> None: ...
+
+    def leave_alone(self, operators: Collection[str]) -> None: ...

@@ -1,0 +1,227 @@
+"""The thread of epochs without input ends the query with a word, whatever is raised on it."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from py4j.protocol import Py4JError
+
+from godwit.cluster.spark.run import quiet_epochs
+from godwit.cluster.spark.run.epoch_driver import EpochDriver
+from godwit.cluster.spark.run.gate import EpochGate
+from godwit.cluster.spark.run.quiet_epochs import QuietEpochs
+from godwit.model.errors import CheckpointInUseError, UserFunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PATIENCE_S = 30.0
+
+
+class Run:
+    """A run in which epochs are due, or are not."""
+
+    def __init__(self) -> None:
+        self.view = SimpleNamespace(waiting=False, awaits=False)
+        self.due = self.pending = False
+        self.input_ended = False
+        self.epochs = 0
+        self.on_look: Callable[[], None] = lambda: None
+        self.on_epoch: Callable[[], None] = lambda: None
+
+    def use_this_thread(self) -> None:
+        pass
+
+    def insist_on_lease(self) -> None:
+        self.on_look()
+
+    def without_input(self) -> None:
+        self.epochs += 1
+        self.due = False
+        self.on_epoch()
+
+    def end_input(self) -> None:
+        self.input_ended = True
+
+    def let_time_pass(self) -> None:
+        pass
+
+
+class SparkQuery:
+    def __init__(self) -> None:
+        self.active = True
+        self.found_nothing = False
+        self.error: Exception | None = None
+        execution = SimpleNamespace(noNewData=lambda: self.found_nothing)
+        self._jsq = SimpleNamespace(streamingQuery=lambda: execution)
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802  Spark's own spelling
+        if self.error is not None:
+            raise self.error
+        return self.active
+
+    def exception(self) -> None:
+        return None
+
+    @property
+    def status(self) -> dict[str, bool]:
+        return {"isTriggerActive": False, "isDataAvailable": False}
+
+
+class Story:
+    """The thread, with everything that it looks at."""
+
+    def __init__(self, trigger: Mapping[str, object] | None = None) -> None:
+        self.run, self.spark = Run(), SparkQuery()
+        self.gate = EpochGate()
+        self.driver = EpochDriver(cast("Any", self.run), self.gate)
+        self.finished = threading.Event()
+        self.trigger = trigger
+
+    def start(self) -> QuietEpochs:
+        return QuietEpochs(
+            run=cast("Any", self.run),
+            driver=self.driver,
+            spark_query=cast("Any", self.spark),
+            ending=cast("Any", SimpleNamespace(finish=self.finished.set)),
+            trigger=self.trigger,
+        )
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet_epochs, "_LOOK_S", 0.001)
+    monkeypatch.setattr(quiet_epochs, "_LOOK_AT_SPARK_S", 0.0)
+
+
+def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:
+    story = Story()
+    story.spark.error = ConnectionRefusedError("the JVM is gone")
+    quiet = story.start()
+    assert quiet.join(PATIENCE_S)
+    assert story.finished.is_set()
+    assert story.driver.failure is story.spark.error
+
+
+def test_an_epoch_that_fails_ends_the_query() -> None:
+    story = Story()
+    story.run.due = True
+    error = RuntimeError("a sink")
+
+    def fail() -> None:
+        raise error
+
+    story.run.on_epoch = fail
+    assert story.start().join(PATIENCE_S)
+    assert story.finished.is_set()
+    assert story.driver.failure is error
+
+
+def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_windows() -> None:
+    story = Story({"availableNow": True})
+    story.spark.active, story.spark.found_nothing, story.run.pending = False, True, True
+    looks = iter(range(20))
+
+    def look() -> None:
+        if next(looks, None) is None:  # what stood in the way is over
+            story.run.due = not story.run.epochs
+
+    def close() -> None:
+        story.run.pending = False
+
+    story.run.on_look, story.run.on_epoch = look, close
+    assert story.start().join(PATIENCE_S)
+    assert story.run.epochs == 1
+    assert story.driver.failure is None
+
+
+def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arrives() -> None:
+    story = Story()
+    error = CheckpointInUseError("taken", remedy="Do.")
+
+    def insist() -> None:
+        raise error
+
+    story.run.on_look = insist
+    assert story.start().join(PATIENCE_S)
+    assert story.driver.failure is error
+
+
+def test_an_epoch_that_is_held_ends_when_spark_s_query_is_stopped() -> None:
+    story = Story()
+    story.run.due = True
+    held = threading.Event()
+
+    def hold() -> None:
+        while True:
+            held.set()
+            story.gate.pause(0.001)
+
+    story.run.on_epoch = hold
+    quiet = story.start()
+    assert held.wait(PATIENCE_S)
+    story.spark.active = False
+    assert quiet.join(PATIENCE_S)
+    assert story.driver.failure is None
+    assert not story.run.input_ended
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_micro_batch_that_fails_because_spark_s_query_was_stopped_is_no_failure(
+    stopped: bool,
+) -> None:
+    run = SimpleNamespace(micro_batch=lambda _rows, _number: int("cancelled"), progress=())
+    driver = EpochDriver(cast("Any", run), EpochGate(), stopped=lambda: stopped)
+    with pytest.raises(ValueError, match="cancelled"):
+        driver.micro_batch(cast("Any", None), 0)
+    assert driver.cut_short is stopped
+    assert (driver.failure is None) is stopped
+
+
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_an_error_of_its_own_fails_the_query_though_the_epoch_is_being_broken_off(
+    by_spark: bool,
+) -> None:
+    def fail(_rows: Any, _number: int) -> None:
+        cause = Py4JError("the job was cancelled") if by_spark else ValueError("no number")
+        raise UserFunctionError("It raised.", remedy="Mend it.") from cause
+
+    run = SimpleNamespace(micro_batch=fail, progress=())
+    driver = EpochDriver(cast("Any", run), EpochGate(), stopped=lambda: True)
+    with pytest.raises(UserFunctionError):
+        driver.micro_batch(cast("Any", None), 0)
+    assert driver.cut_short is by_spark
+    assert (driver.failure is None) is by_spark
+
+
+@pytest.mark.parametrize(
+    ("trigger", "found_nothing", "ended"),
+    [
+        (None, True, False),
+        ({"processingTime": "1 second"}, True, False),
+        ({"availableNow": True}, False, False),
+        ({"availableNow": True}, True, True),
+        ({"once": True}, False, False),
+    ],
+)
+def test_only_the_end_of_the_input_counts_as_such(
+    trigger: Mapping[str, object] | None, found_nothing: bool, ended: bool
+) -> None:
+    story = Story(trigger)
+    story.spark.active, story.spark.found_nothing = False, found_nothing
+    assert story.start().join(PATIENCE_S)
+    assert story.run.input_ended is ended
+    assert story.finished.is_set()
+    assert story.driver.failure is None
+
+
+def test_the_one_micro_batch_of_a_query_that_runs_once_is_all_its_input() -> None:
+    story = Story({"once": True})
+    story.driver.micro_batches = 1
+    story.spark.active = False
+    assert story.start().join(PATIENCE_S)
+    assert story.run.input_ended

@@ -1,0 +1,74 @@
+"""Copies that are warmed beside the epochs hold what is committed, and nothing once dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tests.oracles.one_process import OneProcess
+from tests.support.lane_flows import flow_of, rows_of, sums
+
+from godwit.engine.instructions import mask_of, state_instruction
+from godwit.engine.lane.copies import drop_copies, warm_copies
+from godwit.store.local_store import LocalStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.engine.lane.messages import StateInstruction
+
+N = 8
+
+
+def told(run: OneProcess, floor: int) -> StateInstruction:
+    (state,) = run.flow.operators[0].operator.states
+    return state_instruction(
+        state=state,
+        recorded_as=state,
+        chains=run.log.chains,
+        floor=np.full(N, floor),
+        wanted=mask_of(range(N), N),
+    )
+
+
+def warm(run: OneProcess, store: LocalStore, key_groups: list[int], floor: int) -> dict[int, int]:
+    return warm_copies(
+        store,
+        key_groups,
+        told(run, floor),
+        layout=run.flow.operators[0].states["state"],
+        storage=run.log.storage,
+        committed=run.log.latest_epoch,
+        lanes=2,
+    )
+
+
+def test_a_copy_is_warmed_from_nothing_and_brought_forward_later(tmp_path: Path) -> None:
+    run, rng = OneProcess(flow_of(sums(), N), tmp_path, {"a": 2}), np.random.default_rng(0)
+    for snapshots in ((), (3,), ()):
+        run.snapshots = snapshots
+        run.epoch({0: rows_of(rng, 200, 60)})
+    store = LocalStore(tmp_path / "elsewhere")
+    assert warm(run, store, [3, 5], -1) == {3: 2, 5: 2}
+    run.epoch({0: rows_of(rng, 200, 60)})
+    assert warm(run, store, [5], 2) == {5: 3}
+
+    operator = run.flow.operators[0].operator
+    local = store.state(str(operator.states[0]), operator.schema, N)
+    assert local.versions.tolist() == [-1, -1, -1, 2, -1, 3, -1, -1]
+    held = local.scan(np.array([5]))
+    found = dict(zip(held.keys["k"].to_pylist(), held.values["n"].to_pylist(), strict=True))
+    expected = {key[0]: values[0] for key, values in run.held().items()}
+    assert found
+    assert found.items() <= expected.items()
+
+
+def test_a_copy_that_is_dropped_is_gone_and_the_others_stay(tmp_path: Path) -> None:
+    run, rng = OneProcess(flow_of(sums(), N), tmp_path, {"a": 1}), np.random.default_rng(0)
+    run.epoch({0: rows_of(rng, 200, 60)})
+    store = LocalStore(tmp_path / "elsewhere")
+    warm(run, store, [1, 2], -1)
+    operator = run.flow.operators[0].operator
+    state = operator.states[0]
+    drop_copies(store, [1, 7], state=state, schema=operator.schema, num_key_groups=N)
+    assert np.flatnonzero(store.state(str(state), operator.schema, N).versions >= 0).tolist() == [2]

@@ -1,0 +1,92 @@
+"""A lane task sends rows on and gives one report, whatever becomes of it."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from tests.oracles.one_process import OneProcess
+from tests.support.lane_flows import flow_of, rows_of, sums
+
+from godwit.engine.lane.lane import run_lane, shipments
+from godwit.engine.lane.messages import LaneReport
+from godwit.engine.lane.wire import due_at, ship
+from godwit.model.errors import UserFunctionError
+from godwit.operators.process import ProcessOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.wire import Blob
+
+
+def ended(lane: Generator[Blob, None, LaneReport]) -> tuple[list[Blob], LaneReport]:
+    blobs = []
+    while True:
+        try:
+            blobs.append(next(lane))
+        except StopIteration as end:
+            return blobs, end.value
+
+
+def lanes_of(flow: LaneFlow, directory: Path) -> Iterator[tuple[list[Blob], LaneReport]]:
+    """Run the lanes of the first level for some rows."""
+    told = OneProcess(flow, directory, {"a": 2}).instruction()
+    shipment = shipments(flow, told)[0]
+    boxes: dict[int, list[bytes]] = {0: [], 1: []}
+    for batch in rows_of(np.random.default_rng(0), 200, 50):
+        for place, payload in ship(shipment, batch, (0, 0, 0)):
+            boxes[place].append(payload)
+    for place, box in boxes.items():
+        yield ended(run_lane(flow, told, 1, place, box))
+
+
+def test_a_lane_without_operators_downstream_gives_a_report_and_no_rows(tmp_path: Path) -> None:
+    for place, (blobs, report) in enumerate(lanes_of(flow_of(sums(), 8), tmp_path)):
+        assert blobs == []
+        assert (report.level, report.place, report.executor, report.error) == (1, place, "a", None)
+        assert report.segments
+        assert report.took_ms["lane"] > 0
+
+
+def test_what_a_function_raises_is_reported_and_nothing_is_written(tmp_path: Path) -> None:
+    def broken(key: tuple[str], rows: Any, state: dict[str, int]) -> Any:
+        raise ZeroDivisionError(key[0])
+
+    operator = ProcessOperator(
+        name="broken",
+        keys=pa.schema({"k": pa.string()}),
+        inputs=pa.schema({"v": pa.int64()}),
+        function=broken,
+        state_type=dict,
+        output=pa.schema({"k": pa.string()}),
+    )
+    for _, report in lanes_of(flow_of(operator, 8), tmp_path):
+        assert isinstance(report.error, UserFunctionError)
+        assert (report.segments, report.outputs) == ([], [])
+
+
+def test_a_report_travels_whatever_its_error_holds() -> None:
+    error = UserFunctionError("It raised.", remedy="Correct it.", value=lambda: None)
+    report = LaneReport(level=1, place=0, executor="a", error=error)
+    again = pickle.loads(report.dumps())
+    assert (again.error.message, again.error.remedy) == ("It raised.", "Correct it.")
+    assert replace(again, error=None) == replace(report, error=None)
+
+
+def test_payloads_for_later_levels_are_told_from_those_that_are_due(tmp_path: Path) -> None:
+    flow = flow_of(sums(), 8)
+    told = OneProcess(flow, tmp_path, {"a": 2}).instruction()
+    shipment = shipments(flow, told)[0]
+    (batch, _) = rows_of(np.random.default_rng(0), 20, 5)
+    by_level = {
+        level: [p for _, p in ship(replace(shipment, level=level), batch, (0, 0, 0))]
+        for level in (1, 2, 3)
+    }
+    mixed = [payload for payloads in by_level.values() for payload in payloads]
+    assert due_at(1, mixed) == (by_level[1], [*by_level[2], *by_level[3]])

@@ -1,0 +1,220 @@
+"""Facts about timers and state that expires, in lanes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.support.window_flows import WindowedRun
+
+from godwit.model.errors import InvalidFlowError, UserFunctionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+S = 1_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+OUTPUT = "k string, what string, at long"
+
+
+def at(second: float) -> datetime:
+    return EPOCH + timedelta(seconds=second)
+
+
+def seconds(moment: datetime) -> int:
+    return int((moment - EPOCH).total_seconds())
+
+
+def remind(key: Any, rows: Any, state: list[int]) -> Any:
+    """Set a timer ``v`` seconds after each row; cancel it for a negative one."""
+    for row in rows:
+        when = row.ts + timedelta(seconds=abs(row.v))
+        if row.v < 0:
+            rows.timers.cancel(when)
+        else:
+            rows.timers.set(when)
+        state.append(seconds(row.ts))
+        yield key[0], "row", seconds(row.ts)
+
+
+def fired(key: Any, timer: Any, state: list[int]) -> Any:
+    state.append(-seconds(timer.at))
+    yield key[0], "timer", seconds(timer.at)
+
+
+def reminders(root: Path, clock: Any = "event", **options: Any) -> WindowedRun:
+    return WindowedRun(
+        lambda keyed: keyed.process(
+            remind, state=list, output=OUTPUT, timers=clock, on_timer=fired, **options
+        ),
+        root,
+    )
+
+
+def test_timers_fire_once_in_order_and_before_later_rows(tmp_path: Path) -> None:
+    run = reminders(tmp_path)
+    assert run.epoch([("a", 0, 30), ("a", 1 * S, 10), ("b", 2 * S, 50), ("a", 1 * S, 10)]) == [
+        ("a", "row", 0),
+        ("a", "row", 1),
+        ("a", "row", 1),
+        ("b", "row", 2),
+    ]
+    assert run.epoch([("b", 40 * S, 100)]) == [("b", "row", 40)]
+    run.restart()
+    run.run.vanish("a")
+    run.run.lose("a")
+    assert run.epoch([("a", 45 * S, 100)]) == [
+        ("a", "row", 45),
+        ("a", "timer", 11),
+        ("a", "timer", 30),
+    ]
+    assert run.epoch() == []
+    assert run.epoch([("c", 60 * S, 1)]) == [("c", "row", 60)]
+    assert run.epoch() == [("b", "timer", 52)]
+    assert not run.times.is_due(clock_us=0, silence_us=0, components=run.components)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_timer_fires_once_whatever_happens(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    run = reminders(tmp_path)
+    timers: dict[str, set[int]] = defaultdict(set)
+    watermark = newest = -1
+    for epoch in range(14):
+        rows = [
+            (f"k{rng.integers(0, 5)}", int(5 * epoch + rng.integers(0, 5)) * S, int(v))
+            for v in rng.integers(-20, 40, int(rng.integers(0, 8)))
+        ]
+        expected = []
+        for key in sorted({*timers, *(row[0] for row in rows)}):
+            of_key = timers[key]
+            due = sorted(m for m in of_key if m <= watermark)
+            of_key -= set(due)
+            expected += [(key, "timer", m) for m in due]
+            for _, ts, v in (row for row in rows if row[0] == key):
+                expected.append((key, "row", ts // S))
+                (of_key.discard if v < 0 else of_key.add)(ts // S + abs(v))
+            past = sorted(m for m in of_key if m <= watermark)
+            of_key -= set(past)
+            expected += [(key, "timer", m) for m in past]
+        if rng.random() < 0.3:
+            run.run.vanish("a")
+            run.run.lose("a")
+        run.epoch(rows)
+        found = run.output("out", ordered=False)
+        # What a key emits is in order; keys are in the order of their key groups.
+        assert sorted(found, key=lambda row: row[0]) == expected
+        newest = max([newest, *(ts // S for _, ts, _ in rows)])
+        watermark = max(watermark, newest)
+        if rng.random() < 0.3:
+            run.restart()
+
+
+def test_timers_of_the_clock_fire_when_its_time_has_come(tmp_path: Path) -> None:
+    run = reminders(tmp_path, "processing")
+    run.run.clock_us = 100 * S
+    run.epoch([("a", 0, 120), ("b", 0, 130)])
+    components = run.components
+    assert not run.times.is_due(clock_us=119 * S, silence_us=0, components=components)
+    assert run.times.is_due(clock_us=120 * S, silence_us=0, components=components)
+    run.run.clock_us = 125 * S
+    assert run.epoch() == [("a", "timer", 120)]
+    assert run.epoch() == []
+    run.run.clock_us = 500 * S
+    assert run.epoch([("b", 200 * S, 1)]) == [
+        ("b", "row", 200),
+        ("b", "timer", 130),
+        ("b", "timer", 201),
+    ]
+
+
+def test_state_expires_once_its_key_was_not_touched_for_long(tmp_path: Path) -> None:
+    def count(key: Any, rows: Any, state: dict[str, int]) -> Any:
+        state["n"] = state.get("n", 0) + len(rows)
+        yield key[0], "n", state["n"]
+
+    run = WindowedRun(
+        lambda keyed: keyed.process(count, state=dict, output=OUTPUT, ttl="10 seconds"), tmp_path
+    )
+    assert run.epoch([("a", 0, 0), ("b", 0, 0)]) == [("a", "n", 1), ("b", "n", 1)]
+    run.run.clock_us = 9 * S
+    assert run.epoch([("a", 0, 0)]) == [("a", "n", 2)]
+    run.run.clock_us = 10 * S
+    assert run.epoch([("c", 0, 0)]) == [("c", "n", 1)]
+    assert set(run.run.held()) == {("a",), ("c",)}
+    run.run.clock_us = 19 * S
+    assert run.epoch([("a", 0, 0)]) == [("a", "n", 1)]  # the last moment has passed
+    run.run.clock_us = 60 * S
+    run.epoch()
+    assert run.run.held() == {}
+
+
+def test_a_timer_that_sets_itself_without_end_is_an_error(tmp_path: Path) -> None:
+    def again(_key: Any, timer: Any, _state: Any) -> None:
+        timer.timers.set(timer.at)
+
+    run = WindowedRun(
+        lambda keyed: keyed.process(
+            remind, state=list, output=OUTPUT, timers="event", on_timer=again
+        ),
+        tmp_path,
+    )
+    run.epoch([("a", 5 * S, 1)])
+    run.epoch([("a", 50 * S, 100)])
+    with pytest.raises(UserFunctionError, match="fired 10000 times"):
+        run.epoch()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"timers": "event"}, "on_timer=None"),
+        ({"on_timer": fired}, "timers=None"),
+        ({"timers": "wall", "on_timer": fired}, "timers='wall'"),
+        ({"timers": "event", "on_timer": lambda: None}, "on_timer.key, timer, state"),
+        ({"ttl": "-1 hour"}, "negative"),
+        ({"timers": "event", "on_timer": fired, "event_time": None}, "has no event time"),
+    ],
+)
+def test_timers_that_could_not_work_are_refused(
+    tmp_path: Path, options: dict[str, Any], says: str
+) -> None:
+    source = {"event_time": options.pop("event_time")} if "event_time" in options else {}
+    with pytest.raises(InvalidFlowError, match=says):
+        WindowedRun(
+            lambda keyed: keyed.process(remind, state=list, output=OUTPUT, **options),
+            tmp_path,
+            **source,
+        )
+
+
+def count(key: Any, rows: Any, state: list[int]) -> Any:
+    """Set timers 10 s and 1,000 s after each row; say how many rows the state knows."""
+    for row in rows:
+        rows.timers.set(row.ts + timedelta(seconds=10))
+        rows.timers.set(row.ts + timedelta(seconds=1000))
+        state.append(seconds(row.ts))
+        yield key[0], "rows", len(state)
+        yield key[0], "timers", len(rows.timers.list())
+
+
+def forget(_key: Any, timer: Any, _state: list[int]) -> None:
+    timer.drop_state()
+
+
+def test_rows_that_come_after_a_timer_dropped_the_state_start_anew(tmp_path: Path) -> None:
+    run = WindowedRun(
+        lambda keyed: keyed.process(
+            count, state=list, output=OUTPUT, timers="event", on_timer=forget
+        ),
+        tmp_path,
+    )
+    assert run.epoch([("a", 0, 0)]) == [("a", "rows", 1), ("a", "timers", 2)]
+    run.epoch([("b", 40 * S, 0)])
+    expected = [("a", "rows", 1), ("a", "timers", 2)]
+    assert run.epoch([("a", 45 * S, 0)]) == expected
+    run.restart()
+    assert run.epoch([("a", 46 * S, 0)]) == [("a", "rows", 2), ("a", "timers", 4)]

@@ -1,0 +1,85 @@
+"""Facts about what crosses an exchange, and about counting it at the sender."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.oracles.one_process import OneProcess, lane_operator
+from tests.support.lane_flows import rows_of, sums
+
+from godwit.columns.hashing import hash_keys
+from godwit.engine.lane.lane import LaneFlow
+from godwit.engine.lane.wire import Header, Shipment, Tally, ship, unpack_rows
+from godwit.model.key_groups import key_groups_of
+from godwit.operators import aggregates as gw
+from godwit.operators.compute import ComputeOperator
+from godwit.plan.compiled import UpstreamInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_KEY_GROUPS = 16
+
+
+@pytest.mark.parametrize("keys", [5, 100_000], ids=["repeating", "distinct"])
+def test_every_row_goes_to_the_place_of_its_key_group(keys: int) -> None:
+    operator, places = sums(), np.arange(NUM_KEY_GROUPS, dtype=np.int32) % 3
+    shipment = Shipment(index=4, level=2, operator=operator, places=places)
+    (columns, _) = rows_of(np.random.default_rng(0), 4000, keys)
+    tally, rows, found = Tally(NUM_KEY_GROUPS), 0, np.zeros(NUM_KEY_GROUPS, np.int64)
+    total_bytes = 0
+    for place, payload in ship(shipment, columns, (0, 7, 1), tally):
+        header = Header.of(payload)
+        assert (header.level, header.operator, header.origin) == (2, 4, (0, 7, 1, 0))
+        schema = operator.waiting if header.is_partial else columns.schema
+        batch = unpack_rows(payload, schema)
+        groups = key_groups_of(hash_keys(batch.select(["k"])), NUM_KEY_GROUPS)
+        assert (places[groups] == place).all()
+        found += np.bincount(groups, minlength=NUM_KEY_GROUPS)
+        rows += header.rows
+        total_bytes += len(payload)
+        assert tally.place_bytes == {}  # counted when all is sent
+    assert rows == columns.num_rows
+    assert tally.rows.tolist() == found.tolist()
+    assert sum(tally.place_bytes.values()) == total_bytes
+    assert tally.size_bytes.sum() == pytest.approx(total_bytes)
+
+
+def test_lanes_report_what_they_sent_on_and_how_much_of_it_crossed_executors(
+    tmp_path: Path,
+) -> None:
+    second = ComputeOperator(
+        name="second",
+        keys=pa.schema({"n": pa.int64()}),
+        inputs=pa.schema({"total": pa.int64()}),
+        aggregates={"keys": gw.count(), "highest": gw.max("total")},
+    )
+    schema = pa.schema({"n": pa.int64(), "total": pa.int64()})
+    feed = UpstreamInput(operator="second", upstream="sums", maps=(), keys=("n",), schema=schema)
+    flow = LaneFlow(
+        num_key_groups=NUM_KEY_GROUPS,
+        operators=(
+            lane_operator(sums(), feeds=((1, feed),)),
+            lane_operator(second, index=1),
+        ),
+    )
+    for executors, crosses in (({"a": 2}, False), ({"a": 1, "b": 1}, True)):
+        run = OneProcess(flow, tmp_path / "-".join(executors), executors)
+        _, reports = run.epoch({0: rows_of(np.random.default_rng(0), 2000, 500)})
+        assert sorted((r.level, r.place) for r in reports) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+        sent = [load for report in reports if report.level == 1 for load in report.sent]
+        assert {load.operator for load in sent} == {"second"}
+        arrived = sum(
+            sum(done.load.rows)
+            for report in reports
+            if report.level == 2
+            for done in report.operators
+        )
+        assert sum(sum(load.rows) for load in sent) == arrived
+        crossed = sum(load.crossed_bytes for load in sent)
+        assert (crossed > 0) == crosses
+        assert crossed < sum(sum(load.size_bytes) for load in sent)
+        assert all(report.sent == [] for report in reports if report.level == 2)

@@ -1,0 +1,183 @@
+"""What a start takes up from a checkpoint, and what it leaves alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.oracles.evolving import COLUMNS, NUM_KEY_GROUPS, Program, compiled
+from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+
+import godwit as gw
+from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.flow_changes import FlowChanges
+from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import CommitRecord
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.engine.executor import Executor
+from godwit.engine.takeover import TakenUp, carried_on, remembered_load, run_started, take_up
+from godwit.migration import ComponentLoad, LoadSummary
+from godwit.model.errors import CheckpointError, CheckpointMismatchError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.plan.compiled import CompiledFlow
+
+FLOW = compiled(Program(operators={"a": ("total",)}))
+
+
+def of_sources(*sources: str) -> CompiledFlow:
+
+    return dataclasses.replace(FLOW, sources=sources)
+
+
+def start(directory: Path, flow: CompiledFlow) -> None:
+    take_up(flow, CheckpointStorage.open(directory), "run", retain_epochs=3)
+
+
+def write_sparks_part(directory: Path) -> list[Path]:
+    names = ["metadata", "offsets/0", "sources/0/0"]
+    files = [directory / "spark" / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    return files
+
+
+@pytest.mark.parametrize("file", ["metadata", "offsets/0", "spark/metadata", "spark/offsets/7"])
+def test_the_checkpoint_of_a_spark_query_is_not_taken_for_a_new_one(
+    tmp_path: Path, file: str
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("Spark's")
+    with pytest.raises(CheckpointError, match="of a Spark query") as caught:
+        start(tmp_path, FLOW)
+    assert "directory of its own" in caught.value.remedy
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [tmp_path / file]
+
+
+def test_offsets_are_never_forgotten_once_an_epoch_is_committed(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    log, _ = take_up(of_sources("left", "right"), storage, "run", retain_epochs=3)
+    log.commit(CommitRecord(epoch=0, run_id=""))
+    files = write_sparks_part(tmp_path)
+    with pytest.raises(CheckpointMismatchError, match="source 'left' is gone"):
+        start(tmp_path, of_sources("right"))
+    assert all(file.exists() for file in files)
+
+
+def test_a_start_that_does_not_fit_takes_nothing_over(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path)
+    log, _ = take_up(FLOW, storage, "first", retain_epochs=3)
+    log.commit(CommitRecord(epoch=0, run_id=""))
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    with pytest.raises(CheckpointMismatchError, match="operator 'a': kind was 'compute'"):
+        start(tmp_path, compiled(Program(operators={"a": ()})))
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+
+
+def plan(**components: tuple[str, ...]) -> PhysicalPlan:
+    return PhysicalPlan(
+        components=tuple(ComponentPlan(name=n, operators=o) for n, o in components.items())
+    )
+
+
+def test_a_physical_plan_is_carried_on_to_the_operators_that_there_are_now() -> None:
+    held = plan(a=("a", "b"), c=("c",), d=("d",))
+    given = plan(x=("x",), b=("b",), d=("d",), new=("new",))
+    carried = carried_on(held, given, {"a": "x"})
+    assert carried == plan(x=("x", "b"), d=("d",), new=("new",))
+    assert carried_on(None, given, {}) == given
+
+
+def test_a_plan_in_which_a_name_would_mean_two_things_is_not_carried_on() -> None:
+    given = plan(a=("a",), b=("b",))
+    assert carried_on(plan(b=("a",)), given, {}) == given
+    assert carried_on(plan(b=("a",), a=("c",)), plan(a=("a",), c=("c",)), {"b": "a"}) == plan(
+        a=("a",), c=("c",)
+    )
+
+
+def test_a_start_goes_on_under_the_plan_of_the_last_epoch(tmp_path: Path) -> None:
+    two = compiled(Program(operators={"a": ("total",), "b": ("rows",)}))
+    storage = CheckpointStorage.open(tmp_path)
+    shared = two.under(plan(both=("a", "b")))
+    log, taken_up = take_up(shared, storage, "run", retain_epochs=3)
+    assert log.commit(CommitRecord(epoch=0, run_id="")).plan == 0
+    log, taken_up = take_up(two, storage, "run", retain_epochs=3)
+    assert taken_up.flow.physical_plan == shared.physical_plan
+    assert log.commit(CommitRecord(epoch=1, run_id="")).plan == 0
+    # Without the other one, the component goes on with one operator, and that is another plan.
+    log, taken_up = take_up(FLOW, storage, "run", retain_epochs=3)
+    assert taken_up.flow.physical_plan == plan(both=("a",))
+    assert log.commit(CommitRecord(epoch=2, run_id="")).plan == 1
+
+
+def test_a_start_that_names_components_begins_under_them_where_their_operators_were(
+    tmp_path: Path,
+) -> None:
+    two = compiled(Program(operators={"a": ("total",), "b": ("rows",)}))
+    storage = CheckpointStorage.open(tmp_path)
+    log, taken_up = take_up(two, storage, "run", retain_epochs=3, components={"both": ["b", "a"]})
+    assert taken_up.flow.physical_plan == plan(both=("a", "b"))
+    executors = [Executor(name=name, location=None, lanes=1) for name in ("0", "1")]
+    first = run_started(taken_up.flow, log, taken_up, {}, executors, run_id="run").assignments
+    moved = first["both"].moved({0: "1", 1: "1"})
+    log.commit(CommitRecord(epoch=0, run_id="", assignments={"both": moved.to_dict()}))
+    log, taken_up = take_up(two, storage, "run", retain_epochs=3, components={"b": ["b"]})
+    assert taken_up.flow.physical_plan == plan(b=("b",), a=("a",))
+    then = run_started(taken_up.flow, log, taken_up, {}, executors, run_id="run").assignments
+    assert then["a"] == then["b"] == moved
+
+
+def test_a_plan_that_the_changed_flow_cannot_run_under_is_given_up(tmp_path: Path) -> None:
+    def flow(*, between: bool) -> CompiledFlow:
+        made = LogicalFlow("flow", NUM_KEY_GROUPS)
+        frame: Any = FakeDataFrame(COLUMNS)
+        stream = made.source("rows", frame).key_by("k").compute(name="a", v=gw.sum("v"))
+        if between:
+            counts = stream.key_by("v").compute(name="c", k=gw.last("k"))
+            stream = counts.map(lambda table: table.select(["k", "v"]))
+        stream = stream.key_by("k").compute(name="b", v=gw.sum("v"))
+        made.sink("out", stream, FakeSink())
+        return made.compile(resolver(made))
+
+    storage = CheckpointStorage.open(tmp_path)
+    straight = flow(between=False)
+    log, taken_up = take_up(
+        straight, storage, "run", retain_epochs=3, components={"row": ["a", "b"]}
+    )
+    assert taken_up.flow.levels == 1
+    log.commit(CommitRecord(epoch=0, run_id=""))
+    _, taken_up = take_up(flow(between=True), storage, "run", retain_epochs=3)
+    assert taken_up.flow.physical_plan == plan(a=("a",), c=("c",), b=("b",))
+
+
+def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
+    def summary(epoch: int, **components: int) -> LoadSummary:
+        loads = {
+            name: ComponentLoad(
+                key_groups=np.array([0, last]),
+                rows=np.array([1, 2]),
+                keys=np.array([1, 1]),
+                cpu_ms=np.array([1.0, 4.0]),
+                state_bytes=np.array([0, 0]),
+            )
+            for name, last in components.items()
+        }
+        return LoadSummary(epoch=epoch, epochs=2, loads=loads)
+
+    changes = FlowChanges(version=None, renamed={"old": "a"}, added=(), returned=(), removed=())
+    taken_up = TakenUp(flow=FLOW, layouts={}, changes=changes, before=FLOW.physical_plan)
+    written = [summary(1, a=3), summary(2, old=5, gone=1)]
+    found = remembered_load(written, FLOW, taken_up)
+    assert found is not None
+    assert found.epoch == 2
+    assert {name: load.key_groups.tolist() for name, load in found.loads.items()} == {"a": [0, 5]}
+    beyond = remembered_load([summary(1, a=NUM_KEY_GROUPS)], FLOW, taken_up)
+    assert beyond is not None
+    assert beyond.loads == {}
+    assert remembered_load([], FLOW, taken_up) is None

@@ -1,0 +1,61 @@
+"""Errors that leave a user's call show the user's lines first, and few of ours."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_call
+from godwit.plan.maps import map_dataframe
+
+
+@user_call
+def build(name: str, *, keys: int = 1, deep: int = 3) -> str:
+    if deep:
+        return build(name, keys=keys, deep=deep - 1)
+    if keys < 1:
+        raise InvalidFlowError("There are no keys.")
+    if not name:
+        raise TypeError("a mistake of ours")
+    return name
+
+
+def broken(_: Any) -> Any:
+    raise KeyError("gone")
+
+
+def files(error: BaseException) -> list[str]:
+    return [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def test_an_error_of_ours_leaves_with_one_frame_whatever_its_depth() -> None:
+    with pytest.raises(InvalidFlowError, match="There are no keys") as caught:
+        build("a", keys=0)
+    assert files(caught.value) == [Path(__file__).name, "frames.py"]
+
+
+def test_wrong_arguments_are_answered_with_the_right_ones() -> None:
+    call: Any = build
+    with pytest.raises(InvalidFlowError, match=r"build has no argument 'key'. Did you mean 'keys'"):
+        call("a", key=1)
+    with pytest.raises(InvalidFlowError, match=r"build\(\) missing 1 .*'name'\. It takes 'name', "):
+        call()
+    with pytest.raises(InvalidFlowError, match=r"build\(\) takes 1 positional argument but 2"):
+        call("a", 1)
+
+
+def test_a_type_error_from_inside_stays_what_it_is() -> None:
+    with pytest.raises(TypeError, match="a mistake of ours"):
+        build("")
+
+
+def test_what_caused_an_error_begins_with_the_users_function(flights: Any) -> None:
+    apply = user_call(map_dataframe)
+    with pytest.raises(InvalidFlowError) as caught:
+        apply("flights", [broken], flights)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert files(caught.value.__cause__) == [Path(__file__).name]

@@ -1,0 +1,63 @@
+"""The page of all aggregates says of each how it is called, and what it makes of which column."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from godwit.columns.ddl import type_of_text
+from godwit.model.errors import InvalidFlowError
+from godwit.operators.aggregates import builtin
+
+PAGE = (Path(__file__).parents[4] / "docs/guide/aggregates.md").read_text("utf-8")
+
+ROWS = [
+    [cell.strip().replace("\\", "") for cell in line.strip("|").split(" | ")]
+    for line in PAGE.partition("\n## One by one")[0].splitlines()
+    if line.startswith("|") and "---" not in line
+]
+TYPES, TABLE = ROWS[0][1:], {row[0].strip("`"): row[1:] for row in ROWS[1:]}
+
+
+def signature(name: str) -> str:
+    """Return how an aggregate is called, without types."""
+    parameters = inspect.signature(getattr(builtin, name)).parameters.values()
+    plain = inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
+    return f"{name}{plain}"
+
+
+def types_of(cell: str) -> list[tuple[str, pa.DataType]]:
+    words = re.split(r", (?![^<(]*[>)])", cell)
+    return [(word, type_of_text("x", word, "The page")) for word in words]
+
+
+def test_every_aggregate_has_a_section_under_its_signature() -> None:
+    headings = re.findall(r"^### `(.*)`$", PAGE, re.MULTILINE)
+    assert sorted(headings) == [signature(name) for name in sorted(builtin.__all__)]
+
+
+@pytest.mark.parametrize("name", builtin.__all__)
+def test_the_result_for_every_type_of_column_is_the_one_in_the_table(name: str) -> None:
+    assert list(TABLE) == sorted(builtin.__all__)
+    more: dict[str, list[object]] = {
+        "top_k": [1],
+        "max_by": ["x"],
+        "min_by": ["x"],
+        "approx_percentile": [0.5],
+    }
+    aggregate = getattr(builtin, name)("x", *more.get(name, []))
+    for header, result in zip(TYPES, TABLE[name], strict=True):
+        for word, dtype in types_of(header):
+            inputs = pa.schema({"x": dtype})
+            if result == "–":  # noqa: RUF001  a dash of the page
+                with pytest.raises(InvalidFlowError, match="cannot take a column of type"):
+                    aggregate.bind(inputs)
+                continue
+            expected = {"the same": dtype, "array of it": pa.list_(dtype)}.get(result)
+            if expected is None:
+                expected = type_of_text("x", result, "The page")
+            assert aggregate.bind(inputs).output == expected, (name, word)

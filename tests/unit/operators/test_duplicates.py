@@ -1,0 +1,29 @@
+"""Facts about `drop_duplicates` that need no state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from godwit.operators.duplicates import first_of_their_time
+
+
+def one_by_one(key: list[int], times: list[int], free: list[bool], reach: int) -> list[int]:
+    """Let rows through one after the other, each compared with all that came through."""
+    through: list[int] = []
+    for row, moment in enumerate(times):
+        others = (times[other] for other in through if key[other] == key[row])
+        if free[row] and all(abs(moment - other) > reach for other in others):
+            through.append(row)
+    return through
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_same_rows_come_through_as_one_by_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count, keys = int(rng.integers(0, 200)), int(rng.integers(1, 5))
+    key = rng.integers(0, keys, count)
+    times = rng.integers(-500, int(rng.integers(1, 3000)), count)
+    free, reach = rng.random(count) < 0.9, int(rng.integers(0, 40))
+    expected = one_by_one(key.tolist(), times.tolist(), free.tolist(), reach)
+    assert first_of_their_time(key, times, free, reach).tolist() == expected

@@ -1,0 +1,162 @@
+"""Facts about one table in memory: searching, writing, removing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.support.key_tables import BLOBS, COUNTS, batch, hashes_of
+
+from godwit.model.errors import StateEncodingError
+from godwit.store import room as room_module
+from godwit.store.image import TableImage, Upserts
+from godwit.store.index import slots_for
+from godwit.store.room import capacity_for, grown_room, room_for
+from godwit.store.schema import StateSchema
+from godwit.store.table_file import blank_image, create_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.store.table_file import TableFile
+
+
+def file_for(path: Path, schema: StateSchema, upserts: Upserts) -> TableFile:
+    room = room_for(blank_image(schema, 4), upserts, upserts)
+    file = create_file(path / "0.table", schema, 4, capacity_for(room), room)
+    file.grow(room, slots_for(room.rows))
+    return file
+
+
+def upserts_of(state: dict[str, tuple[int, float]], key_group: int = 1) -> Upserts:
+    counts, totals = zip(*state.values(), strict=True)
+    blank = blank_image(COUNTS, 4)
+    return Upserts(
+        hashes=hashes_of(state),
+        key_groups=np.full(len(state), key_group, np.uint16),
+        keys=blank.encode_keys(batch(COUNTS.keys, list(state))),
+        values=blank.encode_values(batch(COUNTS.values, counts, totals)),
+    )
+
+
+def filled(path: Path, *parts: Upserts) -> TableImage:
+    image = file_for(path, COUNTS, parts[0]).image
+    for upserts in parts:
+        rows, found = image.search(upserts.keys, len(upserts.hashes))
+        image.write(upserts, rows, found, upserts.where(rows < 0))
+    return image
+
+
+def test_a_filled_table_finds_every_key(tmp_path: Path) -> None:
+    upserts = upserts_of({f"k{i}": (i, i / 2) for i in range(1000)})
+    image = filled(tmp_path, upserts)
+    assert image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
+    assert (image.live, image.used, image.num_keys.tolist()) == (1000, 1000, [0, 1000, 0, 0])
+
+
+def test_an_enlarged_index_finds_what_the_smaller_one_did(tmp_path: Path) -> None:
+    upserts = upserts_of({f"k{i}": (i, i / 2) for i in range(1000)})
+    file = file_for(tmp_path, COUNTS, upserts)
+    rows, found = file.image.search(upserts.keys, 1000)
+    file.grow(file.image.room, 4 * file.image.slots)
+    file.image.write(upserts, rows, found, upserts)  # searched in the smaller one
+    assert file.image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
+    file.grow(file.image.room, 2 * file.image.slots)
+    assert file.image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
+
+
+def test_a_dead_row_comes_back_with_its_key(tmp_path: Path) -> None:
+    upserts = upserts_of({"a": (1, 1.0), "b": (2, 2.0)})
+    image = filled(tmp_path, upserts)
+    whole, one = np.ones(4, np.bool_), np.array([1])
+    size = image.state_bytes(one)
+    image.remove(np.array([0]))
+    assert image.rows_of(whole).tolist() == [1]
+    again = upserts.take(np.array([0]))
+    rows, found = image.search(again.keys, 1)
+    assert rows.tolist() == [0]
+    assert image.live_only(rows).tolist() == [-1]
+    image.write(again, rows, found, None)
+    assert image.rows_of(whole).tolist() == [0, 1]
+    assert image.state_bytes(one) == size
+
+
+def test_keys_and_bytes_are_counted_per_key_group(tmp_path: Path) -> None:
+    image = filled(
+        tmp_path, upserts_of({"a": (1, 1.0), "bcd": (2, 2.0)}), upserts_of({"e": (1, 1.0)}, 3)
+    )
+    assert image.state_bytes(np.arange(4)).tolist() == [0, (1 + 16) + (3 + 16), 0, 1 + 16]
+    image.remove(np.array([1]))
+    assert image.num_keys.tolist() == [0, 1, 0, 1]
+    assert image.state_bytes(np.arange(4)).tolist() == [0, 1 + 16, 0, 1 + 16]
+
+
+def test_rows_are_told_apart_by_key_group(tmp_path: Path) -> None:
+    image = filled(tmp_path, upserts_of({"a": (1, 1.0)}), upserts_of({"b": (2, 2.0)}, 2))
+    assert image.rows_of(np.array([False, False, True, False])).tolist() == [1]
+
+
+def test_a_table_has_room_for_half_as_many_keys_again_and_grows_beyond(tmp_path: Path) -> None:
+    upserts = upserts_of({f"k{i}": (i, 0.0) for i in range(1000)})
+    image = filled(tmp_path, upserts)
+    more = upserts_of({f"l{i}": (i, 0.0) for i in range(500)})
+    assert grown_room(image, more, more) == image.room
+    more = upserts_of({f"l{i}": (i, 0.0) for i in range(501)})
+    grown = grown_room(image, more, more)
+    assert grown is not None
+    assert grown.rows > 2000
+    assert grown_room(image, upserts, None) == image.room
+
+
+def test_a_table_whose_rows_are_mostly_dead_is_made_anew(tmp_path: Path) -> None:
+    image = filled(tmp_path, upserts_of({f"k{i}": (i, 0.0) for i in range(1000)}))
+    image.remove(np.arange(900))
+    more = upserts_of({f"l{i}": (i, 0.0) for i in range(501)})
+    assert grown_room(image, more, more) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "what"),
+    [(("MAX_ROWS", 1), "2 keys"), (("_MAX_HEAP_BYTES", 3), "4 bytes in one column")],
+    ids=["keys", "bytes"],
+)
+def test_what_no_table_can_hold_is_refused(
+    monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int], what: str
+) -> None:
+    monkeypatch.setattr(room_module, *limit)
+    blank = blank_image(BLOBS, 4)
+    upserts = Upserts(
+        hashes=np.array([1, 2]),
+        key_groups=np.zeros(2, np.uint16),
+        keys=blank.encode_keys(batch(BLOBS.keys, [1, 2])),
+        values=blank.encode_values(batch(BLOBS.values, [b"ab", b"cd"])),
+    )
+    with pytest.raises(StateEncodingError, match=f"would hold {what}.*more lanes"):
+        room_for(blank, upserts, upserts)
+
+
+def test_a_table_without_key_columns_has_one_key(tmp_path: Path) -> None:
+    schema = StateSchema(pa.schema([]), pa.schema([("n", pa.int64())]))
+    blank = blank_image(schema, 4)
+    one = Upserts(
+        hashes=np.array([42]),
+        key_groups=np.array([2], np.uint16),
+        keys=(),
+        values=blank.encode_values(batch(schema.values, [5])),
+    )
+    image = file_for(tmp_path, schema, one).image
+    rows, found = image.search((), 1)
+    image.write(one, rows, found, one)
+    assert image.search((), 1)[0].tolist() == [0]
+
+
+def test_an_index_that_leads_in_circles_is_an_error(tmp_path: Path) -> None:
+    image = filled(tmp_path, upserts_of({"a": (1, 1.0)}))
+    other = upserts_of({"b": (1, 1.0)})
+    tag = image._hasher.hash(other.keys, 1) & np.uint64(0xFFFF_FFFF_0000_0000)
+    slots = image.layout.index_slots(image._memory, image.slots)
+    slots[:] = tag | np.uint64(1)  # every slot leads to the row of "a"
+    with pytest.raises(IndexError, match="again and again"):
+        image.search(other.keys, 1)
