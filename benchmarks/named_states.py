@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from tests.oracles.one_process import Took
+from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TimedRun
-from tests.unit.conftest import FakeDataFrame
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow

@@ -25,7 +25,7 @@ import pyarrow as pa
 from tests.contract.flow import NUM_KEY_GROUPS
 from tests.contract.splitting import Decided
 from tests.contract.windows_apart import S, WindowsApart
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.adapt.splitting import in_form

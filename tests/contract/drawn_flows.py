@@ -22,7 +22,7 @@ from tests.oracles.one_process import Fed
 from tests.streams import reference as ref
 from tests.streams.drawing import Drawn, draw
 from tests.streams.playing import differences
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.engine.event_time import arrivals_of

@@ -12,7 +12,7 @@ import pytest
 from tests.contract.flow import NUM_KEY_GROUPS
 from tests.contract.one_process import OneProcess
 from tests.contract.scenario import Policy, Warming
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow

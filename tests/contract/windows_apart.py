@@ -11,7 +11,7 @@ from tests.contract.flow import NUM_KEY_GROUPS
 from tests.contract.one_process import OneProcess
 from tests.contract.scenario import Policy, Warming
 from tests.oracles.windows import windows_of
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.engine.settings import LaneSettings

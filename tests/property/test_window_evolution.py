@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.one_process import OneProcess
 from tests.oracles.windows import BEGINNING, windows_of
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from tests.support.window_flows import ROWS, batch_of
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import decode_batch, read_block

@@ -136,7 +136,7 @@ def _misfortune(run: WindowedRun, rng: np.random.Generator) -> bool:
 
 
 def _sink() -> Any:
-    from tests.unit.conftest import FakeSink
+    from tests.support.fake_flow import FakeSink
 
     return FakeSink()
 

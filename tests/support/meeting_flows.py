@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from tests.oracles.one_process import Fed
+from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TIME, TimedRun
-from tests.unit.conftest import FakeDataFrame
 
 from godwit.api.flow import LogicalFlow
 from godwit.plan.compiled import SourceInput

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 from tests.fuzz.variants import chain_again, record_in
 from tests.oracles.one_process import Fed, OneProcess
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import decode_batch, read_block

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TimedRun
-from tests.unit.conftest import FakeDataFrame
 
 from godwit.api.flow import LogicalFlow
 from godwit.operators.states.declared import ListState, MapState, ValueState

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from tests.oracles.one_process import OneProcess, lane_operator
-from tests.unit.conftest import FakeSink, resolver
+from tests.support.fake_flow import FakeSink, resolver
 
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan

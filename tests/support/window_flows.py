@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TIME, TimedRun, times_of
-from tests.unit.conftest import FakeDataFrame
 
 from godwit.api.flow import LogicalFlow
 

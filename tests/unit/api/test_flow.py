@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.fake_flow import resolver
 from tests.support.refusals import assert_refused
-from tests.unit.conftest import resolver
 
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.operators.aggregates import sum  # noqa: A004

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from tests.support.window_flows import ROWS
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.model.errors import InvalidFlowError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.conftest import FakeDataFrame, FakeSink
+from tests.support.fake_flow import FakeDataFrame, FakeSink
 
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
@@ -19,7 +19,7 @@ from godwit.operators.windows.spec import tumbling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.unit.conftest import Resolve
+    from tests.support.fake_flow import Resolve
 
     from godwit.api.stream import Stream
 

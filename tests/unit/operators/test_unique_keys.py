@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from tests.support.window_flows import ROWS
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.operators import aggregates as gw

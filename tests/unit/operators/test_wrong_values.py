@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]  # its values are only passed on
 import pyarrow as pa
 import pytest
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from tests.support.refusals import assert_refused
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow

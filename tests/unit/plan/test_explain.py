@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.unit.conftest import FakeDataFrame
+from tests.support.fake_flow import FakeDataFrame
 
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.operators.aggregates import count, max, sum  # noqa: A004

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.conftest import ORDERS, FakeDataFrame, FakeSink
+from tests.support.fake_flow import ORDERS, FakeDataFrame, FakeSink
 
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.model.errors import InvalidFlowError
@@ -15,7 +15,7 @@ from godwit.operators.windows.spec import tumbling
 from godwit.plan.compiled import SourceInput, UpstreamInput
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Resolve
+    from tests.support.fake_flow import Resolve
 
 TIMED = pa.schema([("symbol", pa.string()), ("ts", pa.timestamp("us", tz="UTC"))])
 

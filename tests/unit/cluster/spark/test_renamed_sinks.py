@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.conftest import FakeDataFrame, resolver
+from tests.support.fake_flow import FakeDataFrame, resolver
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow

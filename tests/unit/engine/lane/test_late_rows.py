@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.support.fake_flow import FakeSink
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
-from tests.unit.conftest import FakeSink
 
 from godwit.model.errors import InvalidFlowError
 from godwit.operators import aggregates as gw

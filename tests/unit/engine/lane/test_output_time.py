@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.support.fake_flow import FakeDataFrame, resolver
 from tests.support.meeting_flows import Feed, MeetingRun
 from tests.support.timed_run import TIME
 from tests.support.window_flows import ROWS, WindowedRun
-from tests.unit.conftest import FakeDataFrame, resolver
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow

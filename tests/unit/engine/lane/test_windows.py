@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.oracles.windows import BEGINNING, Sessions, Windows, windows_of
+from tests.support.fake_flow import FakeSink
 from tests.support.window_flows import WindowedRun
-from tests.unit.conftest import FakeSink
 
 from godwit.engine.event_time import EventTimes
 from godwit.engine.outcomes import left_out_of, told_left_out

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.oracles.windows import Windows
+from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from tests.support.window_flows import ROWS, WindowedRun
-from tests.unit.conftest import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.model.errors import InvalidFlowError
