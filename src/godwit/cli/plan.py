@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.cli.plan_json import EXAMPLES, plain, problem_from_json, schema_of, solution_to_dict
 from godwit.model.errors import GodwitError, InvalidProblemError
 from godwit.planning.intervals.blocks import serially
 from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
 from godwit.planning.intervals.projected import ProjectedCost
 from godwit.planning.intervals.transitions import Transitions, estimate_transitions
-from godwit.planning.json_format import plain, problem_from_json, solution_to_dict
-from godwit.planning.json_schema import EXAMPLES, PROBLEM_SCHEMAS, SOLUTION_SCHEMA
 from godwit.planning.preview import PlanPreview, human_bytes, preview, table
 from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS, Planner, planner
@@ -72,7 +71,7 @@ def add_plan_command(subparsers: Subparsers) -> None:
     _add_compare(methods)
     _add_precompute(methods)
     schema = methods.add_parser("schema", help="print the JSON Schema of a kind of problem")
-    kinds = (*PROBLEM_SCHEMAS, "solution")
+    kinds = (*EXAMPLES, "solution")
     schema.add_argument("what", choices=kinds, metavar="KIND", help=", ".join(kinds))
     schema.set_defaults(run=_run_schema)
     example = methods.add_parser("example", help="print an example of a kind of problem")
@@ -321,8 +320,7 @@ def _transitions(path: Path) -> Transitions:
 
 
 def _run_schema(args: argparse.Namespace) -> int:
-    schemas = PROBLEM_SCHEMAS | {"solution": SOLUTION_SCHEMA}
-    print(json.dumps(schemas[args.what], indent=2))
+    print(json.dumps(schema_of(args.what), indent=2))
     return 0
 
 

@@ -20,22 +20,149 @@ from godwit.planning.arrays import is_contiguous
 from godwit.planning.components.fusion import FusionProblem
 from godwit.planning.cores.core_allocation import CoreAllocationProblem
 from godwit.planning.cores.core_assignment import CoreAssignmentProblem
-from godwit.planning.plain_values import Plain, wrong_field
 from godwit.planning.problem import Problem
 
 __all__ = [
+    "ARRAY",
     "ASKED",
+    "FLAG",
+    "NUMBER",
+    "NUMBERS",
+    "WHOLE",
+    "WHOLES",
     "Planner",
+    "Reader",
     "a_load_range",
     "arbitrary_maps",
     "equal_executors",
     "none_draining",
+    "one_of",
     "one_range_each",
+    "optional",
     "port",
     "some_tau",
     "some_traffic",
     "two_windows",
+    "wrong_field",
 ]
+
+Reader = Callable[[object, str], Any]
+"""Read the value of an option, or raise `InvalidProblemError` with the name and the value."""
+
+
+def wrong_field(name: str, value: object, remedy: str) -> InvalidProblemError:
+    """Error that names a field, shows its value, shortened if it is long, and says what to give."""
+    text = repr(value)
+    shown = text if len(text) <= 200 else text[:200] + "..."
+    return InvalidProblemError(
+        f"{name} = {shown} is wrong.", remedy=remedy, field=name, value=value
+    )
+
+
+def _number(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise wrong_field(name, value, "Give a number.")
+    try:
+        float(value)
+    except OverflowError:
+        raise wrong_field(name, value, "Give a smaller number.") from None
+    return value  # type: ignore[return-value]  # whole numbers stay whole
+
+
+def _whole(value: object, name: str) -> int:
+    number = _number(value, name)
+    if isinstance(number, float) and not number.is_integer():
+        raise wrong_field(name, value, "Give a whole number.")
+    if abs(number) > np.iinfo(np.int64).max:
+        raise wrong_field(name, value, "Give a smaller number.")
+    return int(number)
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise wrong_field(name, value, "Give true or false.")
+    return value
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise wrong_field(name, value, "Give a text.")
+    return value
+
+
+def _list(value: object, name: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise wrong_field(name, value, "Give a list.")
+    return list(value)
+
+
+def _array(value: object, name: str) -> Any:
+    items = value.tolist() if isinstance(value, np.ndarray) else _list(value, name)
+    try:
+        array = np.asarray(items)
+    except (ValueError, OverflowError):
+        raise wrong_field(name, items, "Give numbers, as many in each row.") from None
+    if array.dtype.kind not in "fiub":
+        odd = next((v for v in np.ravel(np.asarray(items, object)) if not _is_number(v)), items)
+        raise wrong_field(name, odd, "Give numbers.")
+    return array
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < np.inf
+
+
+NUMBER = _number
+WHOLE = _whole
+FLAG = _flag
+TEXT = _text
+ARRAY = _array
+"""Numbers, in as many dimensions as the field has."""
+
+
+def list_of(item: Reader) -> Reader:
+    """Make the type of a list, read as a tuple."""
+
+    def read(value: object, name: str) -> tuple[Any, ...]:
+        return tuple(item(part, f"{name}[{i}]") for i, part in enumerate(_list(value, name)))
+
+    return read
+
+
+def one_of(*texts: str) -> Reader:
+    """Make the type of one of a few texts."""
+
+    def read(value: object, name: str) -> str:
+        if not isinstance(value, str) or value not in texts:
+            raise wrong_field(name, value, f"Give one of {', '.join(texts)}.")
+        return value
+
+    return read
+
+
+def optional(reader: Reader) -> Reader:
+    """Make the type of what `reader` reads, or nothing."""
+
+    def read(value: object, name: str) -> Any:
+        return None if value is None else reader(value, name)
+
+    return read
+
+
+NUMBERS, WHOLES, TEXTS = list_of(NUMBER), list_of(WHOLE), list_of(TEXT)
+
+
+def port(kind: type | Callable[[object], bool], remedy: str) -> Reader:
+    """Make the type of what a program may hand in and JSON cannot."""
+
+    def read(value: object, name: str) -> object:
+        fits = isinstance(value, kind) if isinstance(kind, type) else kind(value)
+        if not fits:
+            raise wrong_field(name, value, remedy)
+        return value
+
+    return read
+
 
 Requirement = Callable[[Problem], str]
 """Why a planner cannot take a problem, in a few words; empty if it can."""
@@ -122,7 +249,7 @@ class Planner:
     asks: str = "assignment"
     requires: tuple[Requirement, ...] = ()
     refuses: tuple[str, ...] = ()
-    takes: Mapping[str, Plain] = field(default_factory=dict)
+    takes: Mapping[str, Reader] = field(default_factory=dict)
 
     def refusal(self, problem: Problem) -> str:
         """Why this planner cannot take `problem`; empty if it can."""
@@ -192,28 +319,16 @@ class Planner:
         given = {}
         for name, value in options.items():
             port = _PORTS.get(name) if name in known else None
-            plain = port or self.takes.get(name)
-            if plain is None:
+            reader = port or self.takes.get(name)
+            if reader is None:
                 raise InvalidProblemError(
                     f"Planner {self.name!r} has no option {name!r}.",
                     remedy=f"Its options are {', '.join(self.takes) or 'none'}.",
                     field=f"options.{name}",
                     value=value,
                 )
-            given[name] = plain.read(value, f"options.{name}")
+            given[name] = reader(value, f"options.{name}")
         return function(problem, **given)
-
-
-def port(kind: type | Callable[[object], bool], remedy: str) -> Plain:
-    """Make the type of what a program may hand in and JSON cannot."""
-
-    def read(value: object, name: str) -> object:
-        fits = isinstance(value, kind) if isinstance(kind, type) else kind(value)
-        if not fits:
-            raise wrong_field(name, value, remedy)
-        return value
-
-    return Plain(read=read, schema={})
 
 
 _PORTS = {

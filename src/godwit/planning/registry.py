@@ -17,29 +17,26 @@ from types import MappingProxyType
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.intervals.projected import ProjectedCost
 from godwit.planning.intervals.transitions import Transitions
-from godwit.planning.plain_values import (
+from godwit.planning.planner import (
     ARRAY,
     FLAG,
     NUMBER,
     NUMBERS,
     WHOLE,
     WHOLES,
-    Plain,
-    one_of,
-    optional,
-    wrong_field,
-)
-from godwit.planning.planner import (
     Planner,
     a_load_range,
     arbitrary_maps,
     equal_executors,
     none_draining,
+    one_of,
     one_range_each,
+    optional,
     port,
     some_tau,
     some_traffic,
     two_windows,
+    wrong_field,
 )
 
 __all__ = ["PLANNERS", "Planner", "planner"]
@@ -51,12 +48,11 @@ def _read_transitions(value: object, name: str) -> object:
     if not isinstance(value, Mapping) or set(value) != {"sizes", "probability"}:
         raise wrong_field(name, value, "Give an object with sizes and probability.")
     return Transitions(
-        sizes=WHOLES.read(value["sizes"], f"{name}.sizes"),
-        probability=ARRAY.read(value["probability"], f"{name}.probability"),
+        sizes=WHOLES(value["sizes"], f"{name}.sizes"),
+        probability=ARRAY(value["probability"], f"{name}.probability"),
     )
 
 
-_TRANSITIONS = Plain(read=_read_transitions, schema={"type": "object"})
 _PROJECTED = port(ProjectedCost, "Give a table made by `godwit plan precompute`.")
 _SOLVER = {
     "time_limit_s": NUMBER,
@@ -116,7 +112,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
                 refuses=("max_moves", "max_bytes", "max_usage"),
                 takes={
                     "projected": _PROJECTED,
-                    "transitions": _TRANSITIONS,
+                    "transitions": _read_transitions,
                     "gamma": NUMBER,
                     "max_drift": NUMBER,
                 },

@@ -9,8 +9,8 @@ import pytest
 
 import godwit
 from godwit.cli.main import main, parser
+from godwit.cli.plan_json import EXAMPLES
 from godwit.model.errors import CheckpointError
-from godwit.planning.json_schema import EXAMPLES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.cli.main import main
-from godwit.planning.json_schema import EXAMPLES
+from godwit.cli.plan_json import EXAMPLES
 from godwit.planning.registry import PLANNERS
 
 if TYPE_CHECKING:

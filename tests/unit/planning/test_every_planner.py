@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from godwit.cli.plan_json import solution_to_dict
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.json_format import solution_to_dict
 from godwit.planning.problem import Limits, Problem, Traffic
 from godwit.planning.registry import PLANNERS
 from godwit.planning.solution import Solution, Status

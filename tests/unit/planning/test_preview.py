@@ -1,15 +1,15 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from godwit.cli.plan_json import EXAMPLES, problem_from_json
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.copy_routes import CopyRoute
 from godwit.planning.intervals.ssm import plan_ssm
-from godwit.planning.json_format import problem_from_dict
-from godwit.planning.json_schema import EXAMPLES
 from godwit.planning.preview import human_bytes, preview
 from godwit.planning.problem import Problem
 from godwit.planning.validation import make_solution
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 
 def _plan() -> Solution:
-    return plan_ssm(
-        problem_from_dict({k: v for k, v in EXAMPLES["assignment"].items() if k != "options"})
-    )
+    problem, _ = problem_from_json(json.dumps(EXAMPLES["assignment"]))
+    return plan_ssm(problem)
 
 
 def test_a_preview_shows_load_and_bytes_of_every_executor() -> None:
