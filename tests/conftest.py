@@ -38,16 +38,7 @@ os.environ.setdefault(
 )
 
 _ON_SPARK = ("tests/spark/", "tests/contract/test_on_spark.py")
-_PROGRAMS = (
-    "tests/chaos/",
-    *("tests/spark/test_advise.py", "tests/spark/test_demo.py", "tests/spark/test_examples.py"),
-    *("tests/spark/test_local_cluster.py", "tests/spark/test_main_script.py"),
-    *(
-        "tests/spark/test_scale.py::test_from_two_to_three",
-        "tests/spark/test_scale.py::test_a_controller_gives",
-        "tests/spark/test_scenarios.py",
-    ),
-)
+_PROGRAMS = ("tests/chaos/", "tests/programs/")
 
 
 @pytest.hookimpl(optionalhook=True)

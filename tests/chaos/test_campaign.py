@@ -12,7 +12,7 @@ from tests.chaos.campaign.histories import draw_history
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 
 def test_a_history_is_the_same_whenever_it_is_drawn() -> None:

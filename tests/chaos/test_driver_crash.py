@@ -11,7 +11,7 @@ from tests.chaos.results import put, run_program, sink_epochs
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 KILLED = -9
 

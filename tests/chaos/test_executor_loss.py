@@ -17,7 +17,7 @@ from tests.chaos.timed import expected_timers, expected_windows, timed_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 SEED = 29
 CONTRACT = (

