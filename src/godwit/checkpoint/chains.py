@@ -329,6 +329,11 @@ class Chains:
         changelog = {segment.flow for segment in self.segments(state)}
         return frozenset(changelog | {snapshot.flow for snapshot in self.snapshots(state)})
 
+    def written_under(self) -> frozenset[int]:
+        """Flow versions that what some chain needs was written under, and `flow`."""
+        segments, snapshots = self.segments(), self.snapshots()
+        return frozenset({self.flow, *(s.flow for s in segments), *(s.flow for s in snapshots)})
+
     def blocks(self) -> Iterator[BlockRef]:
         """Every block that some chain needs."""
         for segment in self.segments():

@@ -141,10 +141,12 @@ def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozens
         needed = needed_files(log)
     except CorruptCheckpointError:
         return frozenset()
+    latest = {FLOWS: log.flow, PLANS: log.plan}
     return frozenset(
         file
         for file in missing - needed
-        if (number := number_in(file)) is not None and number <= log.latest_epoch
+        if (number := number_in(file)) is not None
+        and number <= latest.get(file.rpartition("/")[0], log.latest_epoch)
     )
 
 
@@ -200,8 +202,8 @@ def needed_files(log: CommitLog) -> set[str]:
         needed.add(plan_path(record.plan))
     needed.update(manifest_path(epoch) for epoch in (anchor, *retained) if epoch >= 0)
     needed.update(commit_path(epoch) for epoch in range(max(anchor, 0), retained.stop))
-    written_under = {chains.flow, *(segment.flow for segment in chains.segments())}
-    written_under.update(snapshot.flow for snapshot in chains.snapshots())
-    # What was written under a version is read through every one that followed.
-    needed.update(map(flow_path, log.versions_since(min(written_under))))
+    # What was written under a version is read through every one that followed.  The records after
+    # the manifest are replayed under theirs, whatever has become of what they wrote.
+    replayed = {log.load(epoch).flow for epoch in range(anchor + 1, retained.stop)}
+    needed.update(map(flow_path, log.versions_since(min(replayed | chains.written_under()))))
     return needed

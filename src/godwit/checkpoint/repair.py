@@ -32,13 +32,15 @@ from godwit.checkpoint.paths import (
     flow_path,
     manifest_path,
     number_in,
+    plan_path,
 )
+from godwit.checkpoint.physical_plan import PhysicalPlan
 from godwit.checkpoint.records import CommitRecord, FlowIdentity
 from godwit.checkpoint.start_check import lacking_blocks
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from godwit.checkpoint.storage.storage import CheckpointStorage
 
@@ -188,13 +190,33 @@ class _RecordPlan:
             if self.commits.get(following, ...) is None:
                 return commit_path(following), self._ailment(following)
             return None
-        for block, _ in lacking_blocks(self.storage, chains.blocks()):
+        gone = [block.file for block, _ in lacking_blocks(self.storage, chains.blocks())]
+        for file in (*gone, *self._collected_records(chains)):
             problem = (
                 f"{self._ailment(following)} To go back to epoch {last} is impossible: "
-                f"{block.file} has been collected."
+                f"{file} has been collected."
             )
             return commit_path(following), problem
         return None
+
+    def _collected_records(self, chains: Chains) -> Iterator[str]:
+        """Yield the plan and flow versions that an epoch is read by, where they are gone."""
+        record = self.commits[chains.epoch]
+        if record is not None and not self._is_readable(plan_path(record.plan), PhysicalPlan):
+            yield plan_path(record.plan)
+        number, first = chains.flow, min(chains.written_under())
+        while number >= max(first, 0):
+            try:
+                number = load_record(self.storage, flow_path(number), FlowVersion).previous
+            except GodwitError:
+                yield flow_path(number)
+                return
+
+    def _is_readable(self, path: str, kind: type[object]) -> bool:
+        with suppress(GodwitError):
+            load_record(self.storage, path, kind)
+            return True
+        return False
 
     def _ailment(self, epoch: int) -> str:
         if epoch not in self.commits:

@@ -35,9 +35,7 @@ def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
         if log.latest is None:
             return ()
         chains, _ = log.chains, log.physical_plan
-        written_under = [chains.flow, *(segment.flow for segment in chains.segments())]
-        written_under += (snapshot.flow for snapshot in chains.snapshots())
-        log.versions_since(min(written_under))
+        log.versions_since(min(chains.written_under()))
         log.edits()
         blocks = {*chains.blocks(), *log.latest.blocks()}
         return tuple(

@@ -264,10 +264,8 @@ class _Verification:
 
     def check_flows(self, chains: Chains) -> None:
         """Check that every flow version is there through which something is read."""
-        written_under = {chains.flow, *(segment.flow for segment in chains.segments())}
-        written_under.update(snapshot.flow for snapshot in chains.snapshots())
-        number = chains.flow
-        while number >= min(written_under):
+        number, first = chains.flow, min(chains.written_under())
+        while number >= first:
             version = self.flows.get(number)
             if version is None:
                 self.find_flow(number)

@@ -9,6 +9,8 @@ import pytest
 from godwit.checkpoint.blocks import BlockWriter, read_block
 from godwit.checkpoint.collection import collect, reading, unneeded_files
 from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.evolution import FlowVersion
+from godwit.checkpoint.paths import flow_path
 from godwit.checkpoint.records import (
     BlockRef,
     CommitRecord,
@@ -18,6 +20,7 @@ from godwit.checkpoint.records import (
     SnapshotRef,
     StateId,
 )
+from godwit.checkpoint.start_check import start_problems
 from godwit.checkpoint.storage.local import LocalStorage
 from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
@@ -43,11 +46,11 @@ def write(log: CommitLog, epoch: int, name: str, inline: bool = False) -> BlockR
         return writer.close()[0]
 
 
-def segment(epoch: int, block: BlockRef) -> SegmentRef:
+def segment(epoch: int, block: BlockRef, flow: int = 0) -> SegmentRef:
     return SegmentRef(
         operator="op",
         state="state",
-        flow=0,
+        flow=flow,
         epoch=epoch,
         lane=0,
         kind="changes",
@@ -69,7 +72,7 @@ def commit(
         CommitRecord(
             epoch=epoch,
             run_id="",
-            segments=(segment(epoch, write(log, epoch, "segment", inline)),),
+            segments=(segment(epoch, write(log, epoch, "segment", inline), log.flow),),
             snapshots=snapshots,
             outputs=outputs,
         )
@@ -82,7 +85,7 @@ def snapshot(log: CommitLog) -> SnapshotRef:
     return SnapshotRef(
         operator="op",
         state="state",
-        flow=0,
+        flow=log.flow,
         key_group=1,
         version=epoch - 1,
         rows=1,
@@ -166,6 +169,45 @@ def test_old_records_and_manifests_go_and_the_retained_epochs_stay(log: CommitLo
     again = CommitLog.open_read_only(log.storage)
     for epoch in log.retained_epochs:
         assert again.chains_at(epoch).manifest() == log.chains_at(epoch).manifest()
+
+
+def start(log: CommitLog, version: FlowVersion, interval: int) -> CommitLog:
+    """Go on under another flow version."""
+    return CommitLog.create_or_open(
+        log.storage, IDENTITY, "next", flow=version, retain_epochs=2, manifest_interval=interval
+    )
+
+
+@pytest.mark.parametrize("interval", [3, 50])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_flow_versions_stay_that_the_records_after_the_manifest_ran_under(
+    tmp_path: Path, interval: int, dropped: bool
+) -> None:
+    # Nothing that is left of the state was written under the first versions.
+    log = CommitLog.create_or_open(
+        CheckpointStorage.open(tmp_path), IDENTITY, "r", retain_epochs=2, manifest_interval=interval
+    )
+    for _ in range(5):
+        commit(log)
+    for number in (1, 2):
+        version = FlowVersion(previous=log.flow, dropped=("op",) if dropped else ())
+        log = start(log, version, interval)
+        commit(log, snapshots=() if dropped else (snapshot(log),))
+        assert log.flow == number
+    commit(log)
+    commit(log)
+    collect(log)
+    again = CommitLog.open_read_only(log.storage)
+    assert again.chains.manifest() == log.chains.manifest()
+    assert start_problems(log.storage) == ()
+    assert collect(start(again, FlowVersion(previous=2), 50)).errors == ()
+    # They go with the records.
+    log = start(again, FlowVersion(previous=2, dropped=("op",)), 1)
+    for _ in range(4):
+        commit(log)
+    collect(log)
+    assert [entry.path for entry in log.storage.list("flows")] == [flow_path(log.flow)]
+    assert CommitLog.open_read_only(log.storage).chains.manifest() == log.chains.manifest()
 
 
 def test_collecting_twice_removes_nothing_more(log: CommitLog) -> None:

@@ -13,7 +13,7 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.manifest import Manifest
 from godwit.checkpoint.ownership import load_record
-from godwit.checkpoint.paths import commit_path, flow_path, manifest_path
+from godwit.checkpoint.paths import commit_path, flow_path, manifest_path, plan_path
 from godwit.checkpoint.repair import carry_out, plan_record_repair
 from godwit.checkpoint.start_check import start_problems
 from godwit.checkpoint.storage.local import LocalStorage
@@ -143,12 +143,19 @@ def test_epochs_after_a_record_that_is_gone_are_taken_back_by_name(
     assert plan_record_repair(storage) == replace(plan, steps=(), taken_back=())
 
 
-def test_epochs_are_not_taken_back_where_what_came_before_is_collected(log: CommitLog) -> None:
+@pytest.mark.parametrize("what", ["block", "plan", "flow version"])
+def test_epochs_are_not_taken_back_where_what_came_before_is_collected(
+    log: CommitLog, what: str
+) -> None:
     storage, last = log.storage, log.latest_epoch
     for entry in storage.list("manifests"):
         if entry.path > manifest_path(last - 2):
             storage.delete(entry.path)
-    gone = min(block.file for block in log.replay(last - 2).blocks())
+    gone = {
+        "block": min(block.file for block in log.replay(last - 2).blocks()),
+        "plan": plan_path(log.load(last - 2).plan),
+        "flow version": flow_path(log.replay(last - 2).flow),
+    }[what]
     storage.delete(commit_path(last - 1))
     storage.delete(gone)
     plan = plan_record_repair(storage)
