@@ -30,12 +30,12 @@ from godwit.checkpoint.entries import EntryLayout, WaitingLayout
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import FlowIdentity
 from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.cluster.spark.observe.progress import Stopwatch, progress_of
+from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
-from godwit.engine.executor import Executor
 from godwit.engine.instructor import Instructor
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.outcomes import outcome_of, record_of
+from godwit.engine.progress import Stopwatch, progress_of
 from godwit.engine.settings import LaneSettings
 from godwit.migration import Conductor, inputs
 from godwit.migration.strategy import Policy

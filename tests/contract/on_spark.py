@@ -88,7 +88,7 @@ class OnSpark:
             if self._goes == "held":
                 assert self._allowed.wait(_PATIENCE_S)
             if self._goes == "fails":
-                with errands._conducting.turn() as conductor:
+                with errands._conducting.locked() as conductor:
                     conductor.warming_failed(order, "no room")
             elif self._goes != "lost":
                 warm(errands, order)
@@ -138,7 +138,7 @@ class OnSpark:
             if step == misfortune:
                 raise _DiedError
 
-        setattr(self._query._run, "at_step", at_step)  # noqa: B010  a method of the class
+        setattr(self._query._run.loop, "at_step", at_step)  # noqa: B010  a method of the class
         self._inbox.put(rows)
         self._put += 1
         if misfortune is None:
@@ -205,7 +205,7 @@ class OnSpark:
     ) -> None:
         """See `Realization.change_lanes`."""
         request = LanesRequested(component=component, lanes=lanes, lane_of=lane_of)
-        with self._query._run.conducting.turn() as conductor:
+        with self._query._run.conducting.locked() as conductor:
             conductor.change_lanes(request)
 
     def component_of(self, operator: str) -> str:
@@ -224,7 +224,7 @@ class OnSpark:
     def cancel(self, migration: str) -> None:
         """See `Realization.cancel`."""
         conducting = self._query._run.conducting
-        with suppress(MigrationError), conducting.turn() as conductor:  # it may not be under way
+        with suppress(MigrationError), conducting.locked() as conductor:  # it may not be under way
             conductor.cancel(migration, "second thoughts")
 
     def ended(self, migration: str) -> EndMigration | None:

@@ -21,8 +21,8 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import read_batch
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
-from godwit.engine.executor import Executor
 from godwit.engine.instructor import Instructor
 from godwit.engine.lane.copies import drop_copies, receive_copies, send_copies, warm_copies
 from godwit.engine.lane.executor import local_store_root

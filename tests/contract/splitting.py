@@ -10,8 +10,8 @@ from tests.contract.windows_apart import WindowsApart
 
 from godwit.adapt.form_meter import ExchangeCosts
 from godwit.adapt.splitting import SplitOrCombine, Splitting, form_of
-from godwit.cluster.spark.run.conducting import Conducting
 from godwit.cluster.spark.run.deciding import Deciding
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.model.events import FormsCompared, RegroupingStarted
 from godwit.operators.windows.in_two import ConsolidatePart
 
@@ -45,7 +45,7 @@ class Decided(WindowsApart):
         super().start(executors)
         self.deciding = Deciding(
             [SplitOrCombine(self.flow, self._splitting, self._exchange)],
-            conducting=Conducting(self.conductor),
+            conducting=SharedConductor(self.conductor),
             log=self.log,
         )
 

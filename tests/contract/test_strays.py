@@ -17,7 +17,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
-from godwit.engine.due import is_due, is_pending
+from godwit.engine.flow_epochs import is_due, is_pending
 from godwit.operators.windows.spec import tumbling
 
 if TYPE_CHECKING:

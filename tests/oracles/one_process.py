@@ -20,8 +20,8 @@ from godwit.checkpoint.reading import BatchCache, read_chain
 from godwit.checkpoint.records import CommitRecord, FlowIdentity
 from godwit.checkpoint.snapshots import choose_snapshots
 from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes, Times
-from godwit.engine.executor import Executor
 from godwit.engine.instructions import (
     mask_of,
     operator_instruction,

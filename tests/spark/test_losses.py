@@ -12,8 +12,9 @@ from pyspark import SparkContext
 from tests.spark.streams import Inbox, rows_of
 from tests.spark.test_restart import Example, generated
 
-from godwit.cluster.spark.run import run
+from godwit.cluster.spark.run import cluster
 from godwit.cluster.spark.stages.stages import run_stages
+from godwit.engine.loop import EpochLoop
 from godwit.migration import LossPolicy, Policy
 from godwit.model import events
 
@@ -92,15 +93,15 @@ def test_an_epoch_whose_executor_is_lost_is_carried_out_again_at_once(
     def at_step(step: str, epoch: int) -> None:
         if (step, epoch) == ("planned", 2) and not lost.is_set():
             # Its lanes are on their way when it vanishes; Spark itself would wait for it.
-            monkeypatch.setattr(run, "run_stages", stuck)
+            monkeypatch.setattr(cluster, "run_stages", stuck)
 
     def stuck(*_given: Any) -> Any:
-        monkeypatch.setattr(run, "run_stages", run_stages)
+        monkeypatch.setattr(cluster, "run_stages", run_stages)
         monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: 1))
         lost.set()
         spark.sparkContext.parallelize([0], 1).foreach(lambda _: time.sleep(PATIENCE_S))
 
-    monkeypatch.setattr(run.Run, "at_step", staticmethod(at_step))
+    monkeypatch.setattr(EpochLoop, "at_step", staticmethod(at_step))
     started = time.monotonic()
     stream.process(epochs[2])
     assert time.monotonic() - started < PATIENCE_S / 2

@@ -14,7 +14,7 @@ from godwit.cluster.spark.stages import source_rows
 from godwit.cluster.spark.stages.exchange import paired
 from godwit.cluster.spark.stages.python_stage import PythonStage, fetch, python_rdd
 from godwit.cluster.spark.stages.rehearsal import rehearse
-from godwit.engine.executor import Executor
+from godwit.engine.cluster import Executor
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -297,7 +297,7 @@ def test_jobs_that_ctrl_c_cancels_are_done_again(
         job_that_is_cancelled("stages")
         return stages.run_stages(*args)
 
-    monkeypatch.setattr("godwit.cluster.spark.run.run.run_stages", run_stages)
+    monkeypatch.setattr("godwit.cluster.spark.run.cluster.run_stages", run_stages)
     inbox.put([("a", 1)])
     sink = Door(lambda _epoch: job_that_is_cancelled("delivery"))
     query = totals(inbox, sink).start(checkpoint=tmp_path / "ck")

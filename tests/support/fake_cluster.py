@@ -11,8 +11,8 @@ from tests.oracles.noting_ports import NotingPorts
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
 from godwit.cluster.spark.query.balancing import Balancing
 from godwit.cluster.spark.query.migrations import Migration
-from godwit.cluster.spark.run.conducting import Conducting
 from godwit.cluster.spark.run.gate import EpochGate
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import (
     ComponentLoad,
     Conductor,
@@ -67,7 +67,7 @@ class FakeStream(Balancing):
         self.ports, self.scheduler, self.gate = NotingPorts(), scheduler, EpochGate()
         self.there = dict.fromkeys(executors, 1)
         first = even_assignment(KEY_GROUPS, list(executors), [1] * len(executors))
-        self.conducting = Conducting(
+        self.conducting = SharedConductor(
             Conductor(
                 inputs.RunStarted(
                     run_id="r", executors=self.there, assignments={"totals": first}, committed=-1
@@ -105,7 +105,7 @@ class FakeStream(Balancing):
         """Let the conductor see who is there; those that were given back are not."""
         for name in self.scheduler.ended:
             self.there.pop(name, None)
-        with self.conducting.turn() as conductor:
+        with self.conducting.locked() as conductor:
             conductor.see(dict(self.there), self.pool.returned)
 
     def run(self) -> None:
@@ -113,7 +113,7 @@ class FakeStream(Balancing):
         epoch = self.conducting.view.committed + 1
         self.ports.clock_s += 1.0
         with self.gate.epoch():
-            with self.conducting.turn() as conductor:
+            with self.conducting.locked() as conductor:
                 plans = conductor.begin(epoch)
             assert plans is not None
             plan = plans["totals"]
@@ -121,13 +121,13 @@ class FakeStream(Balancing):
             for g in range(KEY_GROUPS):
                 if g not in plan.suspended:
                     held.setdefault(plan.assignment.executor(g), {})[g] = epoch - 1
-            with self.conducting.turn() as conductor:
+            with self.conducting.locked() as conductor:
                 conductor.commit(_outcome(epoch, held, sorted(plan.suspended)))
         while self.answers and self._warmed < len(self.ports.warmings):
             order = self.ports.warmings[self._warmed]
             self._warmed += 1
             versions = dict.fromkeys(order.key_groups, epoch)
-            with self.conducting.turn() as conductor:
+            with self.conducting.locked() as conductor:
                 if self.fails_to_warm:
                     conductor.warming_failed(order, "no room")
                 else:
@@ -157,7 +157,7 @@ class FakeStream(Balancing):
         carrying: CarryingOut = plan
         name = uuid.uuid4().hex[:8]
         assert component == "totals"
-        with self.conducting.turn() as conductor:
+        with self.conducting.locked() as conductor:
             conductor.migrate(
                 MigrationRequested(
                     id=name,
@@ -181,7 +181,7 @@ class FakeStream(Balancing):
         return now.on([*now.executors, *new], [*now.lanes, *(there[n] for n in new)])
 
     def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
-        with self.conducting.turn() as conductor:
+        with self.conducting.locked() as conductor:
             return conductor.recent_load.cpu_ms(component)
 
     def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
@@ -191,18 +191,18 @@ class FakeStream(Balancing):
         return np.arange(10, 10 + KEY_GROUPS)
 
     def _foresee(self, component: str, places: Mapping[int, str]) -> tuple[CopyRoute, ...]:
-        with self.conducting.turn() as conductor:
+        with self.conducting.locked() as conductor:
             return conductor.foresee(component, places, {})
 
     def _draining(self) -> frozenset[str]:
         return self.conducting.view.draining
 
     def _start_draining(self, executor: str) -> None:
-        with self.conducting.turn() as conductor:
+        with self.conducting.locked() as conductor:
             conductor.drain(executor)
 
     def _stop_draining(self, executor: str) -> None:
-        with self.conducting.turn() as conductor:
+        with self.conducting.locked() as conductor:
             conductor.stay(executor)
 
 

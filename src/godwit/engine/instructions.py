@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.chains import Chains
     from godwit.checkpoint.records import SegmentRef, StateId
-    from godwit.engine.executor import Executor
+    from godwit.engine.cluster import Executor
     from godwit.migration import EpochPlan
     from godwit.operators.windows.moments import OperatorTime
 

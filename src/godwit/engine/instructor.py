@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import EntryLayout
     from godwit.checkpoint.records import StateId
     from godwit.checkpoint.storage.storage import CheckpointStorage
-    from godwit.engine.executor import Executor
+    from godwit.engine.cluster import Executor
     from godwit.engine.lane.messages import OperatorInstruction, StateInstruction
     from godwit.engine.settings import LaneSettings
     from godwit.migration import Copies, EpochPlan, ProtocolView

@@ -12,6 +12,7 @@ from godwit.engine.slots import empty_slots
 from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
 from godwit.model.pairs import KeyGroupPairs
 from godwit.model.per_key_group import PerKeyGroup
+from godwit.plan.compiled import SourceInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow, Component
 
 __all__ = [
+    "counted_inputs",
     "left_out_of",
     "outcome_of",
     "reach_of",
@@ -34,6 +36,27 @@ __all__ = [
     "told_left_out",
     "traffic_to",
 ]
+
+
+def counted_inputs(flow: CompiledFlow) -> frozenset[tuple[str, int]]:
+    """Operators and numbers of their inputs whose rows are the source's.
+
+    Of operators that read the same source after the same maps, it is the one declared first, with
+    those that take some of its rows in its place.
+    """
+    declared = {operator: number for number, operator in enumerate(flow.actions)}
+    first: list[SourceInput] = []
+    for source in sorted(flow.inputs, key=lambda i: declared.get(i.operator, 0)):
+        if isinstance(source, SourceInput) and all(
+            (source.source, source.maps) != (other.source, other.maps) for other in first
+        ):
+            first.append(source)
+    return frozenset(
+        (name, source.number)
+        for source in first
+        for sharing in flow.inputs_of(source.operator)
+        for name in sharing.others
+    ) | {(source.operator, source.number) for source in first}
 
 
 def record_of(

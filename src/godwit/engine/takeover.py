@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import CommitRecord
     from godwit.checkpoint.storage.storage import CheckpointStorage
-    from godwit.engine.executor import Executor
+    from godwit.engine.cluster import Executor
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 

@@ -25,7 +25,7 @@ from tests.chaos.campaign.oracle import rows_of_file
 from tests.chaos.programs.driver import die, session
 
 import godwit as gw
-from godwit.cluster.spark.run import run
+from godwit.engine.loop import EpochLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -155,7 +155,7 @@ class Round:
                 msg = "failed on purpose"
                 raise PlannedFailureError(msg)
 
-        setattr(run.Run, "at_step", staticmethod(at_step))  # noqa: B010  mypy takes no assignment
+        setattr(EpochLoop, "at_step", staticmethod(at_step))  # noqa: B010  mypy takes no assignment
 
     def _end(self, query: gw.Query) -> None:
         """End the query in the way that the round says."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.flow import chaos_flow
 
-from godwit.cluster.spark.run import run
 from godwit.cluster.spark.run.outputs import StagedOutput
+from godwit.engine.loop import EpochLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ def die_at(spark: SparkSession, step: str, epoch: int) -> None:
         everything = StagedOutput.batches
         replace(StagedOutput, "batches", half)
     else:
-        replace(run.Run, "at_step", staticmethod(at_step))
+        replace(EpochLoop, "at_step", staticmethod(at_step))
 
 
 def replace(owner: type, name: str, value: Any) -> None:

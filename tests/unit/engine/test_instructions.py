@@ -10,7 +10,7 @@ import pytest
 from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
-from godwit.engine.executor import Executor
+from godwit.engine.cluster import Executor
 from godwit.engine.instructions import (
     mask_of,
     operator_instruction,

@@ -16,7 +16,7 @@ from godwit.checkpoint.flow_changes import FlowChanges
 from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.checkpoint.records import CommitRecord
 from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.engine.executor import Executor
+from godwit.engine.cluster import Executor
 from godwit.engine.takeover import TakenUp, carried_on, remembered_load, run_started, take_up
 from godwit.migration import ComponentLoad, LoadSummary
 from godwit.model.errors import CheckpointError, CheckpointMismatchError

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from godwit.cluster.spark.platform.scheduler import Scheduler
-    from godwit.cluster.spark.run.conducting import Conducting
     from godwit.cluster.spark.run.gate import EpochGate
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import ProtocolView
 
 __all__ = ["SparkExecutorPool", "owns_nothing"]
@@ -69,7 +69,7 @@ class SparkExecutorPool:
         self,
         scheduler: Scheduler,
         *,
-        conducting: Conducting,
+        conducting: SharedConductor,
         gate: EpochGate,
         patience_s: float,
         now_s: Callable[[], float] = time.monotonic,
@@ -160,7 +160,7 @@ class SparkExecutorPool:
             raise ScalingError(
                 "No executor would be left.", remedy="Stop the query, or keep one of them."
             )
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             for name in executors:
                 conductor.drain(name)  # nothing moves there meanwhile
         with self._changed:
@@ -310,5 +310,5 @@ class SparkExecutorPool:
             return False, f" ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
 
     def _announce(self, kind: type[events.Event], **values: object) -> None:
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.announce(kind, **values)

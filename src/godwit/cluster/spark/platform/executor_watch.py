@@ -13,15 +13,14 @@ from godwit.cluster.spark.run.threads import Guard
 from godwit.cluster.spark.stages.rehearsal import rehearse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pyspark.sql import SparkSession
 
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.platform.lost_executors import LostExecutors
-    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.cluster.spark.run.cluster import SparkCluster
     from godwit.cluster.spark.stages.source_rows import SourceRows
-    from godwit.engine.executor import Executor
+    from godwit.engine.cluster import Executor
+    from godwit.engine.shared_conductor import SharedConductor
 
 __all__ = ["ExecutorWatch"]
 
@@ -37,8 +36,9 @@ class ExecutorWatch:
 
     Parameters
     ----------
-    found
-        Those that were there when the run began.
+    cluster
+        Its `executors` are kept up to date: replaced as a whole, so whoever reads it reads one
+        moment.
     conducting
         Is told.
     lost
@@ -49,24 +49,19 @@ class ExecutorWatch:
         Has what they rehearse with.
     spark
         The session.
-
-    Attributes
-    ----------
-    executors
-        Name → executor; replaced as a whole, so whoever reads it reads one moment.
     """
 
     def __init__(
         self,
-        found: Sequence[Executor],
+        cluster: SparkCluster,
         *,
-        conducting: Conducting,
+        conducting: SharedConductor,
         lost: LostExecutors,
         pool: SparkExecutorPool,
         source: SourceRows,
         spark: SparkSession,
     ) -> None:
-        self.executors: Mapping[str, Executor] = {e.name: e for e in found}
+        self._cluster = cluster
         self._conducting, self._lost, self._spark = conducting, lost, spark
         self._pool, self._source = pool, source
         self._rehearsing: set[str] = set()
@@ -86,7 +81,7 @@ class ExecutorWatch:
         found = {e.name: e for e in live_executors(self._spark.sparkContext)}
         self._rehearsed &= found.keys()  # those that are gone never come back by their names
         self._rehearsing &= found.keys()
-        for name in found.keys() - self.executors.keys() - self._rehearsing:
+        for name in found.keys() - self._cluster.executors.keys() - self._rehearsing:
             self._rehearsing.add(name)
             threading.Thread(
                 target=inheritable_thread_target(self._spark)(self._rehearse),
@@ -97,16 +92,16 @@ class ExecutorWatch:
         ready = {
             name: executor
             for name, executor in found.items()
-            if name in self.executors or name in self._rehearsed
+            if name in self._cluster.executors or name in self._rehearsed
         }
         found = ready or found
-        if found.keys() == self.executors.keys():
+        if found.keys() == self._cluster.executors.keys():
             return
         # New ones are known before the conductor can order anything for them, and lost ones after.
-        self.executors = {**self.executors, **found}
-        with self._conducting.turn() as conductor:
+        self._cluster.executors = {**self._cluster.executors, **found}
+        with self._conducting.locked() as conductor:
             gone = conductor.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
-        self.executors = found
+        self._cluster.executors = found
         for name in gone:
             self._lost.lost(name)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from godwit.engine.executor import Executor
+from godwit.engine.cluster import Executor
 from godwit.model.errors import EpochFailedError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
-    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import EndMigration
 
 __all__ = ["Asked", "Migration"]
@@ -25,7 +25,7 @@ class Asked(ABC, Generic[End]):
         Its name in events and status.
     """
 
-    def __init__(self, asked: str, conducting: Conducting) -> None:
+    def __init__(self, asked: str, conducting: SharedConductor) -> None:
         self.id, self._conducting = asked, conducting
 
     def __repr__(self) -> str:
@@ -68,14 +68,14 @@ class Asked(ABC, Generic[End]):
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
         """End it: what has switched stays as it is, and the rest stays where it was."""
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.cancel(self.id, reason)
 
 
 class Migration(Asked["EndMigration"]):
     """A migration that was asked for."""
 
-    def __init__(self, migration: str, component: str, conducting: Conducting) -> None:
+    def __init__(self, migration: str, component: str, conducting: SharedConductor) -> None:
         super().__init__(migration, conducting)
         self.component = component
 

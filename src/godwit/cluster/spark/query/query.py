@@ -147,14 +147,14 @@ class Query(Regroupable):
         if self._run.controlling is not None:
             status["control"] = dict(self._run.controlling.status)
         status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             checkpoint, peers = conductor.copies_bytes_per_s
         status["copies"] = {"checkpointBytesPerS": checkpoint, "peersBytesPerS": peers}
         return status
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name
-        """Figures of the last epochs (see `godwit.cluster.spark.observe.progress.progress_of`).
+        """Figures of the last epochs (see `godwit.engine.progress.progress_of`).
 
         Those of a micro-batch have ``sources`` too, once Spark has noted its end: offsets, and how
         far behind the source it was, as Spark knows them.
@@ -286,7 +286,7 @@ class Query(Regroupable):
 
     def _announce_end(self, problems: list[tuple[str, str]]) -> None:
         failure = self.exception()
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             for what, error in problems:
                 conductor.announce(events.BackgroundFailed, what=what, error=error)
             if failure is None:
@@ -391,7 +391,7 @@ class Query(Regroupable):
         target, order = target_of(plan, self._places(name))
         migration = uuid.uuid4().hex[:8]
         sizes = self._sizes(name)
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             if self._run.controlling is not None:
                 self._run.controlling.give_way(conductor, name)
             conductor.migrate(
@@ -412,33 +412,33 @@ class Query(Regroupable):
         return with_newcomers(self.assignment[component], self._run.view.executors)
 
     def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             return conductor.recent_load.cpu_ms(component)
 
     def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             return conductor.recent_load.mean_pairs()
 
     def _sizes(self, component: str) -> npt.NDArray[np.int64]:
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             states = conductor.copies.states(component)
         with self._run.log.lock:
             return state_bytes(states, self._run.log.chains)
 
     def _foresee(self, component: str, places: Mapping[int, str]) -> tuple[CopyRoute, ...]:
         sizes = dict(enumerate(self._sizes(component).tolist()))
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             return conductor.foresee(component, places, sizes)
 
     def _draining(self) -> frozenset[str]:
         return self._run.view.draining
 
     def _start_draining(self, executor: str) -> None:
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             conductor.drain(executor)
 
     def _stop_draining(self, executor: str) -> None:
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             conductor.stay(executor)
 
     def _component(self, component: str | None) -> str:

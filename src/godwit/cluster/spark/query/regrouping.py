@@ -17,9 +17,9 @@ from godwit.plan.regrouping import checked_components
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.cluster.spark.run.conducting import Conducting
     from godwit.cluster.spark.run.run import Run
     from godwit.engine.regrouping import RegroupingPlan
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Bounds, EndRegrouping
     from godwit.model.assignment import Assignment
 
@@ -37,7 +37,7 @@ class AskedRegrouping(Asked["EndRegrouping"]):
         What it takes.
     """
 
-    def __init__(self, regrouping: str, plan: RegroupingPlan, conducting: Conducting) -> None:
+    def __init__(self, regrouping: str, plan: RegroupingPlan, conducting: SharedConductor) -> None:
         super().__init__(regrouping, conducting)
         self.plan = plan
 
@@ -131,7 +131,7 @@ class Regroupable(Scalable):
         with self._run.deciding.by_hand(name for of in named.values() for name in of):
             plan = self._planned(named)
             asked = regrouping_of(plan, limits)
-            with self._run.conducting.turn() as conductor:
+            with self._run.conducting.locked() as conductor:
                 conductor.regroup(asked)
         return AskedRegrouping(asked.id, plan, self._run.conducting)
 
@@ -140,5 +140,5 @@ class Regroupable(Scalable):
         return planned_regrouping(run.flow, components, conducting=run.conducting, log=run.log)
 
     def _components_told(self) -> dict[str, Any]:
-        with self._run.conducting.turn() as conductor:
+        with self._run.conducting.locked() as conductor:
             return {c.name: list(c.operators) for c in conductor.plan.components}

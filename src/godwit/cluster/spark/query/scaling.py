@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.query.balancing import AnyStrategy, Balancing
     from godwit.cluster.spark.query.migrations import Migration
-    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Bounds
     from godwit.planning import Problem
 
@@ -71,7 +71,7 @@ class Scaling:
         *,
         query: Balancing,
         pool: SparkExecutorPool,
-        conducting: Conducting,
+        conducting: SharedConductor,
         planner: str,
         strategy: AnyStrategy,
         bounds: Bounds | None,
@@ -209,7 +209,7 @@ class Scaling:
         """Empty the executors that are to go, and give back those that are empty."""
         leaving = self._least(list(staying), len(staying) - self.wanted)
         leaving |= {*there} - {*staying}
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             for name in leaving - conductor.view.draining:
                 conductor.drain(name)
                 self._drained.add(name)
@@ -332,7 +332,7 @@ class Scaling:
     def _stay(self, name: str) -> None:
         self._drained.discard(name)
         self._pool.keep(name)
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.stay(name)
 
     def _explained(self, error: Exception) -> GodwitError:
@@ -346,7 +346,7 @@ class Scaling:
         )
 
     def _announce(self, kind: type[events.Event], **values: object) -> None:
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.announce(kind, **values)
 
 

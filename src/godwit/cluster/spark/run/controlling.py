@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from godwit.adapt import Control, EpochObserved, ExecutorPool
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage.storage import CheckpointStorage
-    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Conductor, LanesRequested, MigrationRequested, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
@@ -64,7 +64,7 @@ def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
 class SharedMigrations:
     """The conductor, for a thread that shares it with others."""
 
-    def __init__(self, conducting: Conducting) -> None:
+    def __init__(self, conducting: SharedConductor) -> None:
         self._conducting = conducting
 
     @property
@@ -74,32 +74,32 @@ class SharedMigrations:
 
     def migrate(self, request: MigrationRequested) -> None:
         """See `godwit.adapt.Migrations.migrate`."""
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.migrate(request)
 
     def change_lanes(self, request: LanesRequested) -> None:
         """See `godwit.adapt.Migrations.change_lanes`."""
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.change_lanes(request)
 
     def drain(self, executor: str) -> None:
         """See `godwit.adapt.Migrations.drain`."""
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.drain(executor)
 
     def stay(self, executor: str) -> None:
         """See `godwit.adapt.Migrations.stay`."""
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.stay(executor)
 
     def cancel(self, migration: str, reason: str) -> None:
         """See `godwit.adapt.Migrations.cancel`."""
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.cancel(migration, reason)
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
         """See `godwit.adapt.Migrations.announce`."""
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.announce(kind, **values)
 
 
@@ -144,7 +144,7 @@ class Controlling:
         settings: Control,
         flow: CompiledFlow,
         *,
-        conducting: Conducting,
+        conducting: SharedConductor,
         pool: ExecutorPool | None,
         state_bytes: Mapping[str, Mapping[int, int]],
         past: list[events.Event],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from godwit.adapt.deciding import Decider, Wanted
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import StateId
-    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import EpochOutcome, EpochPlan
     from godwit.plan.compiled import CompiledFlow
 
@@ -33,11 +33,11 @@ def planned_regrouping(
     flow: CompiledFlow,
     components: Mapping[str, Iterable[str]],
     *,
-    conducting: Conducting,
+    conducting: SharedConductor,
     log: CommitLog,
 ) -> RegroupingPlan:
     """Say what it would take to regroup components, as things stand."""
-    with conducting.turn() as conductor:
+    with conducting.locked() as conductor:
         flow = flow.under(conductor.plan)
         standing = conductor.view.components
 
@@ -75,7 +75,7 @@ class Deciding:
     """
 
     def __init__(
-        self, deciders: Sequence[Decider], *, conducting: Conducting, log: CommitLog
+        self, deciders: Sequence[Decider], *, conducting: SharedConductor, log: CommitLog
     ) -> None:
         self._deciders, self._conducting, self._log = deciders, conducting, log
         self._own = ""
@@ -89,7 +89,7 @@ class Deciding:
             named = set(operators)
             for decider in self._deciders:
                 decider.leave_alone(named)
-            with self._conducting.turn() as conductor:
+            with self._conducting.locked() as conductor:
                 if self._own and conductor.ended_regrouping(self._own) is None:
                     conductor.cancel(self._own, "somebody regroups by hand")
             self._own = ""
@@ -108,7 +108,7 @@ class Deciding:
         self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
     ) -> None:
         with self._lock:
-            with self._conducting.turn() as conductor:
+            with self._conducting.locked() as conductor:
                 speeds = [speed for speed in conductor.copies_bytes_per_s if speed]
             seen = EpochSeen(
                 outcome=outcome,
@@ -118,7 +118,7 @@ class Deciding:
             )
             for decider in self._deciders:
                 verdict = decider.observe(seen)
-                with self._conducting.turn() as conductor:
+                with self._conducting.locked() as conductor:
                     for kind, values in verdict.told:
                         conductor.announce(kind, **values)
                 if verdict.wanted is not None and self._ask(verdict.wanted, flow):
@@ -133,7 +133,7 @@ class Deciding:
             if sum(part.state_bytes for part in plan.moving) > wanted.worth_bytes:
                 return True  # the next decisions see whether there is less to move, or more to save
             asked = regrouping_of(plan, Bounds(), wanted.reason)
-            with self._conducting.turn() as conductor:
+            with self._conducting.locked() as conductor:
                 if conductor.plan != flow.physical_plan:
                     return False  # decided on components that are others by now
                 conductor.regroup(asked)

@@ -24,17 +24,16 @@ from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from queue import SimpleQueue
 
     import numpy.typing as npt
     from numpy import int64
     from pyspark.sql import SparkSession
 
     from godwit.checkpoint.records import StateId
-    from godwit.cluster.spark.platform.executor_watch import ExecutorWatch
-    from godwit.cluster.spark.run.conducting import Conducting
+    from godwit.cluster.spark.run.cluster import SparkCluster
     from godwit.engine.instructor import Instructor
     from godwit.engine.lane.messages import StateInstruction
+    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import PeerCopies, Warmed
 
 __all__ = ["Errands"]
@@ -47,29 +46,26 @@ class Errands:
 
     Parameters
     ----------
-    orders
-        Where orders come from; ``None`` ends the work.
+    cluster
+        Where orders come from, and where executors are.
     conducting
         Told what came of them.
     instructor
         Knows what brings a copy forward.
-    watch
-        Knows where executors are.
     spark
         The session.
     """
 
     def __init__(
         self,
-        orders: SimpleQueue[StartWarming | DropCopies | None],
+        cluster: SparkCluster,
         *,
-        conducting: Conducting,
+        conducting: SharedConductor,
         instructor: Instructor,
-        watch: ExecutorWatch,
         spark: SparkSession,
     ) -> None:
-        self._orders, self._conducting = orders, conducting
-        self._instructor, self._watch, self._spark = instructor, watch, spark
+        self._cluster, self._orders = cluster, cluster.background
+        self._conducting, self._instructor, self._spark = conducting, instructor, spark
         self._stopping = threading.Event()
         self._pools: dict[str, DaemonPool] = {}
         self._guard = Guard("background copies", conducting.background_failed)
@@ -95,7 +91,7 @@ class Errands:
             transfers = () if component is None else component.transfers  # regrouped since
             with self._link_is_free:
                 self._links.add(order, {t.key_group: t.state_bytes for t in transfers})
-        for gone in self._pools.keys() - self._watch.executors.keys() - {order.executor}:
+        for gone in self._pools.keys() - self._cluster.executors.keys() - {order.executor}:
             self._pools.pop(gone).close(cancel=False)  # what waits fails, and is told
         pool = self._pools.get(order.executor)
         if pool is None:
@@ -111,7 +107,7 @@ class Errands:
             made = self._warmed(order)
         except Exception as error:  # noqa: BLE001  whatever it is, the conductor deals with it
             if not self._stopping.is_set():
-                with self._conducting.turn() as conductor:
+                with self._conducting.locked() as conductor:
                     conductor.warming_failed(order, str(error).split("\n", 1)[0])
             return
         finally:
@@ -119,16 +115,16 @@ class Errands:
                 self._links.forget(order)
                 self._link_is_free.notify_all()
         spent_ms = (time.perf_counter() - started) * 1e3
-        with self._conducting.turn() as conductor:
+        with self._conducting.locked() as conductor:
             conductor.warmed(order, replace(made, duration_ms=spent_ms))
 
     def _warmed(self, order: StartWarming) -> Warmed:
         """Warm the copies; say what is there now, and how far it reaches in all its states."""
-        if order.executor not in self._watch.executors:
+        if order.executor not in self._cluster.executors:
             raise MigrationError(f"Executor {order.executor} is gone.")
 
         def held(state: StateId) -> npt.NDArray[int64]:
-            with self._conducting.turn() as conductor:
+            with self._conducting.locked() as conductor:
                 return conductor.copies.held(order.executor, state, self._instructor.num_key_groups)
 
         def bring(told: StateInstruction, committed: int) -> dict[int, int]:
@@ -143,7 +139,7 @@ class Errands:
             )
 
         def fetch(asked: PeerCopies) -> dict[StateId, dict[int, int]]:
-            source = self._watch.executors.get(asked.executor)
+            source = self._cluster.executors.get(asked.executor)
             if source is None:
                 raise MigrationError(f"Executor {asked.executor} is gone.")
             return {
@@ -180,7 +176,7 @@ class Errands:
             yield begun
 
     def _drop(self, order: DropCopies) -> None:
-        if order.executor not in self._watch.executors:
+        if order.executor not in self._cluster.executors:
             return
         for state in order.states:
             with suppress(Exception):  # a copy too many costs room, nothing else
@@ -189,7 +185,7 @@ class Errands:
                 )
 
     def _errand(self, state: StateId, executor: str) -> Errand:
-        there = self._watch.executors[executor]
+        there = self._cluster.executors[executor]
         return Errand(
             state=state,
             schema=self._instructor.layout_of(state).schema,

@@ -19,7 +19,7 @@ from godwit.cluster.spark.platform.executor_watch import ExecutorWatch
 from godwit.cluster.spark.platform.executors import insist_on_placement, wait_for
 from godwit.cluster.spark.platform.lost_executors import LostExecutors
 from godwit.cluster.spark.platform.scheduler import SparkScheduler
-from godwit.cluster.spark.run.conducting import Conducting, SparkPorts
+from godwit.cluster.spark.run.cluster import SparkCluster
 from godwit.cluster.spark.run.controlling import Controlling, past_decisions
 from godwit.cluster.spark.run.deciding import Deciding
 from godwit.cluster.spark.run.errands import Errands
@@ -28,11 +28,13 @@ from godwit.cluster.spark.run.few_rows import FewRows
 from godwit.cluster.spark.run.micro_batches import MicroBatches
 from godwit.cluster.spark.run.outputs import OpenSinks, staged_sinks
 from godwit.cluster.spark.run.run import Run
+from godwit.cluster.spark.run.threads import DaemonPool
 from godwit.cluster.spark.stages.shipping import Program, ShippedProgram
 from godwit.cluster.spark.stages.source_rows import SourceRows
-from godwit.engine.event_time import EventTimes
-from godwit.engine.instructor import Instructor
+from godwit.engine.cluster import ConductorPorts
+from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.engine.takeover import remembered_load, run_started, take_up
 from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
@@ -127,7 +129,25 @@ def open_run(
         found = wait_for(spark.sparkContext, options.executors, options.executors_timeout_s)
 
         dispatcher.keep("journal", JournalWriter(storage, run_id))
-        ports = SparkPorts(dispatcher.emit)
+        source = SourceRows()
+        lost = LostExecutors(run_id, spark.sparkContext)
+        batches, beside = (
+            MicroBatches(storage, offsets.lines),
+            DaemonPool(2, "godwit-beside-epochs"),
+        )
+        undo.callback(beside.close)
+        cluster = SparkCluster(
+            spark.sparkContext,
+            found,
+            program=program,
+            source=source,
+            few=FewRows(source, schema),
+            batches=batches,
+            sinks=sinks,
+            lost=lost,
+            gate=gate,
+            beside=beside,
+        )
         resumed = log.latest_epoch >= 0
         past = [] if options.control is None else past_decisions(storage)
         started = run_started(flow, log, taken_up, options.assignments, found, run_id=run_id)
@@ -135,7 +155,7 @@ def open_run(
             started,
             states={c.name: c.states for c in flow.components},
             policy=options.policy,
-            ports=ports,
+            ports=ConductorPorts(cluster, dispatcher.emit),
             remembered=remembered_load(
                 recollect(storage, _REMEMBERED, "load", LoadSummary.from_dict), flow, taken_up
             ),
@@ -147,24 +167,14 @@ def open_run(
         if log.latest is not None:
             sinks.deliver(log.latest, again=True)
 
-        conducting = Conducting(conductor)
-        lost = LostExecutors(run_id, spark.sparkContext)
+        conducting = SharedConductor(conductor)
         pool = SparkExecutorPool(
             SparkScheduler(spark.sparkContext),
             conducting=conducting,
             gate=gate,
             patience_s=options.executors_timeout_s,
         )
-        source = SourceRows()
         undo.callback(pool.close)
-        instructor = Instructor(
-            flow,
-            log,
-            taken_up.layouts,
-            options.lanes,
-            on_loss=options.policy.on_loss,
-            run_id=run_id,
-        )
         controlling = None
         if options.control is not None:
             controlling = Controlling(
@@ -176,53 +186,47 @@ def open_run(
                 past=past,
             )
             undo.callback(controlling.close)
+        epochs = FlowEpochs(
+            taken_up,
+            log,
+            cluster,
+            settings=options.lanes,
+            policy=options.policy,
+            run_id=run_id,
+            close_at_end=options.close_at_end,
+            on_regroup=(lambda _: None) if controlling is None else controlling.regrouped,
+        )
         watch = ExecutorWatch(
-            found, conducting=conducting, lost=lost, pool=pool, source=source, spark=spark
+            cluster, conducting=conducting, lost=lost, pool=pool, source=source, spark=spark
         )
         undo.callback(watch.close)
-        errands = Errands(
-            ports.errands,
-            conducting=conducting,
-            instructor=instructor,
-            watch=watch,
-            spark=spark,
-        )
+        errands = Errands(cluster, conducting=conducting, instructor=epochs.instructor, spark=spark)
         undo.callback(errands.close)
         made = Run(
-            flow,
-            log=log,
-            lease=lease,
-            sinks=sinks,
-            conducting=conducting,
-            instructor=instructor,
-            errands=errands,
-            watch=watch,
-            lost=lost,
+            epochs,
+            cluster,
+            conducting,
+            batches=batches,
             pool=pool,
-            batches=MicroBatches(storage, offsets.lines),
-            note=dispatcher.note,
             controlling=controlling,
             deciding=Deciding(_deciders(flow, options), conducting=conducting, log=log),
-            program=program,
-            counting=frozenset(
-                (name, given.number)
-                for given in (feed.inputs[0] for feed in feeds)
-                for name in _taking(flow, flow.operators[given.operator].name)
-            ),
-            source=source,
-            few=FewRows(source, schema),
-            times=EventTimes(flow, taken_up.times(log.latest), close_at_end=options.close_at_end),
-            gate=gate,
+            note=dispatcher.note,
+            beside=beside,
+            closing=[
+                *([] if controlling is None else [("controller", controlling.close)]),
+                ("executor pool", pool.close),
+                ("executor watch", watch.close),
+                ("background copies", errands.close),
+                ("work beside the epochs", beside.close),
+                ("conductor", conducting.close),
+                ("sinks", sinks.close),
+                ("program of the executors", program.destroy),
+            ],
+            lease=lease,
             spark=spark,
         )
         undo.pop_all()  # the run closes it all
     return made
-
-
-def _taking(flow: CompiledFlow, operator: str) -> tuple[str, ...]:
-    """Operators among which the rows for one are divided."""
-    others = (name for given in flow.inputs_of(operator) for name in given.others)
-    return tuple(dict.fromkeys((operator, *others)))
 
 
 def _deciders(flow: CompiledFlow, options: Options) -> list[Decider]:

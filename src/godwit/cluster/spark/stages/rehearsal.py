@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from godwit.engine.executor import Executor
+    from godwit.engine.cluster import Executor
     from godwit.engine.lane.wire import Blob
 
 __all__ = ["rehearse"]

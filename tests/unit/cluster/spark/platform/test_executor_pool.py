@@ -43,7 +43,7 @@ def emptied(stream: FakeStream, executor: str) -> None:
     """Send all that an executor owns to the first of the others."""
     now = stream.assignment
     other = next(name for name in stream.there if name != executor)
-    with stream.conducting.turn() as conductor:
+    with stream.conducting.locked() as conductor:
         conductor.drain(executor)
         target = now.moved(dict.fromkeys(now.key_groups(executor).tolist(), other))
         conductor.migrate(MigrationRequested(id="m", component="totals", target=target))

@@ -12,7 +12,7 @@ import pytest
 
 from godwit.cluster.spark.platform import executor_watch
 from godwit.cluster.spark.platform.executor_watch import ExecutorWatch
-from godwit.engine.executor import Executor
+from godwit.engine.cluster import Executor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,12 +36,13 @@ class Cluster:
         monkeypatch.setattr(executor_watch, "rehearse", self._rehearse)
         monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
         monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand
+        self.executors: Mapping[str, Executor] = {e.name: e for e in self._live()}
         self.watch = ExecutorWatch(
-            self._live(),
+            cast("Any", self),
             conducting=cast(
                 "Any",
                 SimpleNamespace(
-                    turn=self._turn,
+                    locked=self._locked,
                     background_failed=lambda what, error: self.failures.append((what, error)),
                 ),
             ),
@@ -75,7 +76,7 @@ class Cluster:
             raise RuntimeError
 
     @contextmanager
-    def _turn(self) -> Iterator[Cluster]:
+    def _locked(self) -> Iterator[Cluster]:
         yield self
 
 
@@ -95,10 +96,10 @@ def test_an_executor_that_joins_counts_once_it_has_rehearsed_or_failed_to(
     cluster.there.append("2")
     cluster.watch.look()
     cluster.watch.look()
-    assert cluster.watch.executors.keys() == {"1"}
+    assert cluster.executors.keys() == {"1"}
     cluster.rehearsed()
     cluster.watch.look()
-    assert cluster.watch.executors.keys() == {"1", "2"}
+    assert cluster.executors.keys() == {"1", "2"}
     assert cluster.seen == [{"1", "2"}]
     assert cluster.rehearsals == [("2", "rows")]  # once; those that were there do not
 
@@ -106,7 +107,7 @@ def test_an_executor_that_joins_counts_once_it_has_rehearsed_or_failed_to(
 def test_an_executor_counts_at_once_where_there_is_no_other(cluster: Cluster) -> None:
     cluster.there[:] = ["2", "3"]
     cluster.watch.look()
-    assert cluster.watch.executors.keys() == {"2", "3"}
+    assert cluster.executors.keys() == {"2", "3"}
     assert cluster.lost == ["1"]
 
 
@@ -119,7 +120,7 @@ def test_an_executor_that_goes_while_another_rehearses_is_told_at_once(cluster: 
     cluster.there[:] = ["2", "3"]
     cluster.watch.look()
     assert cluster.lost == ["1"]
-    assert cluster.watch.executors.keys() == {"2"}
+    assert cluster.executors.keys() == {"2"}
 
 
 def test_an_executor_that_goes_before_it_has_rehearsed_was_never_there(cluster: Cluster) -> None:
@@ -139,7 +140,7 @@ def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
     monkeypatch.setattr(executor_watch, "_LOOK_S", 0.001)
     cluster.watch.close()
     cluster.watch = watch = ExecutorWatch(
-        cluster.watch.executors.values(),  # type: ignore[arg-type]
+        cast("Any", cluster),
         conducting=cluster.watch._conducting,
         lost=cluster.watch._lost,
         pool=cluster.watch._pool,
@@ -150,7 +151,7 @@ def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
     eventually(lambda: bool(cluster.failures))
     cluster.error = None
     cluster.there[:] = ["2"]
-    eventually(lambda: watch.executors.keys() == {"2"})
+    eventually(lambda: cluster.executors.keys() == {"2"})
     assert cluster.failures == [("watching executors", "KeyError: 'x'")]
     watch.close()
 
@@ -162,7 +163,7 @@ def test_a_name_that_is_gone_is_not_remembered(cluster: Cluster) -> None:
         cluster.watch.look()
         cluster.rehearsed()
         cluster.watch.look()
-        assert cluster.watch.executors.keys() == {"1", str(n)}
+        assert cluster.executors.keys() == {"1", str(n)}
     assert len(cluster.watch._rehearsed | cluster.watch._rehearsing) <= 4
 
 

@@ -234,7 +234,7 @@ def test_it_ends_with_the_query(stream: FakeStream) -> None:
 
 def test_a_migration_of_somebody_else_comes_first(stream: FakeStream) -> None:
     stream.answers = False
-    with stream.conducting.turn() as conductor:
+    with stream.conducting.locked() as conductor:
         target = stream.assignment.moved({0: "b"})
         conductor.migrate(MigrationRequested(id="by hand", component="totals", target=target))
     scaling = scaled(stream, 1)

@@ -17,8 +17,8 @@ from godwit.adapt import Control, EpochObserved
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.cluster.spark.run.conducting import Conducting
 from godwit.cluster.spark.run.controlling import Controlling, past_decisions, topology_of
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import EpochOutcome, MigrationRequested
 from godwit.model import events
 from godwit.model.errors import MigrationError
@@ -70,7 +70,7 @@ class Run:
         rows = np.full(16, 30.0)
         rows[::2] *= 4.0
         self.world = World({"of sums": Part(rows=rows)}, {"a": 2, "b": 2})
-        self.conducting = Conducting(self.world.conductor)
+        self.conducting = SharedConductor(self.world.conductor)
         self.controlling = Controlling(
             Control(**given),
             flow(["sums"]),
@@ -85,13 +85,13 @@ class Run:
         seen: list[EpochObserved] = []
         hands_over: Any = SimpleNamespace(observe=seen.append, turn=lambda: None)
         self.world.control = hands_over
-        with self.conducting.turn():
+        with self.conducting.locked():
             self.world.run(0.01)
         for epoch in seen:
             self.controlling.observe(epoch)
 
     def told(self, kind: type[events.Event]) -> list[Any]:
-        with self.conducting.turn():
+        with self.conducting.locked():
             return self.world.told(kind)
 
 
@@ -139,7 +139,7 @@ def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() ->
         until(moving)
         target = run.world.conductor.view.components["of sums"].assignment.moved({0: "b"})
         wanted = MigrationRequested(id="by hand", component="of sums", target=target)
-        with run.conducting.turn() as conductor:
+        with run.conducting.locked() as conductor:
             with pytest.raises(MigrationError, match="is under way"):
                 conductor.migrate(wanted)
             run.controlling.give_way(conductor, "of sums")

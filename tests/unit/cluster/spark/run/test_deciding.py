@@ -14,9 +14,9 @@ from godwit.adapt.fusing import Fusing
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.cluster.spark.run.conducting import Conducting
 from godwit.cluster.spark.run.deciding import Deciding
-from godwit.engine.executor import Executor
+from godwit.engine.cluster import Executor
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.engine.takeover import run_started, take_up
 from godwit.migration import Conductor, EpochOutcome, Policy
 from godwit.model.events import BackgroundFailed, RegroupingCancelled
@@ -53,7 +53,7 @@ class Story:
             plan=self.flow.physical_plan,
         )
         self.deciding = Deciding(
-            [Fusing(self.flow, SETTINGS)], conducting=Conducting(self.conductor), log=self.log
+            [Fusing(self.flow, SETTINGS)], conducting=SharedConductor(self.conductor), log=self.log
         )
 
     def observe(self, rows: int) -> None:
@@ -113,7 +113,9 @@ def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -
     story.observe(10)
     (made,) = story.conductor.plan.components
     assert made.name == "a+b"
-    story.deciding = Deciding([Parting()], conducting=Conducting(story.conductor), log=story.log)
+    story.deciding = Deciding(
+        [Parting()], conducting=SharedConductor(story.conductor), log=story.log
+    )
     story.observe(10)  # of the epoch that ran before the plan changed
     assert story.flow is before
     assert [c.name for c in story.conductor.plan.components] == ["a+b"]
@@ -128,7 +130,9 @@ def test_a_decider_that_raises_is_told_of_and_the_epoch_goes_on(tmp_path: Path) 
             raise KeyError(seen.outcome.epoch)
 
     story = Story(tmp_path)
-    story.deciding = Deciding([Broken()], conducting=Conducting(story.conductor), log=story.log)
+    story.deciding = Deciding(
+        [Broken()], conducting=SharedConductor(story.conductor), log=story.log
+    )
     story.observe(10)  # it is committed, and would not be delivered
     (failed,) = (e for e in story.ports.events if isinstance(e, BackgroundFailed))
     assert (failed.what, failed.error) == ("deciding on components", "KeyError: 0")

@@ -27,20 +27,19 @@ class Story:
         monkeypatch.setattr(errands_module, "inheritable_thread_target", lambda _: lambda run: run)
         monkeypatch.setattr(Errands, "_drop", self._drop)
         self.executors: dict[str, object] = {"1": object(), "2": object()}
-        self.orders: SimpleQueue[Any] = SimpleQueue()
+        self.background: SimpleQueue[Any] = SimpleQueue()
         self.failures: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self.dropped: SimpleQueue[DropCopies] = SimpleQueue()
         self.error: Exception | None = None
         self.errands = Errands(
-            self.orders,
+            cast("Any", self),
             conducting=cast("Any", SimpleNamespace(background_failed=self._failed)),
             instructor=cast("Any", None),
-            watch=cast("Any", self),
             spark=cast("Any", None),
         )
 
     def drop(self, executor: str) -> None:
-        self.orders.put(DropCopies(component="c", executor=executor, key_groups=(1,)))
+        self.background.put(DropCopies(component="c", executor=executor, key_groups=(1,)))
 
     def _failed(self, what: str, error: str) -> None:
         self.failures.put((what, error))

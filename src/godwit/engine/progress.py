@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from godwit.migration import EpochOutcome, ProtocolView
 
@@ -16,26 +16,30 @@ __all__ = ["Stopwatch", "progress_of"]
 
 
 class Stopwatch:
-    """Times the phases of one epoch."""
+    """Times the phases of one epoch, by a clock that never runs backwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
         self.began = datetime.now(UTC)
-        self._started = time.perf_counter()
+        self._now_s, self._started_s = now_s, now_s()
         self._took_ms: dict[str, float] = {}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time a phase; of one that is gone through again, all times count."""
-        started = time.perf_counter()
+        started_s = self._now_s()
         try:
             yield
         finally:
-            spent = (time.perf_counter() - started) * 1e3
+            spent = (self._now_s() - started_s) * 1e3
             self._took_ms[name] = self._took_ms.get(name, 0.0) + spent
 
     def took_ms(self) -> dict[str, float]:
-        """Phase → milliseconds, and ``epoch``: everything until now."""
-        return {**self._took_ms, "epoch": (time.perf_counter() - self._started) * 1e3}
+        """Return phase → milliseconds, and ``epoch``: everything until now, or until the stop."""
+        return {"epoch": (self._now_s() - self._started_s) * 1e3, **self._took_ms}
+
+    def stop(self) -> None:
+        """Let the epoch be over."""
+        self._took_ms = self.took_ms()
 
 
 def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> dict[str, Any]:

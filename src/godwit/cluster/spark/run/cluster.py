@@ -1,0 +1,127 @@
+"""Spark's executors as the engine's cluster (see `godwit.engine.cluster.Cluster`)."""
+
+from __future__ import annotations
+
+import time
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from godwit.cluster.spark.stages.stages import run_stages
+from godwit.engine.cluster import AttemptLostError
+from godwit.model.errors import GodwitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame
+
+    from godwit.checkpoint.records import BatchRef, CommitRecord, SinkRecord
+    from godwit.cluster.spark.platform.lost_executors import LostExecutors
+    from godwit.cluster.spark.run.few_rows import FewRows
+    from godwit.cluster.spark.run.gate import EpochGate
+    from godwit.cluster.spark.run.micro_batches import MicroBatches
+    from godwit.cluster.spark.run.outputs import OpenSinks
+    from godwit.cluster.spark.run.threads import DaemonPool
+    from godwit.cluster.spark.stages.shipping import ShippedProgram
+    from godwit.cluster.spark.stages.source_rows import SourceRows
+    from godwit.engine.cluster import Executor, SourceBatch
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.migration import DropCopies, StartWarming
+
+__all__ = ["SparkCluster"]
+
+_HELD_PAUSE_S = 0.2
+_CANCELLED = "as part of cancellation of all jobs"
+"""What Spark says of jobs that Ctrl-C has cancelled: PySpark cancels those of the application."""
+
+
+class SparkCluster:
+    """Runs epochs as Spark jobs; rows come as the DataFrames of micro-batches."""
+
+    def __init__(
+        self,
+        spark: SparkContext,
+        executors: Sequence[Executor],
+        *,
+        program: ShippedProgram,  # what executors need of the flow
+        source: SourceRows,  # reads the rows of micro-batches
+        few: FewRows,  # takes those of small epochs to the driver
+        batches: MicroBatches,  # Spark's log of them
+        sinks: OpenSinks,
+        lost: LostExecutors,  # cancels the jobs of an epoch that has lost an executor
+        gate: EpochGate,  # says when the query is to stop
+        beside: DaemonPool,
+    ) -> None:
+        self.executors: Mapping[str, Executor] = {e.name: e for e in executors}
+        self.background: SimpleQueue[StartWarming | DropCopies | None] = SimpleQueue()
+        """Orders to warm and to drop, in the order they were given; ``None``: there are no more."""
+        self.few, self.sinks, self.lost = few, sinks, lost
+        self._spark, self._program, self._source = spark, program, source
+        self._batches, self._gate, self._beside = batches, gate, beside
+
+    def run_stages(
+        self, instruction: EpochInstruction, batch: SourceBatch[DataFrame] | None
+    ) -> list[LaneReport]:
+        """See `Cluster.run_stages`; Spark's log of the batch is durable when it returns."""
+        forced = self._beside.submit(self._force, None if batch is None else batch.ref)
+        used = [place.executor for place in instruction.places]
+        try:
+            with self.lost.break_off(used, self.executors):
+                rows = None if batch is None else self._rows(batch)
+                reports = run_stages(rows, self._program, instruction, self._spark)
+        except Exception as error:
+            gone = self.lost.take()
+            if self._gate.closed:
+                raise
+            if gone is not None:
+                raise AttemptLostError(f"executor {gone} was lost") from error
+            if _CANCELLED in str(error):
+                raise AttemptLostError("all jobs of the application were cancelled") from error
+            raise
+        forced.result()
+        return reports
+
+    def _rows(self, batch: SourceBatch[DataFrame]) -> Any:
+        few = self.few.take(batch.rows, batch.ref.number)
+        return self._source.batches(batch.rows, batch.ref.number) if few is None else few
+
+    def _force(self, batch: BatchRef | None) -> None:
+        if batch is not None:
+            self._batches.force(batch)
+
+    def deliver(self, record: CommitRecord) -> None:
+        """See `Cluster.deliver`; again where its jobs are cancelled, since sinks know epochs."""
+        while True:
+            try:
+                self.sinks.deliver(record)
+            except GodwitError as error:
+                if _CANCELLED not in str(error) or self._gate.closed:
+                    raise
+            else:
+                return
+
+    def sink_records(self) -> Mapping[str, SinkRecord]:
+        """See `Cluster.sink_records`."""
+        return self.sinks.records()
+
+    def wait_while_held(self) -> bool:
+        """See `Cluster.wait_while_held`; ends the query once its gate closes."""
+        self._gate.pause(_HELD_PAUSE_S)
+        return True
+
+    def warm(self, order: StartWarming) -> None:
+        """See `Cluster.warm`."""
+        self.background.put(order)
+
+    def drop(self, order: DropCopies) -> None:
+        """See `Cluster.drop`."""
+        self.background.put(order)
+
+    def now_us(self) -> int:
+        """See `Cluster.now_us`."""
+        return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        """See `Cluster.monotonic_us`."""
+        return time.monotonic_ns() // 1000

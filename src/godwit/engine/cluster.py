@@ -1,0 +1,117 @@
+"""The cluster port: what the epoch loop asks of the world in which a flow runs.
+
+Three worlds realize it: Spark's executors (`godwit.cluster.spark.run.cluster`), executors in this
+process, and, for tests, anything that can call a function.  A cluster runs what it is told and
+decides nothing: the conductor says how components run, the instructor what lanes need, the commit
+record what counts.
+
+Invariants that a cluster keeps:
+
+- lanes of an epoch get one instruction, and all rows of its batch or none; whoever is cut short
+  raises, and has left nothing behind but files that nobody names;
+- a local store is a cache: an executor that is new, or whose store is gone, starts from the
+  checkpoint, and whatever background copies do or fail to do costs time only;
+- output of an epoch is delivered in the order of epochs, and again if it is asked for again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from godwit.checkpoint.records import BatchRef, CommitRecord, SinkRecord
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.migration import DropCopies, StartWarming
+    from godwit.model.events import Event
+
+__all__ = ["AttemptLostError", "Cluster", "ConductorPorts", "Executor", "SourceBatch"]
+
+_RowsT_co = TypeVar("_RowsT_co", covariant=True)
+_RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
+
+
+class AttemptLostError(Exception):
+    """An attempt at an epoch was cut short by what is over now; its text says by what.
+
+    The epoch is attempted again at once: an executor was lost, say, and the next attempt is planned
+    without it.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executor:
+    """One executor of a cluster."""
+
+    name: str  # Spark's executor id, or local-<n>
+    lanes: int  # that it runs: on Spark, its cores divided by spark.task.cpus
+    location: str | None  # how a task's preferred location names it; None where there is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceBatch(Generic[_RowsT_co]):
+    """Source rows of an epoch."""
+
+    ref: BatchRef  # what the commit record says of them: the same number and digest, the same rows
+    rows: _RowsT_co  # as the cluster reads them
+
+
+class Cluster(Protocol[_RowsT_contra]):
+    """Executors, and what lies between them and the driver."""
+
+    @property
+    def executors(self) -> Mapping[str, Executor]:
+        """Name → executor of those there are now; replaced as a whole, never changed."""
+
+    def run_stages(
+        self, instruction: EpochInstruction, batch: SourceBatch[_RowsT_contra] | None
+    ) -> list[LaneReport]:
+        """Run the source side and the lanes of every level of an epoch.
+
+        Returns the reports of all lanes, one a lane and level, in any order; an error that a lane
+        reports is raised by the loop. Without a batch there is no source side.
+
+        Raises `AttemptLostError` if the epoch is to be attempted again, and anything else if the
+        query is to fail.
+        """
+
+    def deliver(self, record: CommitRecord) -> None:
+        """Give every sink what a committed epoch has for it."""
+
+    def sink_records(self) -> Mapping[str, SinkRecord]:
+        """Describe the sinks, as the record of the next epoch keeps them."""
+
+    def wait_while_held(self) -> bool:
+        """Wait a moment for what holds epochs; ``False``: give the epoch up, to try it later.
+
+        May raise to end the query.
+        """
+
+    def warm(self, order: StartWarming) -> None:
+        """Note an order to warm copies, for the background; see `godwit.migration.Ports.warm`."""
+
+    def drop(self, order: DropCopies) -> None:
+        """Note an order to drop copies, for the background; see `godwit.migration.Ports.drop`."""
+
+    def now_us(self) -> int:
+        """Return Unix time in microseconds: processing time."""
+
+    def monotonic_us(self) -> int:
+        """Return a time in microseconds that never runs backwards: how long sources are silent."""
+
+
+class ConductorPorts:
+    """The conductor's ports (`godwit.migration.Ports`) over a cluster.
+
+    `emit` takes every event, and returns at once.
+    """
+
+    def __init__(self, cluster: Cluster[Any], emit: Callable[[Event], None]) -> None:
+        self.warm, self.drop, self.announce = cluster.warm, cluster.drop, emit
+        self._cluster = cluster
+
+    def now_s(self) -> float:
+        """Return Unix time in seconds."""
+        return self._cluster.now_us() / 1e6

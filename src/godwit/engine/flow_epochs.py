@@ -1,0 +1,221 @@
+"""The epochs of a flow whose rows are processed: instructions, lanes' reports, commit records.
+
+This is the work that `godwit.engine.loop` sequences on every cluster that runs real lanes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from godwit.engine.event_time import EventTimes
+from godwit.engine.instructor import Instructor
+from godwit.engine.outcomes import counted_inputs, outcome_of, record_of, told_left_out
+from godwit.model import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.physical_plan import PhysicalPlan
+    from godwit.checkpoint.records import BatchRef, CommitRecord
+    from godwit.engine.cluster import Cluster, SourceBatch
+    from godwit.engine.event_time import Times
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.settings import LaneSettings
+    from godwit.engine.takeover import TakenUp
+    from godwit.migration import Conductor, Copies, EpochOutcome, EpochPlan, Policy
+    from godwit.migration.views import ProtocolView
+    from godwit.operators.windows.moments import OperatorTime
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["FlowAttempt", "FlowEpochs", "is_due", "is_pending"]
+
+RowsT = TypeVar("RowsT")
+
+
+def is_due(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
+    """Return whether an epoch has something to do now even if it has no input."""
+    return view.due or (
+        not view.holds
+        and times.is_due(clock_us=clock_us, silence_us=silence_us, components=view.components)
+    )
+
+
+def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
+    """Return whether it has, or will have once epochs are not held and no key group is suspended.
+
+    While a migration stops the world, no executor is there, or key groups are suspended, nothing is
+    due; and yet a query whose input has ended has not done its work.
+    """
+    return (
+        view.waiting
+        or view.due
+        or times.is_due(clock_us=clock_us, silence_us=silence_us, components={})
+    )
+
+
+class FlowEpochs(Generic[RowsT]):
+    """Epochs of a flow on a cluster (see `godwit.engine.loop.Epochs`).
+
+    `taken_up` and `log` are the flow and its checkpoint as `godwit.engine.takeover.take_up` opened
+    them; `on_regroup` is called before the first epoch under another physical plan.
+    """
+
+    def __init__(
+        self,
+        taken_up: TakenUp,
+        log: CommitLog,
+        cluster: Cluster[RowsT],
+        *,
+        settings: LaneSettings,
+        policy: Policy,
+        run_id: str,
+        close_at_end: bool = False,
+        on_regroup: Callable[[CompiledFlow], None] = lambda _flow: None,
+    ) -> None:
+        self.flow, self.log, self.run_id = taken_up.flow, log, run_id
+        self.cluster, self._on_regroup = cluster, on_regroup
+        self.instructor = Instructor(
+            self.flow, log, taken_up.layouts, settings, on_loss=policy.on_loss, run_id=run_id
+        )
+        self.times = EventTimes(self.flow, taken_up.times(log.latest), close_at_end=close_at_end)
+        self.counting = counted_inputs(self.flow)
+
+    # -- what to do -------------------------------------------------------------------------------
+
+    @property
+    def last_batch(self) -> BatchRef | None:
+        """The last batch of source rows that is committed."""
+        latest = self.log.latest
+        return None if latest is None else latest.last_batch
+
+    def is_due(self, view: ProtocolView) -> bool:
+        """See `is_due`."""
+        return is_due(view, self.times, **self._clocks_us())
+
+    def is_pending(self, view: ProtocolView) -> bool:
+        """See `is_pending`."""
+        return is_pending(view, self.times, **self._clocks_us())
+
+    def end_input(self) -> None:
+        """Take note that no rows will come any more: windows that are open are over."""
+        self.times.end_input()
+
+    # -- for the loop -----------------------------------------------------------------------------
+
+    @property
+    def next_epoch(self) -> int:
+        """See `godwit.engine.loop.Epochs`."""
+        return self.log.latest_epoch + 1
+
+    def now_s(self) -> float:
+        """See `godwit.engine.loop.Epochs`."""
+        return self.cluster.monotonic_us() / 1e6
+
+    def wait_while_held(self) -> bool:
+        """See `godwit.engine.loop.Epochs`."""
+        return self.cluster.wait_while_held()
+
+    def regroup(self, physical_plan: PhysicalPlan) -> None:
+        """See `godwit.engine.loop.Epochs`."""
+        if physical_plan == self.flow.physical_plan:
+            return
+        self.log.use_plan(physical_plan)
+        self.flow = self.flow.under(physical_plan)
+        self.instructor.regrouped(self.flow)
+        self.times.regrouped(self.flow)
+        self._on_regroup(self.flow)
+
+    def plan(
+        self,
+        epoch: int,
+        batch: SourceBatch[RowsT] | None,
+        plans: Mapping[str, EpochPlan],
+        conductor: Conductor,
+    ) -> FlowAttempt[RowsT]:
+        """See `godwit.engine.loop.Epochs`."""
+        times = self.times.told(**self._clocks_us(), components=plans)
+        instruction = self.instructor.epoch(
+            epoch,
+            plans,
+            view=conductor.view,
+            copies=conductor.copies,
+            executors=self.cluster.executors,
+            times=times,
+        )
+        return FlowAttempt(self, batch, plans, instruction, times)
+
+    def _clocks_us(self) -> dict[str, int]:
+        return {"clock_us": self.cluster.now_us(), "silence_us": self.cluster.monotonic_us()}
+
+
+class FlowAttempt(Generic[RowsT]):
+    """An attempt at an epoch of a flow (see `godwit.engine.loop.EpochAttempt`)."""
+
+    def __init__(
+        self,
+        epochs: FlowEpochs[RowsT],
+        batch: SourceBatch[RowsT] | None,
+        plans: Mapping[str, EpochPlan],
+        instruction: EpochInstruction,
+        times: Mapping[str, OperatorTime],
+    ) -> None:
+        self._epochs, self._plans = epochs, plans
+        self.flow, self.batch = epochs.flow, None if batch is None else batch.ref
+        self._source, self.instruction, self.times = batch, instruction, times
+        self.reports: list[LaneReport] = []
+        self._record: CommitRecord | None = None
+
+    @property
+    def record(self) -> CommitRecord:
+        """The commit record; there is one once the attempt is committed."""
+        assert self._record is not None, "an attempt has no record before its commit"
+        return self._record
+
+    def run(self) -> None:
+        """See `godwit.engine.loop.EpochAttempt`."""
+        self.reports = self._epochs.cluster.run_stages(self.instruction, self._source)
+        for report in self.reports:
+            if report.error is not None:
+                raise report.error
+
+    def commit(self) -> None:
+        """See `godwit.engine.loop.EpochAttempt`."""
+        epochs = self._epochs
+        times: Times = epochs.times.after(self.times, self.reports)
+        self._record = epochs.log.commit(
+            record_of(
+                self.instruction.epoch,
+                self.reports,
+                self._plans,
+                run_id=epochs.run_id,
+                batch=self.batch,
+                before=epochs.last_batch,
+                times=times,
+                sinks=epochs.cluster.sink_records(),
+            )
+        )
+        epochs.times.take(times, self.times, self.reports, epochs.cluster.monotonic_us())
+
+    def outcome(self, copies: Copies) -> EpochOutcome:
+        """See `godwit.engine.loop.EpochAttempt`."""
+        return outcome_of(
+            self.record,
+            self.reports,
+            flow=self.flow,
+            chains=self._epochs.log.chains,
+            copies=copies,
+            counting=self._epochs.counting,
+        )
+
+    def deliver(self) -> None:
+        """See `godwit.engine.loop.EpochAttempt`."""
+        self._epochs.cluster.deliver(self.record)
+
+    def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
+        """Say which rows operators left out."""
+        epoch = outcome.epoch
+        return [
+            (events.RowsLeftOut, {"epoch": epoch, **values})
+            for values in told_left_out(outcome.left_out, self.flow)
+        ]
