@@ -52,20 +52,10 @@ class BlockWriter:
 
     Leaving the context without `close`, or by an exception, drops what was written.
 
-    Parameters
-    ----------
-    storage
-        The checkpoint.
-    epoch
-        The epoch whose record will name the blocks; an earlier one may, a later one may not.
-    name
-        Who writes, for people who look at the file's name; anything, for example
-        ``"by_plane-lane3"``.
-    inline_limit_bytes
-        If all blocks together have at most this many bytes, they are not written to a file but
-        travel in the commit record.
-    attempt
-        What tells this attempt from every other; random, unless given.
+    `epoch`: the epoch whose record will name the blocks; an earlier one may, a later one may not.
+    `inline_limit_bytes`: if all blocks together have at most this many bytes, they are not written
+    to a file but travel in the commit record.
+    `attempt`: what tells this attempt from every other; random, unless given.
 
     Examples
     --------
@@ -116,13 +106,7 @@ class BlockWriter:
         return index
 
     def close(self) -> list[BlockRef]:
-        """Make the blocks durable; return a reference to each, in the order they were added.
-
-        Raises
-        ------
-        StorageFullError
-            If there is no room.
-        """
+        """Make the blocks durable; return a reference to each, in the order they were added."""
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
@@ -147,13 +131,7 @@ class BlockWriter:
 
 
 def read_block(storage: CheckpointStorage, ref: BlockRef) -> pa.Buffer:
-    """Read a block and verify it; a local file is mapped, not copied.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If the file is missing or truncated, or the block fails its checksum.
-    """
+    """Read a block and verify it; a local file is mapped, not copied."""
     if ref.data or not ref.file:
         buffer = pa.py_buffer(ref.data)
         padding = bytes(padded(ref.length) - ref.length)
@@ -188,11 +166,6 @@ def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
 
     A checksum says that bytes are as they were written, not that it is safe to use them: offsets
     that point out of a buffer crash whoever follows them.  So every batch is validated in full.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If the bytes are not an Arrow IPC stream of one valid batch.
     """
     try:
         with pa.ipc.open_stream(data) as stream:
@@ -208,13 +181,7 @@ def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
 
 
 def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
-    """Read a block as a record batch.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If the block is missing or damaged, or is not a record batch.
-    """
+    """Read a block as a record batch."""
     buffer = read_block(storage, ref)
     try:
         return decode_batch(buffer)
@@ -230,13 +197,7 @@ def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
 
 
 def read_segment(storage: CheckpointStorage, segment: SegmentRef) -> pa.RecordBatch:
-    """Read the rows of a segment.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        As of `read_batch`, or if there are more rows or fewer than the segment says.
-    """
+    """Read the rows of a segment."""
     batch = read_batch(storage, segment.block)
     told = segment.row_ends[-1] if segment.row_ends else 0
     if batch.num_rows != told:

@@ -49,48 +49,26 @@ __all__ = ["Chains", "KeyGroupChain", "rows_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupChain:
-    """What brings one key group to `version`.
+    """What brings one key group to `version`."""
 
-    Attributes
-    ----------
-    state, key_group
-        Whose state.
-    snapshot
-        Where to start; ``None``: from nothing (or from what one has, see `Chains.since`).
-    segments
-        Changelog segments to apply after it, in order of epochs. Other key groups have rows in
-        them too, see `rows_of`.
-    version
-        The last epoch whose changes are in; -1 if there never were any.
-    """
-
+    # state, key_group: whose state
     state: StateId
     key_group: int
+    # where to start; ``None``: from nothing (or from what one has, see `Chains.since`)
     snapshot: SnapshotRef | None
+    # Changelog segments to apply after it, in order of epochs. Other key groups have rows in them
+    # too, see `rows_of`.
     segments: tuple[SegmentRef, ...]
-    version: int
+    version: int  # the last epoch whose changes are in; -1 if there never were any
 
 
 class Chains:
-    """All chains as of one epoch.
-
-    Parameters
-    ----------
-    num_key_groups
-        As in the flow's identity.
-
-    Attributes
-    ----------
-    epoch
-        The last epoch whose record is in; -1 before the first.
-    flow
-        The flow version whose names are used; -1 before the first.
-    """
+    """All chains as of one epoch."""
 
     def __init__(self, num_key_groups: int) -> None:
         self.num_key_groups = num_key_groups
-        self.epoch = -1
-        self.flow = -1
+        self.epoch = -1  # the last epoch whose record is in; -1 before the first
+        self.flow = -1  # the flow version whose names are used; -1 before the first
         self._states: dict[StateId, StateChains] = {}
         self._waiting: dict[str, WaitingRows] = {}
         self._nothing = StateChains.empty(num_key_groups)
@@ -127,14 +105,7 @@ class Chains:
         self.flow = number
 
     def check(self, record: CommitRecord) -> None:
-        """Raise if `record` cannot be the next one.
-
-        Raises
-        ------
-        CheckpointError
-            If it is not of the next epoch, names a key group that does not exist, changes one
-            twice, or lets rows overtake rows that wait.
-        """
+        """Raise if `record` cannot be the next one."""
         for problem in self.problems(record):
             raise CheckpointError(
                 f"The commit record of epoch {record.epoch} contradicts itself or the epochs "
@@ -243,22 +214,10 @@ class Chains:
     ) -> tuple[list[SegmentRef], dict[int, KeyGroupChain]]:
         """Give what brings many key groups forward.
 
-        Parameters
-        ----------
-        state
-            Whose.
-        floor
-            Shape ``(num_key_groups,)``: version that is held of each key group.
-        wanted
-            Shape ``(num_key_groups,)``: those that are to be brought forward.
-
-        Returns
-        -------
-        segments
-            Every segment that some of them need, once.
-        apart
-            Key group → its chain (see `since`), for those that begin with a snapshot or are far
-            behind.
+        `floor`: shape ``(num_key_groups,)``: version that is held of each key group.
+        `wanted`: shape ``(num_key_groups,)``: those that are to be brought forward.
+        Returns segments: every segment that some of them need, once; apart: key group → its chain
+        (see `since`), for those that begin with a snapshot or are far behind.
         """
         chains = self._read(state)
         segments, others = chains.tail(floor, (chains.version > floor) & wanted)

@@ -55,20 +55,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What a collection did.
+    """What a collection did."""
 
-    Attributes
-    ----------
-    removed
-        Paths of the files that were deleted.
-    freed_bytes
-        Their size.
-    errors
-        Why others could not be deleted; the next collection tries again.
-    """
-
-    removed: tuple[str, ...]
-    freed_bytes: int
+    removed: tuple[str, ...]  # paths of the files that were deleted
+    freed_bytes: int  # their size
+    # why others could not be deleted; the next collection tries again
     errors: tuple[GodwitError, ...]
 
 
@@ -100,10 +91,8 @@ def collect(log: CommitLog) -> Collected:
 def reading(storage: CheckpointStorage) -> Iterator[None]:
     """Read epochs of a checkpoint that a query may be running on.
 
-    Raises
-    ------
-    EpochCollectedError
-        In place of the error of a missing file, if no retained epoch needs the file any more.
+    Raises `EpochCollectedError` in place of the error of a missing file, if no retained epoch needs
+    the file any more.
     """
     try:
         yield

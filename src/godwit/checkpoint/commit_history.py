@@ -36,30 +36,15 @@ __all__ = ["CommitHistory"]
 
 
 class CommitHistory:
-    """The committed epochs of one checkpoint.
-
-    Attributes
-    ----------
-    storage
-        The checkpoint's directory.
-    identity
-        Whose checkpoint it is.
-    latest
-        The latest commit record; ``None`` before the first.
-    chains
-        What brings each key group to its version as of `latest`, by the names of `flow`.
-    flow
-        The flow version that counts; -1 if there is none.
-    plan
-        Number of the physical plan that counts; -1 if there is none.
-    """
+    """The committed epochs of one checkpoint."""
 
     def __init__(self, storage: CheckpointStorage, identity: FlowIdentity) -> None:
-        self.storage = storage
-        self.identity = identity
+        self.storage = storage  # the checkpoint's directory
+        self.identity = identity  # whose checkpoint it is
         self._records: dict[int, tuple[CommitRecord, str]] = {}  # each with its digest
         self._versions: dict[int, tuple[FlowVersion, str]] = {}  # each with its digest
         self._plans: dict[int, tuple[PhysicalPlan, str]] = {}
+        # the latest commit record; ``None`` before the first
         self.latest: CommitRecord | None = None
         records = numbers_in(storage, COMMITS)
         self._manifests = numbers_in(storage, MANIFESTS)
@@ -71,18 +56,14 @@ class CommitHistory:
             if self.latest.manifest >= 0 and self.latest.manifest not in self._manifests:
                 load_record(storage, manifest_path(self.latest.manifest), Manifest)
             self._insist_on_version(self.latest)
+        # what brings each key group to its version as of `latest`, by the names of `flow`
         self.chains = self.replay(latest)
-        self.flow = self.chains.flow
+        self.flow = self.chains.flow  # the flow version that counts; -1 if there is none
+        # number of the physical plan that counts; -1 if there is none
         self.plan = -1 if self.latest is None else self.latest.plan
 
     def version(self, number: int) -> FlowVersion:
-        """Give a flow version that a committed record or reference names.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If its file is missing or damaged.
-        """
+        """Give a flow version that a committed record or reference names."""
         return self._version(number)[0]
 
     def _version(self, number: int) -> tuple[FlowVersion, str]:
@@ -107,13 +88,7 @@ class CommitHistory:
 
     @property
     def physical_plan(self) -> PhysicalPlan | None:
-        """The physical plan that counts; ``None`` if there is none.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If its file is missing or damaged.
-        """
+        """The physical plan that counts; ``None`` if there is none."""
         if self.plan < 0:
             return None
         plan, digest = self._plan(self.plan)
@@ -167,28 +142,12 @@ class CommitHistory:
         return range(0) if latest is None else range(latest.retained_from, latest.epoch + 1)
 
     def record(self, epoch: int) -> CommitRecord:
-        """Commit record of a retained epoch.
-
-        Raises
-        ------
-        CheckpointError
-            If the epoch is not retained, or not committed yet.
-        CorruptCheckpointError
-            If its file is missing or damaged.
-        """
+        """Commit record of a retained epoch."""
         self._require_retained(epoch)
         return self.load(epoch)
 
     def chains_at(self, epoch: int) -> Chains:
-        """Chains as of a retained epoch.
-
-        Raises
-        ------
-        CheckpointError
-            If the epoch is not retained, or not committed yet.
-        CorruptCheckpointError
-            If a file that is needed is missing or damaged.
-        """
+        """Chains as of a retained epoch."""
         self._require_retained(epoch)
         return self.replay(epoch)
 
@@ -207,13 +166,7 @@ class CommitHistory:
             self._manifests.remove(epoch)
 
     def point(self, epoch: int) -> HistoryPoint:
-        """Digest of a committed epoch whose record is still there, and whose history it is.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If its record is missing or damaged.
-        """
+        """Digest of a committed epoch whose record is still there, and whose history it is."""
         origin = self.identity.origin_of(epoch)
         return HistoryPoint(
             query_id=origin.query_id,
@@ -223,13 +176,7 @@ class CommitHistory:
         )
 
     def relation(self, point: HistoryPoint) -> Relation:
-        """How an epoch that somebody noted lies to this checkpoint's history.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If the record to compare it with is missing or damaged.
-        """
+        """How an epoch that somebody noted lies to this checkpoint's history."""
         origin = self.identity.origin_of(point.epoch)
         if (point.query_id, point.history) != (origin.query_id, origin.history):
             return "diverged"
@@ -242,16 +189,8 @@ class CommitHistory:
     def shared_with(self, point: HistoryPoint) -> int:
         """Last epoch that this checkpoint has in common with the history of a point.
 
-        Returns
-        -------
-        int
-            -1 if none is known: the histories have nothing to do with each other, or it is not
-            known where they parted.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If the record to compare it with is missing or damaged.
+        Returns -1 if none is known: the histories have nothing to do with each other, or it is not
+        known where they parted.
         """
         relation = self.relation(point)
         if relation != "diverged":
@@ -264,13 +203,7 @@ class CommitHistory:
         return min(max(origins, default=-1), point.epoch, self.latest_epoch)
 
     def digest(self, epoch: int) -> str:
-        """Digest of any commit record that is still there; it stands for all before it too.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If the record is missing or damaged.
-        """
+        """Digest of any commit record that is still there; it stands for all before it too."""
         return self._load(epoch)[1]
 
     def _require_retained(self, epoch: int) -> None:

@@ -69,16 +69,6 @@ class CommitLog(CommitHistory):
     """The committed epochs of one checkpoint; made by `create_or_open` or `open_read_only`.
 
     `flow` and `plan` are what the next record is committed under.
-
-    Attributes
-    ----------
-    lock
-        Held while a commit changes `chains` and `latest`, and never while it reads or writes.
-        Whoever reads several things that belong together beside commits holds it.
-    retain_epochs
-        How many committed epochs stay readable.
-    manifest_interval
-        A manifest is written every so many epochs.
     """
 
     def __init__(
@@ -91,9 +81,11 @@ class CommitLog(CommitHistory):
         manifest_interval: int,
     ) -> None:
         super().__init__(storage, identity)
-        self.retain_epochs = retain_epochs
-        self.manifest_interval = manifest_interval
+        self.retain_epochs = retain_epochs  # how many committed epochs stay readable
+        self.manifest_interval = manifest_interval  # a manifest is written every so many epochs
         self._run = run
+        # Held while a commit changes `chains` and `latest`, and never while it reads or writes.
+        # Whoever reads several things that belong together beside commits holds it.
         self.lock = threading.RLock()
 
     @classmethod
@@ -110,30 +102,11 @@ class CommitLog(CommitHistory):
     ) -> CommitLog:
         """Open a checkpoint for writing, creating it if there is none, and take it over.
 
-        Parameters
-        ----------
-        storage
-            The checkpoint's directory.
-        identity
-            The flow that is to run.
-        run_id
-            Unique for this run.
-        flow
-            What the flow is from the next epoch on; ``None`` if that is what it was.
-        plan
-            What makes a component from the next epoch on; ``None`` if that is what it was.
-        retain_epochs, manifest_interval
-            See the attributes; at least 1.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If the checkpoint is of another flow: every difference is listed.
-        ConcurrentRunError
-            If another run takes it over at the same moment, or has committed another flow version
-            than the one that `flow` follows.
-        CorruptCheckpointError
-            If a file that is needed is missing or damaged.
+        `flow`: what the flow is from the next epoch on; ``None`` if that is what it was.
+        `plan`: what makes a component from the next epoch on; ``None`` if that is what it was.
+        `retain_epochs`, `manifest_interval`: see the attributes; at least 1.
+        Raises `ConcurrentRunError` if another run takes it over at the same moment, or has
+        committed another flow version than the one that `flow` follows.
         """
         if retain_epochs < 1 or manifest_interval < 1:
             raise CheckpointError(
@@ -164,15 +137,7 @@ class CommitLog(CommitHistory):
 
     @classmethod
     def open_read_only(cls, storage: CheckpointStorage) -> CommitLog:
-        """Open a checkpoint to read it, whoever is running on it.
-
-        Raises
-        ------
-        CheckpointError
-            If there is no checkpoint.
-        CorruptCheckpointError
-            If a file that is needed is missing or damaged.
-        """
+        """Open a checkpoint to read it, whoever is running on it."""
         identity = stored_identity(storage)
         if identity is None:
             raise CheckpointError(
@@ -218,26 +183,9 @@ class CommitLog(CommitHistory):
     def commit(self, record: CommitRecord) -> CommitRecord:
         """Commit the next epoch. When this returns, it is durable; before, it may or may not be.
 
-        Parameters
-        ----------
-        record
-            Of epoch ``latest_epoch + 1``; ``run_id``, ``query_id``, ``history``, ``previous``,
-            ``flow``, ``plan``, their digests, ``retained_from`` and ``manifest`` are set here.
-
-        Returns
-        -------
-        CommitRecord
-            The record as it was written: every block has a file, and small ones still have their
-            bytes with them.
-
-        Raises
-        ------
-        ConcurrentRunError
-            If another run owns the checkpoint.
-        CheckpointError
-            If the record cannot be the next one, or the log is open to read only.
-        StorageFullError
-            If there is no room; nothing was committed.
+        Returns the record as it was written: every block has a file, and small ones still have
+        their bytes with them.
+        Raises `ConcurrentRunError` if another run owns the checkpoint.
         """
         run = self._run
         if run is None:

@@ -42,26 +42,7 @@ def insist_on_compatible(
     remedy: str = _START_EMPTY,
     **context: Any,
 ) -> None:
-    """Refuse state that would mean something else if it was read under today's description.
-
-    Parameters
-    ----------
-    subject
-        Whose state, such as ``operator 'trades'``.
-    stored, today
-        The descriptions.
-    found
-        Differences that are known already.
-    remedy
-        What to do about it.
-    **context
-        Fields of the error.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        Says every difference.
-    """
+    """Refuse state that would mean something else if it was read under today's description."""
     found = [*found, *changed_meaning(stored, today)]
     if (stored.codec == "arrow") != (today.codec == "arrow"):
         found.append(f"its state was written as {stored.codec} and is {today.codec}")
@@ -87,12 +68,7 @@ def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterat
 def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Iterator[str]:
     """Say which columns would be read as something else.
 
-    Parameters
-    ----------
-    stored, today
-        The columns.
-    are_rows
-        Whether they are columns of rows, which may have been renamed.
+    `are_rows`: whether they are columns of rows, which may have been renamed.
     """
     was, now = dict(stored), dict(today)
     for name, dtype in stored:

@@ -56,20 +56,11 @@ _ATTEMPTS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedCheckpoint:
-    """What was copied.
+    """What was copied."""
 
-    Attributes
-    ----------
-    epoch
-        The last epoch that is in the copy; -1 if none was committed.
-    query_id
-        Id of the copy's query.
-    files, file_bytes
-        Number and size of the files.
-    """
-
-    epoch: int
-    query_id: str
+    epoch: int  # the last epoch that is in the copy; -1 if none was committed
+    query_id: str  # id of the copy's query
+    # files, file_bytes: number and size of the files
     files: int
     file_bytes: int
 
@@ -79,21 +70,10 @@ def copy_checkpoint(
 ) -> CopiedCheckpoint:
     """Copy a checkpoint, with Spark's part, as of its latest epoch.
 
-    Parameters
-    ----------
-    source
-        The checkpoint; a query may be running on it.
-    target
-        Where the copy goes; there must be nothing yet.
-    same_query
-        Keep the query's id: for a backup or a move. Only one of the two may ever be started then.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no checkpoint, or something is at the target already.
-    CorruptCheckpointError
-        If a file that is needed is missing or damaged.
+    `source`: the checkpoint; a query may be running on it.
+    `target`: where the copy goes; there must be nothing yet.
+    `same_query`: keep the query's id: for a backup or a move. Only one of the two may ever be
+    started then.
     """
     if any(target.list(directory) for directory in ("", "commits", "blocks", SPARK)):
         raise CheckpointError(

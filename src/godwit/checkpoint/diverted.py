@@ -39,13 +39,7 @@ class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DivertedRows:
-    """Refused rows of the last epochs of one checkpoint.
-
-    Parameters
-    ----------
-    storage
-        The checkpoint, which the caller owns.
-    """
+    """Refused rows of the last epochs of one checkpoint."""
 
     def __init__(self, storage: CheckpointStorage) -> None:
         self._storage = storage
@@ -60,13 +54,7 @@ class DivertedRows:
         self._paths.add(path)
 
     def read(self, sink: str, epoch: int) -> tuple[pa.RecordBatch, ...]:
-        """Return the rows that a sink refused of an epoch.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If they are damaged.
-        """
+        """Return the rows that a sink refused of an epoch."""
         path = _path(sink, epoch)
         if path not in self._paths:
             return ()

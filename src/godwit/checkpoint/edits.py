@@ -27,13 +27,7 @@ __all__ = ["drop_operator", "rename_operator"]
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
-    """Let the next epoch find the state of `old` under `new`.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no operator `old`, or there is one called `new`.
-    """
+    """Let the next epoch find the state of `old` under `new`."""
     version = _current(log)
     _insist_on(log, version, old)
     renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
@@ -51,22 +45,7 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
 
 
 def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None:
-    """Let the next epoch forget the state of an operator, and the rows that wait for it.
-
-    Parameters
-    ----------
-    log
-        The checkpoint.
-    operator
-        Its name.
-    reset
-        Do so too if the operator was part of the flow when it ran last.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no such operator, or it is part of the flow and `reset` is not given.
-    """
+    """Let the next epoch forget the state of an operator, and the rows that wait for it."""
     version = _current(log)
     _insist_on(log, version, operator)
     if operator in version.operators and not reset:

@@ -48,23 +48,12 @@ _REMOVED = "__godwit_removed"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StateRows:
-    """Entries of state, one a key unless said otherwise.
+    """Entries of state, one a key unless said otherwise."""
 
-    Attributes
-    ----------
-    hashes
-        Shape ``(n,)``, int64: the key's hash.
-    keys
-        n rows of key columns.
-    values
-        n rows of state columns.
-    removed
-        Shape ``(n,)``: entries that say that the key is gone; ``None`` where there are none.
-    """
-
-    hashes: npt.NDArray[np.int64]
-    keys: pa.RecordBatch
-    values: pa.RecordBatch
+    hashes: npt.NDArray[np.int64]  # shape ``(n,)``, int64: the key's hash
+    keys: pa.RecordBatch  # n rows of key columns
+    values: pa.RecordBatch  # n rows of state columns
+    # shape ``(n,)``: entries that say that the key is gone; ``None`` where there are none
     removed: npt.NDArray[np.bool_] | None = None
 
     def take(self, which: npt.NDArray[np.int64]) -> StateRows:
@@ -80,55 +69,26 @@ class StateRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:
-    """Columns of an earlier flow version.
+    """Columns of an earlier flow version."""
 
-    Attributes
-    ----------
-    columns
-        As they were written.
-    upgrade
-        Gives today's columns, in any order; ``None`` if the same ones were written.
-    """
-
-    columns: Columns
+    columns: Columns  # as they were written
+    # gives today's columns, in any order; ``None`` if the same ones were written
     upgrade: StateUpgrade | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryLayout:
-    """Where in a batch of one state what is, whichever flow version wrote it. Picklable.
+    """Where in a batch of one state what is, whichever flow version wrote it. Picklable."""
 
-    Attributes
-    ----------
-    name
-        Whose state, for messages.
-    schema
-        Key columns and state columns of today.
-    former
-        Flow version → its state columns, where they are not today's.
-    """
-
-    name: str
-    schema: StateSchema
+    name: str  # whose state, for messages
+    schema: StateSchema  # key columns and state columns of today
+    # flow version → its state columns, where they are not today's
     former: Mapping[int, Former] = field(default_factory=dict)
 
     def read(
         self, batch: pa.RecordBatch, flow: int, *, first: int = 0, end: int | None = None
     ) -> StateRows:
-        """Take rows ``first:end`` of a batch apart; copies nothing unless it has to be upgraded.
-
-        Parameters
-        ----------
-        batch
-            Of a segment or a snapshot.
-        flow
-            The flow version that it was written under.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If the columns are not those of that version.
-        """
+        """Take rows ``first:end`` of a batch apart; copies nothing unless it has to be upgraded."""
         former = self.former.get(flow)
         written = columns_of(self.schema.values) if former is None else former.columns
         split = len(self.schema.keys) + 1
@@ -174,30 +134,15 @@ class EntryLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLayout:
-    """Columns of the rows that wait for one operator, whichever flow version wrote them. Picklable.
+    """Columns of the rows that wait for one operator, whichever flow version wrote them."""
 
-    Attributes
-    ----------
-    operator
-        Whose rows, for messages.
-    schema
-        Columns of today.
-    former
-        Flow version → its columns, where they are not today's.
-    """
-
-    operator: str
-    schema: pa.Schema
+    operator: str  # whose rows, for messages
+    schema: pa.Schema  # columns of today
+    # flow version → its columns, where they are not today's
     former: Mapping[int, Former] = field(default_factory=dict)
 
     def read(self, batch: pa.RecordBatch, flow: int) -> pa.RecordBatch:
-        """Give the rows of a waiting segment as rows of today.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If the columns are not those of the flow version that wrote them.
-        """
+        """Give the rows of a waiting segment as rows of today."""
         former = self.former.get(flow)
         expected = columns_of(self.schema) if former is None else former.columns
         found = columns_of(batch.schema)
@@ -210,24 +155,14 @@ class WaitingLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsByName:
-    """A `StateUpgrade` that finds columns by name, and makes those that are not there.
+    """A `StateUpgrade` that finds columns by name, and makes those that are not there."""
 
-    Attributes
-    ----------
-    schema
-        Columns of today.
-    live
-        Names of the written columns that count; ``None`` for all.
-    values
-        Brings the values of the written columns forward first; ``None``: they stay as they are.
-    new
-        Makes so many rows of today's columns, of which those that are missing are taken; ``None``:
-        they are null.
-    """
-
-    schema: pa.Schema
-    live: frozenset[str] | None = None
+    schema: pa.Schema  # columns of today
+    live: frozenset[str] | None = None  # names of the written columns that count; ``None`` for all
+    # brings the values of the written columns forward first; ``None``: they stay as they are
     values: StateUpgrade | None = None
+    # makes so many rows of today's columns, of which those that are missing are taken; ``None``:
+    # they are null
     new: Callable[[int], pa.RecordBatch] | None = None
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
@@ -255,19 +190,7 @@ class ColumnsByName:
 def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
     """Give the columns of a schema, each found by its name.
 
-    Parameters
-    ----------
-    batch
-        Has them all, in any order, and instants in any time zone.
-    schema
-        The columns.
-    name
-        Whose they are, for messages.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If one is missing, or of another type.
+    `batch`: has them all, in any order, and instants in any time zone.
     """
     if batch.schema.equals(schema):
         return batch

@@ -48,33 +48,20 @@ Columns: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What one state of one operator looks like.
+    """What one state of one operator looks like."""
 
-    Attributes
-    ----------
-    columns
-        State columns, without the key columns.
-    codec
-        ``"arrow"``: the columns are the state; ``"msgpack"`` or ``"pickle"``: one binary column
-        holds Python values.
-    type
-        Plain values. Of aggregates: result → ``state``, the names of its columns, and
-        ``aggregate``, what the aggregate says of itself. Of Python values: what their type looks
-        like.
-    entries
-        Columns that tell the entries of one key apart; none where a key has one.
-    windows
-        Windows of event time that the entries are panes of, as plain values.
-    means
-        What else the meaning of entries depends on, by name, as plain values: the column of the
-        event time, the side of a join that a column is of, the clock of timers.
-    """
-
-    columns: Columns
+    columns: Columns  # state columns, without the key columns
+    # ``"arrow"``: the columns are the state; ``"msgpack"`` or ``"pickle"``: one binary column holds
+    # Python values
     codec: Literal["arrow", "msgpack", "pickle"]
+    # Plain values. Of aggregates: result → ``state``, the names of its columns, and ``aggregate``,
+    # what the aggregate says of itself. Of Python values: what their type looks like.
     type: Any = None
+    # columns that tell the entries of one key apart; none where a key has one
     entries: Columns = ()
-    windows: Any = None
+    windows: Any = None  # windows of event time that the entries are panes of, as plain values
+    # what else the meaning of entries depends on, by name, as plain values: the column of the event
+    # time, the side of a join that a column is of, the clock of timers
     means: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,36 +101,19 @@ class StateUpgrade(Protocol):
 
 
 class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator in one flow version.
+    """One operator in one flow version."""
 
-    Attributes
-    ----------
-    kind
-        ``"compute"`` or ``"process"``.
-    keys
-        Key columns, in the order they are hashed.
-    states
-        State's name → what it looks like.
-    waiting
-        Columns of the rows that wait for it: key columns, then the others.
-    formerly
-        Name that the program says it had before; empty if it says none.
-    named
-        Whether somebody chose its name; otherwise it follows from what the operator does.
-    part_of
-        Operator that it is a part of, by whose name people know it: what becomes of that one
-        becomes of its parts. Empty if it stands for itself.
-    origin
-        Digest of the way that its rows take, and of its function; empty if it was not noted.
-    """
-
-    kind: str
-    keys: Columns
-    states: dict[str, StateDescription]
-    waiting: Columns = ()
-    formerly: str = ""
+    kind: str  # ``"compute"`` or ``"process"``
+    keys: Columns  # key columns, in the order they are hashed
+    states: dict[str, StateDescription]  # state's name → what it looks like
+    waiting: Columns = ()  # columns of the rows that wait for it: key columns, then the others
+    formerly: str = ""  # name that the program says it had before; empty if it says none
+    # whether somebody chose its name; otherwise it follows from what the operator does
     named: bool = True
+    # Operator that it is a part of, by whose name people know it: what becomes of that one becomes
+    # of its parts. Empty if it stands for itself.
     part_of: str = ""
+    # digest of the way that its rows take, and of its function; empty if it was not noted
     origin: str = ""
 
     def __post_init__(self) -> None:
@@ -153,37 +123,20 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """What a flow's operators and sinks are from some epoch on.
+    """What a flow's operators and sinks are from some epoch on."""
 
-    Attributes
-    ----------
-    previous
-        The version that it follows; -1 for the first.
-    operators
-        By name.
-    sinks
-        Name → columns of the rows that are staged for it.
-    kept
-        Operators that were removed from the flow, but whose state is carried on, as they last
-        were.
-    sources
-        Names of the sources, in the order in which Spark numbers them.
-    times
-        Source → column of its event time, of those that ever had one that counted.
-    renamed
-        Name in the previous version → name in this one; all at once.
-    dropped
-        Operators of the previous version whose state is gone.
-    """
-
-    previous: int = -1
-    operators: dict[str, OperatorVersion] = msgspec.field(default_factory=dict)
+    previous: int = -1  # the version that it follows; -1 for the first
+    operators: dict[str, OperatorVersion] = msgspec.field(default_factory=dict)  # by name
+    # operators that were removed from the flow, but whose state is carried on, as they last were
     kept: dict[str, OperatorVersion] = msgspec.field(default_factory=dict)
+    # name → columns of the rows that are staged for it
     sinks: dict[str, Columns] = msgspec.field(default_factory=dict)
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # names of the sources, in the order in which Spark numbers them
+    # source → column of its event time, of those that ever had one that counted
     times: dict[str, str] = msgspec.field(default_factory=dict)
+    # name in the previous version → name in this one; all at once
     renamed: dict[str, str] = msgspec.field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()  # operators of the previous version whose state is gone
 
     def __post_init__(self) -> None:
         """Read types with a time zone, of earlier versions."""
@@ -234,21 +187,14 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenState:
-    """What a state looked like under an earlier flow version, and what of it still counts.
+    """What a state looked like under an earlier flow version, and what of it still counts."""
 
-    Attributes
-    ----------
-    description
-        As written, but `type` holds only those results of an aggregating operator, and those
-        fields of records, that every later version has too.
-    live
-        Names of the state columns that every later version has too: others were let go.
-    gone
-        Name of a record → its fields that were written, and that some later version did not have.
-    """
-
+    # as written, but `type` holds only those results of an aggregating operator, and those fields
+    # of records, that every later version has too
     description: StateDescription
+    # names of the state columns that every later version has too: others were let go
     live: frozenset[str]
+    # name of a record → its fields that were written, and that some later version did not have
     gone: Mapping[str, frozenset[str]]
 
     @classmethod
@@ -270,21 +216,7 @@ def described(
 ) -> WrittenState | None:
     """Find what an operator's state looked like under an earlier flow version.
 
-    Parameters
-    ----------
-    versions
-        Every version from `flow` to `latest`, by number.
-    latest
-        The version in which the operator has the name `operator`.
-    operator, state
-        Whose state.
-    flow
-        The version that wrote it.
-
-    Returns
-    -------
-    WrittenState or None
-        ``None`` if the operator or the state was not there.
+    Returns ``None`` if the operator or the state was not there.
     """
     line: list[StateDescription | None] = []
     number, name = latest, operator

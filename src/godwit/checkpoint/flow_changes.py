@@ -30,30 +30,14 @@ _CLOCK = "clock of timers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowChanges:
-    """What became of a flow's operators from one version to the next.
+    """What became of a flow's operators from one version to the next."""
 
-    Attributes
-    ----------
-    version
-        The version to write; ``None`` if nothing changed.
-    renamed
-        Old name → new name.
-    added
-        Operators that start without state.
-    returned
-        Operators that were removed, and find the state that they left.
-    removed
-        Operators that are gone from the flow, and whose state is kept.
-    results
-        What became of the results of operators that aggregate, and of the columns of sinks, in
-        words.
-    """
-
-    version: FlowVersion | None
-    renamed: Mapping[str, str]
-    added: tuple[str, ...]
-    returned: tuple[str, ...]
-    removed: tuple[str, ...]
+    version: FlowVersion | None  # the version to write; ``None`` if nothing changed
+    renamed: Mapping[str, str]  # old name → new name
+    added: tuple[str, ...]  # operators that start without state
+    returned: tuple[str, ...]  # operators that were removed, and find the state that they left
+    removed: tuple[str, ...]  # operators that are gone from the flow, and whose state is kept
+    # what became of the results of operators that aggregate, and of the columns of sinks, in words
     results: tuple[str, ...] = ()
 
 
@@ -67,25 +51,7 @@ def changes_to(
 ) -> FlowChanges:
     """Find what a program changed.
 
-    Parameters
-    ----------
-    given
-        The flow of the program.
-    stored
-        The version that counts in the checkpoint; ``None`` before the first epoch.
-    previous
-        Its number.
-    uri
-        The checkpoint, for messages.
-    edits
-        What is to be renamed and dropped before that.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If an operator cannot take up its state whatever it holds: it has other key columns, is of
-        another kind, or says that it had a name that does not fit; or if a source is another one,
-        or its event time another column.
+    `stored`: the version that counts in the checkpoint; ``None`` before the first epoch.
     """
     if stored is None:
         return FlowChanges(

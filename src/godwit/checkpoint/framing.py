@@ -49,16 +49,7 @@ def digest_of(data: bytes | memoryview) -> str:
 
 
 def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
-    """Undo `encode_record`.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If a byte is missing, too many or changed, the record is not a `kind`, or says what cannot
-        be so.
-    CheckpointMismatchError
-        If another version of Godwit wrote it, in another format.
-    """
+    """Undo `encode_record`."""
     view = memoryview(data)
     problem = _frame_problem(view)
     if not problem:
@@ -110,13 +101,8 @@ def _frame_problem(view: memoryview) -> str:
 def encode_commit(record: CommitRecord) -> tuple[bytes, CommitRecord]:
     """Frame a commit record with the blocks that travel in it.
 
-    Returns
-    -------
-    bytes
-        The file's content.
-    CommitRecord
-        The same record, in which every block has a file; blocks that travelled inline keep their
-        bytes in memory beside their new address.
+    Returns bytes: the file's content; CommitRecord: the same record, in which every block has a
+    file; blocks that travelled inline keep their bytes in memory beside their new address.
     """
     path = commit_path(record.epoch)
     inline: list[bytes] = []

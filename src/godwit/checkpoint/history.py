@@ -29,24 +29,13 @@ collected (``"unknown"``)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
-    """One epoch of one history; what a target stores to know whom it was written by.
+    """One epoch of one history; what a target stores to know whom it was written by."""
 
-    Attributes
-    ----------
-    query_id
-        The query that committed the epoch.
-    history
-        Id of its checkpoint's history; a copy of the checkpoint goes on under another one.
-    epoch
-        Number of the epoch.
-    digest
-        Of the epoch's record, and through it of all records before.
-    """
-
-    query_id: str
+    query_id: str  # the query that committed the epoch
+    # id of its checkpoint's history; a copy of the checkpoint goes on under another one
     history: str
-    epoch: int
-    digest: str
+    epoch: int  # number of the epoch
+    digest: str  # of the epoch's record, and through it of all records before
 
 
 def link_problems(
@@ -54,16 +43,8 @@ def link_problems(
 ) -> Iterator[str]:
     """Say why a record does not continue this checkpoint's history, if it does not.
 
-    Parameters
-    ----------
-    identity
-        Of the checkpoint.
-    record
-        The record.
-    before
-        The record of the epoch before; ``None`` if there is none or it is not at hand.
-    digest
-        Digest of the record before, as it is here; empty if it is not known.
+    `before`: the record of the epoch before; ``None`` if there is none or it is not at hand.
+    `digest`: digest of the record before, as it is here; empty if it is not known.
     """
     if not record.history:
         if before is not None and before.history:

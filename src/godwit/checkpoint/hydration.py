@@ -62,32 +62,13 @@ class _Part:
 class Hydration:
     """One state's key groups on one executor, brought forward on demand.
 
-    Parameters
-    ----------
-    local
-        What the executor holds.
-    layout
-        How segments and snapshots are read.
-    homes
-        Shape ``(num_key_groups,)``: number of the table for a key group that is in none yet.
-    storage
-        The checkpoint.
-    segments
-        Changelog segments, in any order.
-    snapshots
-        Key group → snapshot to start from.
-    floor
-        Shape ``(num_key_groups,)``: `segments` is complete for key groups at this version or later;
-        -1 where it is complete for one that is not here at all (after the snapshot, if there is
-        one).
-    load
-        Shape ``(num_key_groups,)``: key groups that are loaded from the checkpoint if what is here
-        is short of `floor`; others are left cold then.
-    recover
-        Gives the whole chains of key groups.
-    gone
-        Entries that nobody asks for any more, if there are any: they are dropped before others are
-        brought in, which take their room, and not brought in.
+    `homes`: shape ``(num_key_groups,)``: number of the table for a key group that is in none yet.
+    `segments`: changelog segments, in any order.
+    `floor`: shape ``(num_key_groups,)``: `segments` is complete for key groups at this version or
+    later; -1 where it is complete for one that is not here at all (after the snapshot, if there is
+    one).
+    `load`: shape ``(num_key_groups,)``: key groups that are loaded from the checkpoint if what is
+    here is short of `floor`; others are left cold then.
     """
 
     def __init__(
@@ -116,28 +97,11 @@ class Hydration:
     ) -> npt.NDArray[np.bool_]:
         """Bring key groups to the committed version.
 
-        Parameters
-        ----------
-        needed
-            Shape ``(num_key_groups,)``: those that are needed.
-        keep_up
-            Shape ``(num_key_groups,)``: others that are brought forward only where that takes no
-            more than what the last epoch changed of them, or what is missing of a copy: so that
-            none falls behind for being touched seldom, and none is restored before it is needed.
-
-        Returns
-        -------
-        ndarray of bool
-            Shape ``(num_key_groups,)``: which of `needed` are left cold.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If a file of the checkpoint is missing or damaged.
-        CheckpointMismatchError
-            If a file has other columns than the flow version that wrote it.
-        StorageFullError
-            If the local store has no room.
+        `needed`: shape ``(num_key_groups,)``: those that are needed.
+        `keep_up`: shape ``(num_key_groups,)``: others that are brought forward only where that
+        takes no more than what the last epoch changed of them, or what is missing of a copy: so
+        that none falls behind for being touched seldom, and none is restored before it is needed.
+        Returns shape ``(num_key_groups,)``: which of `needed` are left cold.
         """
         asked = needed if keep_up is None else needed | keep_up
         looked_for = np.flatnonzero(asked)

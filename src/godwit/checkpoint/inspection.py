@@ -31,85 +31,47 @@ __all__ = ["CheckpointSummary", "StateSummary", "inspect"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSummary:
-    """One state of one operator, as of the latest epoch.
+    """One state of one operator, as of the latest epoch."""
 
-    Attributes
-    ----------
-    operator, state
-        Whose.
-    removed
-        Whether the operator is no longer part of the flow.
-    key_groups
-        Number of key groups that have state.
-    snapshot_rows, snapshot_bytes
-        Size of the snapshots.
-    changelog_bytes
-        Size of what came after them.
-    mean_segments, max_segments
-        Length of the chains after their snapshots, over key groups that have state.
-    waiting
-        Key groups with rows that wait for the operator.
-    """
-
+    # operator, state: whose
     operator: str
     state: str
-    removed: bool
-    key_groups: int
+    removed: bool  # whether the operator is no longer part of the flow
+    key_groups: int  # number of key groups that have state
+    # snapshot_rows, snapshot_bytes: size of the snapshots
     snapshot_rows: int
     snapshot_bytes: int
-    changelog_bytes: int
+    changelog_bytes: int  # size of what came after them
+    # mean_segments, max_segments: length of the chains after their snapshots, over key groups that
+    # have state
     mean_segments: float
     max_segments: int
-    waiting: tuple[int, ...]
+    waiting: tuple[int, ...]  # key groups with rows that wait for the operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSummary:
-    """What is in a checkpoint.
+    """What is in a checkpoint."""
 
-    Attributes
-    ----------
-    identity
-        Whose checkpoint it is.
-    run_id
-        The run that owns it; empty before the first.
-    epochs
-        Retained epochs, first and last; ``None`` if none is committed.
-    pending
-        What the next epoch is to rename and drop, in words.
-    plan, components
-        Number of the physical plan, and component → its operators; -1 before the first epoch.
-    states
-        By operator and state.
-    files, file_bytes
-        Number and size of all files.
-    unneeded_files, unneeded_bytes
-        Those of them that the next collection removes.
-    """
-
-    identity: FlowIdentity
-    run_id: str
-    epochs: tuple[int, int] | None
-    pending: tuple[str, ...]
+    identity: FlowIdentity  # whose checkpoint it is
+    run_id: str  # the run that owns it; empty before the first
+    epochs: tuple[int, int] | None  # retained epochs, first and last; ``None`` if none is committed
+    pending: tuple[str, ...]  # what the next epoch is to rename and drop, in words
+    # plan, components: number of the physical plan, and component → its operators; -1 before the
+    # first epoch
     plan: int
     components: Mapping[str, tuple[str, ...]]
-    states: tuple[StateSummary, ...]
+    states: tuple[StateSummary, ...]  # by operator and state
+    # files, file_bytes: number and size of all files
     files: int
     file_bytes: int
+    # unneeded_files, unneeded_bytes: those of them that the next collection removes
     unneeded_files: int
     unneeded_bytes: int
 
 
 def inspect(storage: CheckpointStorage) -> CheckpointSummary:
-    """Sum up a checkpoint; reads records and lists files, but reads no state.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no checkpoint.
-    CorruptCheckpointError
-        If a record is missing or damaged.
-    """
+    """Sum up a checkpoint; reads records and lists files, but reads no state."""
     log = CommitLog.open_read_only(storage)
     retained = log.retained_epochs
     runs = [entry.path for entry in storage.list(RUNS) if number_in(entry.path) is not None]

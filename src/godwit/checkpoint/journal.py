@@ -69,13 +69,6 @@ class JournalWriter:
     Nothing that its storage does is an error of the caller's: what cannot be written is kept,
     within a bound, and written with a later `flush`.  An outage is a warning in the log when it
     begins, and an entry ``{"journal": {"lost": n}}`` where entries had to be dropped meanwhile.
-
-    Parameters
-    ----------
-    storage
-        The checkpoint, which the caller owns.
-    run_id
-        The run that writes.
     """
 
     def __init__(self, storage: CheckpointStorage, run_id: str) -> None:
@@ -158,10 +151,7 @@ class JournalReader:
     segments than a journal keeps; and a segment that has a successor is read once, since it does
     not change any more.
 
-    Parameters
-    ----------
-    storage
-        The checkpoint; a query may be running on it.
+    `storage`: the checkpoint; a query may be running on it.
     """
 
     def __init__(self, storage: CheckpointStorage) -> None:
@@ -210,21 +200,7 @@ def recollect(
 
     Whatever is wrong with the journal costs what it would have told, and a warning in the log.
 
-    Parameters
-    ----------
-    storage
-        The checkpoint.
-    count
-        How many entries to look at, from the end.
-    kind
-        Of the entries that are wanted.
-    decode
-        Makes a value of an entry's values; may raise, or return ``None`` where there is none.
-
-    Returns
-    -------
-    list
-        Oldest first.
+    `decode`: makes a value of an entry's values; may raise, or return ``None`` where there is none.
     """
     found: list[_T] = []
     fault: object = None

@@ -41,26 +41,7 @@ def remove_key(
 ) -> dict[str, int]:
     """Commit an epoch in which a key of an operator has no state.
 
-    Parameters
-    ----------
-    log
-        The checkpoint, open for writing.
-    operator
-        Name of the operator.
-    matches
-        Says of n rows of key columns which are that key, shape ``(n,)``.
-    key
-        The key, for messages.
-
-    Returns
-    -------
-    dict
-        State → number of entries that are removed, of those that had any.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no such operator, it has no state of such a key, or rows wait for it.
+    `matches`: says of n rows of key columns which are that key, shape ``(n,)``.
     """
     version = log.version(log.flow)
     found = version.operator(operator)

@@ -58,22 +58,13 @@ _NUMBERED = re.compile(rf"{_LEASES}/(\d{{12}})\.rec")
 
 
 class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a lease.
+    """Who holds a lease."""
 
-    Attributes
-    ----------
-    run_id
-        Of the run.
-    host, pid
-        Where its driver is.
-    since
-        When it began, in ISO 8601 by its own clock.
-    """
-
-    run_id: str
+    run_id: str  # of the run
+    # host, pid: where its driver is
     host: str
     pid: int
-    since: str
+    since: str  # when it began, in ISO 8601 by its own clock
 
     def __str__(self) -> str:
         return f"run {self.run_id!r} (process {self.pid} on {self.host!r}, since {self.since})"
@@ -88,21 +79,12 @@ class _Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseSight(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a lease shows.
+    """What one look at a lease shows."""
 
-    Attributes
-    ----------
-    held
-        Whether somebody holds it; ``None`` if one look cannot tell.
-    owner
-        Who does, or is said to.
-    beat
-        Number of the lease and of its last heartbeat, where it is one: held if that moves, dead
-        once it has stood still for `EXPIRY_S`.
-    """
-
-    held: bool | None
-    owner: LeaseOwner | None = None
+    held: bool | None  # whether somebody holds it; ``None`` if one look cannot tell
+    owner: LeaseOwner | None = None  # who does, or is said to
+    # number of the lease and of its last heartbeat, where it is one: held if that moves, dead once
+    # it has stood still for `EXPIRY_S`
     beat: tuple[int, int] | None = None
 
 
@@ -117,10 +99,7 @@ class CheckpointLease(Protocol):
     def insist(self) -> None:
         """Make sure that nobody else has taken the lease.
 
-        Raises
-        ------
-        CheckpointInUseError
-            If somebody has.
+        Raises `CheckpointInUseError` if somebody has.
         """
 
 
@@ -129,22 +108,9 @@ def acquire_lease(
 ) -> CheckpointLease:
     """Take the lease on a checkpoint that a query is to run on.
 
-    Parameters
-    ----------
-    storage
-        The checkpoint; its directory is created if there is none.
-    run_id
-        Unique for this run.
-    pause
-        Waits so many seconds; called only where the lease is held, or is a heartbeat that may be
-        dead.
-
-    Raises
-    ------
-    CheckpointInUseError
-        If another query, of this process or any other, holds it.
-    CheckpointError
-        If two drivers cannot be told apart on this storage.
+    `pause`: waits so many seconds; called only where the lease is held, or is a heartbeat that may
+    be dead.
+    Raises `CheckpointInUseError` if another query, of this process or any other, holds it.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     owner = LeaseOwner(run_id=run_id, host=socket.gethostname(), pid=os.getpid(), since=now)

@@ -24,64 +24,31 @@ class KeyGroupEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The chains of one state.
+    """The chains of one state."""
 
-    Attributes
-    ----------
-    state
-        Whose, by its names as of the manifest's epoch.
-    segments
-        Segments that some chain needs, in the order they were committed, without inline bytes.
-    snapshots
-        The latest snapshot of each key group that has one.
-    entries
-        Key groups that have anything.
-    """
-
-    state: StateId
+    state: StateId  # whose, by its names as of the manifest's epoch
+    # segments that some chain needs, in the order they were committed, without inline bytes
     segments: tuple[SegmentRef, ...]
-    snapshots: tuple[SnapshotRef, ...]
-    entries: tuple[KeyGroupEntry, ...]
+    snapshots: tuple[SnapshotRef, ...]  # the latest snapshot of each key group that has one
+    entries: tuple[KeyGroupEntry, ...]  # key groups that have anything
 
 
 class WaitingManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that wait for one operator.
+    """The rows that wait for one operator."""
 
-    Attributes
-    ----------
-    operator
-        Whose, by its name as of the manifest's epoch.
-    segments
-        In the order they were committed, without inline bytes.
-    consumed
-        Key group → the last epoch by which all earlier waiting rows had been processed.
-    """
-
-    operator: str
-    segments: tuple[SegmentRef, ...]
+    operator: str  # whose, by its name as of the manifest's epoch
+    segments: tuple[SegmentRef, ...]  # in the order they were committed, without inline bytes
+    # key group → the last epoch by which all earlier waiting rows had been processed
     consumed: dict[int, int]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Every chain as of one epoch.
+    """Every chain as of one epoch."""
 
-    Attributes
-    ----------
-    epoch
-        The epoch whose record is the last one that is in.
-    flow
-        The flow version of that epoch.
-    num_key_groups
-        As in the identity.
-    states, waiting
-        In order of states, and of operators.
-    record
-        Digest of the record of `epoch`; empty in format 2.
-    """
-
-    epoch: int
-    flow: int
-    num_key_groups: int
+    epoch: int  # the epoch whose record is the last one that is in
+    flow: int  # the flow version of that epoch
+    num_key_groups: int  # as in the identity
+    # states, waiting: in order of states, and of operators
     states: tuple[StateManifest, ...]
     waiting: tuple[WaitingManifest, ...]
-    record: str = ""
+    record: str = ""  # digest of the record of `epoch`; empty in format 2

@@ -54,77 +54,35 @@ _READ_AT_START = 2
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream that a source of the flow reads.
+    """One stream that a source of the flow reads."""
 
-    Attributes
-    ----------
-    source
-        Name of the flow's source.
-    index
-        Which of the streams in its DataFrame it is, from left to right.
-    reads
-        What it reads: ``format``, and options that say which data it is. Empty if not known.
-    """
-
-    source: str
-    index: int = 0
+    source: str  # name of the flow's source
+    index: int = 0  # which of the streams in its DataFrame it is, from left to right
+    # What it reads: ``format``, and options that say which data it is. Empty if not known.
     reads: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class OffsetLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose the lines of Spark's offset log are.
+    """Whose the lines of Spark's offset log are."""
 
-    Attributes
-    ----------
-    readings
-        By Spark's number of a source: what reads it. Several where sources of the flow share one
-        DataFrame.
-    lines
-        The number of the source that each line is of.
-    interval
-        How many entries of a source's log Spark is set to merge.
-    pending
-        Number of a micro-batch → entry that is to be written before Spark reads the log.
-    """
-
+    # By Spark's number of a source: what reads it. Several where sources of the flow share one
+    # DataFrame.
     readings: tuple[tuple[Reading, ...], ...]
-    lines: tuple[int, ...]
-    interval: int = DEFAULT_INTERVAL
+    lines: tuple[int, ...]  # the number of the source that each line is of
+    interval: int = DEFAULT_INTERVAL  # how many entries of a source's log Spark is set to merge
+    # number of a micro-batch → entry that is to be written before Spark reads the log
     pending: dict[int, bytes] = msgspec.field(default_factory=dict)
 
 
 def load_layout(storage: CheckpointStorage) -> OffsetLayout | None:
-    """Read the layout; ``None`` in a checkpoint that was written before there was one.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If it is damaged.
-    """
+    """Read the layout; ``None`` in a checkpoint that was written before there was one."""
     if all(entry.path != OFFSETS for entry in storage.list("")):
         return None
     return load_record(storage, OFFSETS, OffsetLayout)
 
 
 def take_up_layout(storage: CheckpointStorage, given: OffsetLayout, *, committed: bool) -> None:
-    """Let Spark's log be that of the plan which is going to run.
-
-    Parameters
-    ----------
-    storage
-        The checkpoint; nobody else writes to it.
-    given
-        The layout of the plan.
-    committed
-        Whether the checkpoint has an epoch. If not, Spark's log of other sources is forgotten.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If a source would go on from the offsets of something else; nothing was touched then.
-    CorruptCheckpointError
-        If the stored layout is damaged, or files are missing that the offsets count on.
-    """
+    """Let Spark's log be that of the plan which is going to run."""
     stored = load_layout(storage)
     found = [] if stored is None else list(_differences(stored, given))
     if not committed and (stored is None or found):
@@ -200,10 +158,7 @@ def lines_of(entry: bytes, given: OffsetLayout) -> tuple[int, ...] | None:
 
     Lines of one source are alike and lie side by side, in the order of the sources' names.
 
-    Returns
-    -------
-    tuple of int or None
-        ``None`` if that cannot be told.
+    Returns ``None`` if that cannot be told.
     """
     lines = offsets_in(entry)
     if len(lines) == len(given.lines) and relined(entry, given.lines, given.lines) is not None:
@@ -257,13 +212,7 @@ def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
 
 
 def keep_offsets(storage: CheckpointStorage, source: str) -> None:
-    """Let a source read other data from the offsets up to which it was read.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If the checkpoint knows no such source.
-    """
+    """Let a source read other data from the offsets up to which it was read."""
     layout = load_layout(storage)
     names = sorted(set() if layout is None else _sources(layout))
     if layout is None or source not in names:

@@ -37,24 +37,12 @@ _T = TypeVar("_T")
 
 
 def load_record(storage: CheckpointStorage, path: str, kind: type[_T]) -> _T:
-    """Read a record's file.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If it is missing or damaged.
-    """
+    """Read a record's file."""
     return load_with_digest(storage, path, kind)[0]
 
 
 def load_with_digest(storage: CheckpointStorage, path: str, kind: type[_T]) -> tuple[_T, str]:
-    """Read a record's file, and its digest.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If it is missing or damaged.
-    """
+    """Read a record's file, and its digest."""
     data = memoryview(storage.read(path))
     return decode_record(data, kind, path=path), digest_of(data)
 

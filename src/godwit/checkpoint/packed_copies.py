@@ -47,27 +47,19 @@ _NOT_OURS: Final = (CorruptCheckpointError, CheckpointMismatchError, StateEncodi
 
 
 class _Pack(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in front of the rows.
+    """What stands in front of the rows."""
 
-    Attributes
-    ----------
-    run_id, state
-        Whose.
-    packs
-        In the last one, which has no rows: how many were sent before it.  0 in others.
-    key_groups, row_ends, versions
-        Key groups, where the rows of each end, and the last epoch whose changes are in.
-    size_bytes
-        Bytes of the rows, an Arrow IPC stream.
-    """
-
+    # run_id, state: whose
     run_id: str
     state: str
+    # In the last one, which has no rows: how many were sent before it.  0 in others.
     packs: int = 0
+    # key_groups, row_ends, versions: key groups, where the rows of each end, and the last epoch
+    # whose changes are in
     key_groups: tuple[int, ...] = ()
     row_ends: tuple[int, ...] = ()
     versions: tuple[int, ...] = ()
-    size_bytes: int = 0
+    size_bytes: int = 0  # bytes of the rows, an Arrow IPC stream
 
 
 def pack_copies(
@@ -77,14 +69,7 @@ def pack_copies(
 
     Lanes may go on writing them meanwhile: a key group is copied between the changes of two epochs.
 
-    Parameters
-    ----------
-    local
-        The state, on this executor.
-    key_groups
-        Which, ascending.
-    run_id, state
-        Whose.
+    `key_groups`: which, ascending.
     """
     held = key_groups[local.take_up(key_groups) >= 0]
     ends = np.cumsum(local.state_bytes(held))
@@ -116,20 +101,9 @@ def unpack_copies(
 ) -> Iterator[Changes]:
     """Give what `pack_copies` sent, to be put in the place of whatever is held.
 
-    Parameters
-    ----------
-    packs
-        All of them, in order.
-    key_groups
-        What was asked for.
-    run_id, state, schema
-        Whose.
-
-    Raises
-    ------
-    MigrationError
-        If one is damaged, of something else, or missing.  What was given until then is as good as
-        the checkpoint's.
+    `packs`: all of them, in order.
+    Raises `MigrationError` if one is damaged, of something else, or missing.  What was given until
+    then is as good as the checkpoint's.
     """
     layout = EntryLayout(name=state, schema=schema)
     came, sent = 0, -1

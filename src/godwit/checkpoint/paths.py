@@ -119,12 +119,7 @@ _NUMBERED = re.compile(
 def number_in(path: str, *, temporary: bool = False) -> int | None:
     """Give the number (of epoch, run, flow version, ...) in a file's name; None if it is not ours.
 
-    Parameters
-    ----------
-    path
-        Path within the checkpoint.
-    temporary
-        Whether to accept also the name of a file that was never finished.
+    `temporary`: whether to accept also the name of a file that was never finished.
     """
     match = _NUMBERED.fullmatch(path)
     if match is None or (match[2] is not None and not temporary):

@@ -15,27 +15,13 @@ __all__ = ["ComponentPlan", "PhysicalPlan"]
 
 
 class ComponentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One component.
+    """One component."""
 
-    Attributes
-    ----------
-    name
-        Unique within the plan.
-    operators
-        Names of its operators, at least one.
-    """
-
-    name: str
-    operators: tuple[str, ...]
+    name: str  # unique within the plan
+    operators: tuple[str, ...]  # names of its operators, at least one
 
 
 class PhysicalPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All components of a flow.
+    """All components of a flow."""
 
-    Attributes
-    ----------
-    components
-        In the order in which they run.
-    """
-
-    components: tuple[ComponentPlan, ...] = ()
+    components: tuple[ComponentPlan, ...] = ()  # in the order in which they run

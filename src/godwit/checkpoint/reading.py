@@ -27,15 +27,7 @@ __all__ = ["BatchCache", "read_chain"]
 
 
 class BatchCache:
-    """Reads batches, and keeps the last ones, since the key groups of a lane share a segment.
-
-    Parameters
-    ----------
-    storage
-        The checkpoint.
-    max_bytes
-        How much to keep; blocks on a local disk are mapped and cost no memory of their own.
-    """
+    """Reads batches, and keeps the last ones, since the key groups of a lane share a segment."""
 
     def __init__(self, storage: CheckpointStorage, *, max_bytes: int = 256 << 20) -> None:
         self.storage = storage
@@ -44,13 +36,7 @@ class BatchCache:
         self._batches: OrderedDict[tuple[str, int], pa.RecordBatch] = OrderedDict()
 
     def read(self, ref: BlockRef) -> pa.RecordBatch:
-        """Read a block as a record batch.
-
-        Raises
-        ------
-        CorruptCheckpointError
-            If it is missing or damaged.
-        """
+        """Read a block as a record batch."""
         key = (ref.file, ref.offset)
         found = self._batches.get(key)
         if found is not None:
@@ -73,26 +59,7 @@ def read_chain(
     *,
     cache: BatchCache | None = None,
 ) -> StateRows:
-    """Read the whole state of one key group.
-
-    Parameters
-    ----------
-    storage
-        The checkpoint.
-    chain
-        From `Chains.chain`, so that it starts from nothing.
-    layout
-        Of the state.
-    cache
-        To share between the key groups of an operator.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If a file is missing or damaged.
-    CheckpointMismatchError
-        If a file has other columns than the flow version that wrote it.
-    """
+    """Read the whole state of one key group."""
     cache = BatchCache(storage) if cache is None else cache
     parts = []
     if chain.snapshot is not None:

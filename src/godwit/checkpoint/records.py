@@ -41,43 +41,23 @@ __all__ = [
 
 
 class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a block's bytes are.
+    """Where a block's bytes are."""
 
-    Attributes
-    ----------
-    file
-        Path within the checkpoint. Empty while the bytes have no file yet: `data` holds them.
-    offset
-        First byte, a multiple of `ALIGNMENT`.
-    length
-        Bytes. The file goes on with zeros up to the next multiple of `ALIGNMENT`.
-    checksum
-        CRC-32 of the bytes and the zeros behind them.
-    data
-        The bytes themselves, where they travel with the reference; may be empty for a block that
-        has a file.
-    """
-
+    # Path within the checkpoint. Empty while the bytes have no file yet: `data` holds them.
     file: str
-    offset: int
-    length: int
-    checksum: int
+    offset: int  # first byte, a multiple of `ALIGNMENT`
+    length: int  # Bytes. The file goes on with zeros up to the next multiple of `ALIGNMENT`.
+    checksum: int  # CRC-32 of the bytes and the zeros behind them
+    # the bytes themselves, where they travel with the reference; may be empty for a block that has
+    # a file
     data: bytes = b""
 
 
 class StateId(msgspec.Struct, frozen=True, order=True):
-    """One state of one operator: what has chains, copies and versions of its own.
+    """One state of one operator: what has chains, copies and versions of its own."""
 
-    Attributes
-    ----------
-    operator
-        Name of the operator.
-    state
-        Name of the state, unique within the operator; made of lower-case letters,
-        digits and ``_``.
-    """
-
-    operator: str
+    operator: str  # name of the operator
+    # name of the state, unique within the operator; made of lower-case letters, digits and ``_``
     state: str
 
     def __str__(self) -> str:
@@ -85,64 +65,34 @@ class StateId(msgspec.Struct, frozen=True, order=True):
 
 
 class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
-    """The micro-batch of Spark that an epoch covers.
+    """The micro-batch of Spark that an epoch covers."""
 
-    Attributes
-    ----------
-    number
-        Its number in Spark's progress log.
-    digest
-        Of its offsets, and of the files behind them: two micro-batches of one number and digest
-        hold the same rows.
-    offsets
-        Its entry of Spark's offset log, so that it can be put back.
-    lines
-        The number of Spark's source that each offset is of; empty if not known.
-    sources
-        Path below Spark's log → entry of a source's own log that the offsets count on.
-    """
-
-    number: int
+    number: int  # its number in Spark's progress log
+    # of its offsets, and of the files behind them: two micro-batches of one number and digest hold
+    # the same rows
     digest: str
-    offsets: bytes = b""
+    offsets: bytes = b""  # its entry of Spark's offset log, so that it can be put back
+    # the number of Spark's source that each offset is of; empty if not known
     lines: tuple[int, ...] = ()
+    # path below Spark's log → entry of a source's own log that the offsets count on
     sources: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
-    """What one lane wrote for one operator in one epoch.
+    """What one lane wrote for one operator in one epoch."""
 
-    Attributes
-    ----------
-    operator
-        Name of the operator in that epoch; it may have been renamed since.
-    state
-        Name of the state that it changes. Empty for rows that wait: they are the operator's.
-    flow
-        The flow version it was written under.
-    epoch
-        The epoch that wrote it.
-    lane
-        Number of the place, one lane task of its epoch, that wrote it.
-    kind
-        ``"changes"``: changed and removed entries of state; ``"waiting"``: rows that arrived for
-        key groups whose state was not there, to be processed by a later epoch.
-    block
-        The rows, as Arrow IPC.
-    key_groups
-        Key groups that have rows here, ascending.
-    row_ends
-        Rows of ``key_groups[i]`` are ``row_ends[i - 1]:row_ends[i]`` (from 0 for the first).
-    """
-
-    operator: str
+    operator: str  # name of the operator in that epoch; it may have been renamed since
+    # Name of the state that it changes. Empty for rows that wait: they are the operator's.
     state: str
-    flow: int
-    epoch: int
-    lane: int
+    flow: int  # the flow version it was written under
+    epoch: int  # the epoch that wrote it
+    lane: int  # number of the place, one lane task of its epoch, that wrote it
+    # ``"changes"``: changed and removed entries of state; ``"waiting"``: rows that arrived for key
+    # groups whose state was not there, to be processed by a later epoch
     kind: Literal["changes", "waiting"]
-    block: BlockRef
-    key_groups: tuple[int, ...]
+    block: BlockRef  # the rows, as Arrow IPC
+    key_groups: tuple[int, ...]  # key groups that have rows here, ascending
+    # rows of ``key_groups[i]`` are ``row_ends[i - 1]:row_ends[i]`` (from 0 for the first)
     row_ends: tuple[int, ...]
 
     @property
@@ -152,29 +102,16 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotRef(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole state of one key group.
+    """The whole state of one key group."""
 
-    Attributes
-    ----------
-    operator, state, key_group
-        Whose state, by the names at that time.
-    flow
-        The flow version it was written under.
-    version
-        Changes of every epoch up to and including this one are in it.
-    rows
-        Number of keys.
-    block
-        The rows, as Arrow IPC.
-    """
-
+    # operator, state, key_group: whose state, by the names at that time
     operator: str
     state: str
-    flow: int
+    flow: int  # the flow version it was written under
     key_group: int
-    version: int
-    rows: int
-    block: BlockRef
+    version: int  # changes of every epoch up to and including this one are in it
+    rows: int  # number of keys
+    block: BlockRef  # the rows, as Arrow IPC
 
     @property
     def id(self) -> StateId:
@@ -183,139 +120,81 @@ class SnapshotRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Output of one lane that is staged for a sink until its epoch is committed.
+    """Output of one lane that is staged for a sink until its epoch is committed."""
 
-    Attributes
-    ----------
-    sink
-        Name of the sink.
-    flow
-        The flow version it was written under.
-    lane
-        Number of the place, one lane task of its epoch, that wrote it.
-    rows
-        Number of rows.
-    kind
-        ``"rows"``: the block holds the rows; ``"files"``: the lane wrote the rows to the sink's
-        target, and the block describes the files.
-    block
-        The rows as Arrow IPC, or those of `godwit.checkpoint.written_files`.
-    """
-
-    sink: str
-    flow: int
-    lane: int
-    rows: int
-    block: BlockRef
+    sink: str  # name of the sink
+    flow: int  # the flow version it was written under
+    lane: int  # number of the place, one lane task of its epoch, that wrote it
+    rows: int  # number of rows
+    block: BlockRef  # the rows as Arrow IPC, or those of `godwit.checkpoint.written_files`
+    # ``"rows"``: the block holds the rows; ``"files"``: the lane wrote the rows to the sink's
+    # target, and the block describes the files
     kind: Literal["rows", "files"] = "rows"
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One sink as the rows of an epoch were staged for it.
+    """One sink as the rows of an epoch were staged for it."""
 
-    Attributes
-    ----------
-    writer
-        Name that its target knows it by, whatever the program calls it today.
-    target
-        Where it writes, without anything confidential; empty if only the sink knows.
-    complete
-        Whether the rows are the whole result.
-    formerly
-        Name that the program says it had before; empty if it says none.
-    before
-        The last earlier epoch that had something for it; -1 if none had.
-    """
-
-    writer: str
-    target: str = ""
-    complete: bool = False
-    formerly: str = ""
-    before: int = -1
+    writer: str  # name that its target knows it by, whatever the program calls it today
+    target: str = ""  # where it writes, without anything confidential; empty if only the sink knows
+    complete: bool = False  # whether the rows are the whole result
+    formerly: str = ""  # name that the program says it had before; empty if it says none
+    before: int = -1  # the last earlier epoch that had something for it; -1 if none had
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an epoch changed: its existence is the commit.
+    """Everything that an epoch changed: its existence is the commit."""
 
-    Attributes
-    ----------
-    epoch
-        Epochs are committed in order, without gaps, from 0.
-    run_id
-        The run that committed it.
-    query_id
-        The query that committed it; empty if not known. Set by the commit log.
-    history
-        Id of the history that it continues (`FlowIdentity.history_id`); empty in a record of
-        format 2, which names no predecessor either. Set by the commit log.
-    previous
-        Digest of the record before it; empty in epoch 0. Set by the commit log.
-    flow
-        The flow version it ran under. Set by the commit log.
-    plan
-        Number of the physical plan it ran under (`godwit.checkpoint.physical_plan`). Set by the
-        commit log.
-    flow_digest, plan_digest
-        Of the files of those two; empty in format 2. Set by the commit log.
-    batch
-        The micro-batch that it covers; ``None`` for an epoch without input.
-    before
-        Of an epoch without input: the last micro-batch that an earlier epoch covers, if any.
-    segments, snapshots, outputs
-        The files that count.
-    consumed
-        Operator → key groups whose waiting rows, all those of earlier epochs, were processed in
-        this epoch.
-    assignments
-        Component → its assignment in this epoch, as plain values.
-    watermarks, newest
-        Name of a watermark → where it stands, and the greatest event time seen of the rows that
-        move it, as the epoch leaves them; microseconds since 1970-01-01 UTC. A source's has its
-        name; that of a branch whose maps compute the event time anew is named
-        ``<source>/<operator>`` after each operator that reads it, or
-        ``<source>/<operator>/<number>`` after one of its later inputs.
-    expired
-        State, as text → windows that end by this moment of event time are closed: panes that no
-        other window holds are gone from it. Microseconds.
-    reached
-        State, as text → greatest event time of the rows that came to it, where no watermark tells.
-    slots
-        Operator whose windows are consolidated apart → of key groups that have migrated without
-        their state: which slot takes rows, of panes from which moment on, and by which moment
-        windows end that hold anything of the other slot (`godwit.operators.windows.slots`).
-    sinks
-        Name of a sink that is given rows → what it was; ``None`` where an earlier version wrote
-        the record.
-    retained_from
-        The earliest epoch whose state can still be read once this record is there. Set by the
-        commit log.
-    manifest
-        Epoch of the latest manifest at that time; -1 for none. Set by the commit log.
-    """
-
-    epoch: int
-    run_id: str
-    query_id: str = ""
+    epoch: int  # epochs are committed in order, without gaps, from 0
+    run_id: str  # the run that committed it
+    query_id: str = ""  # The query that committed it; empty if not known. Set by the commit log.
+    # Id of the history that it continues (`FlowIdentity.history_id`); empty in a record of format
+    # 2, which names no predecessor either. Set by the commit log.
     history: str = ""
-    previous: str = ""
-    flow: int = 0
+    previous: str = ""  # Digest of the record before it; empty in epoch 0. Set by the commit log.
+    flow: int = 0  # The flow version it ran under. Set by the commit log.
+    # Number of the physical plan it ran under (`godwit.checkpoint.physical_plan`). Set by the
+    # commit log.
     plan: int = 0
+    # flow_digest, plan_digest: of the files of those two; empty in format 2. Set by the commit log.
     flow_digest: str = ""
     plan_digest: str = ""
+    # the micro-batch that it covers; ``None`` for an epoch without input
     batch: BatchRef | None = None
+    # of an epoch without input: the last micro-batch that an earlier epoch covers, if any
     before: BatchRef | None = None
+    # segments, snapshots, outputs: the files that count
     segments: tuple[SegmentRef, ...] = ()
     snapshots: tuple[SnapshotRef, ...] = ()
     outputs: tuple[OutputRef, ...] = ()
+    # operator → key groups whose waiting rows, all those of earlier epochs, were processed in this
+    # epoch
     consumed: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    # component → its assignment in this epoch, as plain values
     assignments: dict[str, Any] = msgspec.field(default_factory=dict)
+    # watermarks, newest: name of a watermark → where it stands, and the greatest event time seen of
+    # the rows that move it, as the epoch leaves them; microseconds since 1970-01-01 UTC. A source's
+    # has its name; that of a branch whose maps compute the event time anew is named
+    # ``<source>/<operator>`` after each operator that reads it, or ``<source>/<operator>/<number>``
+    # after one of its later inputs.
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
     newest: dict[str, int] = msgspec.field(default_factory=dict)
+    # State, as text → windows that end by this moment of event time are closed: panes that no other
+    # window holds are gone from it. Microseconds.
     expired: dict[str, int] = msgspec.field(default_factory=dict)
+    # state, as text → greatest event time of the rows that came to it, where no watermark tells
     reached: dict[str, int] = msgspec.field(default_factory=dict)
+    # operator whose windows are consolidated apart → of key groups that have migrated without their
+    # state: which slot takes rows, of panes from which moment on, and by which moment windows end
+    # that hold anything of the other slot (`godwit.operators.windows.slots`)
     slots: dict[str, list[tuple[int, int, int, int]]] = msgspec.field(default_factory=dict)
+    # name of a sink that is given rows → what it was; ``None`` where an earlier version wrote the
+    # record
     sinks: dict[str, SinkRecord] | None = None
+    # The earliest epoch whose state can still be read once this record is there. Set by the commit
+    # log.
     retained_from: int = 0
+    # Epoch of the latest manifest at that time; -1 for none. Set by the commit log.
     manifest: int = -1
 
     @property
@@ -333,45 +212,24 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """A history that a copied checkpoint begins with.
+    """A history that a copied checkpoint begins with."""
 
-    Attributes
-    ----------
-    query_id, history
-        Of the checkpoint that was copied.
-    epoch
-        The last epoch that was copied: records up to here are of that history.
-    """
-
+    # query_id, history: of the checkpoint that was copied
     query_id: str
     history: str
-    epoch: int
+    epoch: int  # the last epoch that was copied: records up to here are of that history
 
 
 class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose checkpoint this is. Never changes once an epoch is committed.
+    """Whose checkpoint this is. Never changes once an epoch is committed."""
 
-    Attributes
-    ----------
-    format
-        Version of the checkpoint's format.
-    name
-        Name of the flow.
-    num_key_groups
-        Fixed at first launch.
-    query_id
-        Id of the query, the same over restarts; empty if not known.
-    history
-        Random id, new for every checkpoint and every copy of one; empty in format 2.
-    origins
-        Of a copy: the histories that its first epochs are of, in order of epochs.
-    """
-
-    format: int = FORMAT
-    name: str
-    num_key_groups: int
-    query_id: str = ""
+    format: int = FORMAT  # version of the checkpoint's format
+    name: str  # name of the flow
+    num_key_groups: int  # fixed at first launch
+    query_id: str = ""  # id of the query, the same over restarts; empty if not known
+    # random id, new for every checkpoint and every copy of one; empty in format 2
     history: str = ""
+    # of a copy: the histories that its first epochs are of, in order of epochs
     origins: tuple[Origin, ...] = ()
 
     @property
@@ -390,24 +248,12 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants the next flow version to rename and drop.
+    """What somebody wants the next flow version to rename and drop."""
 
-    Attributes
-    ----------
-    number
-        Edits are taken up in the order of their numbers.
-    flow
-        The flow version that it is about; it means nothing once there is a later one.
-    renamed
-        Old name → new name.
-    dropped
-        Operators whose state is to be forgotten.
-    """
-
-    number: int = 0
-    flow: int
-    renamed: dict[str, str] = msgspec.field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
+    number: int = 0  # edits are taken up in the order of their numbers
+    flow: int  # the flow version that it is about; it means nothing once there is a later one
+    renamed: dict[str, str] = msgspec.field(default_factory=dict)  # old name → new name
+    dropped: tuple[str, ...] = ()  # operators whose state is to be forgotten
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -418,18 +264,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """Some entries of the journal that follow each other.
+    """Some entries of the journal that follow each other."""
 
-    Attributes
-    ----------
-    number
-        Of the segment.
-    run_id
-        The run that wrote it.
-    entries
-        JSON objects, oldest first.
-    """
-
-    number: int
-    run_id: str
-    entries: tuple[bytes, ...]
+    number: int  # of the segment
+    run_id: str  # the run that wrote it
+    entries: tuple[bytes, ...]  # JSON objects, oldest first

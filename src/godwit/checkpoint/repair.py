@@ -53,67 +53,36 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairStep:
-    """One thing that is wrong with one file, and what is done about it.
+    """One thing that is wrong with one file, and what is done about it."""
 
-    Attributes
-    ----------
-    path
-        The file, within the checkpoint.
-    problem
-        What is wrong with it.
-    action
-        ``"write"``: `content` is put there; ``"set aside"``: it is moved to ``set-aside/``;
-        ``"none"``: nothing can be done about it here.
-    content
-        What to write.
-    """
-
-    path: str
-    problem: str
+    path: str  # the file, within the checkpoint
+    problem: str  # what is wrong with it
+    # ``"write"``: `content` is put there; ``"set aside"``: it is moved to ``set-aside/``;
+    # ``"none"``: nothing can be done about it here
     action: Literal["write", "set aside", "none"]
-    content: bytes = b""
+    content: bytes = b""  # what to write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRepair:
-    """What is to be done about Godwit's own records.
+    """What is to be done about Godwit's own records."""
 
-    Attributes
-    ----------
-    steps
-        In the order in which they are done.
-    records
-        The committed records that stay, in order of epochs; empty if none can be read.
-    taken_back
-        Epochs that were committed, and whose output was delivered, and that do not stay: what is
-        between them and the rest is lost. Spark reads their rows again.
-    """
-
-    steps: tuple[RepairStep, ...]
+    steps: tuple[RepairStep, ...]  # in the order in which they are done
+    # the committed records that stay, in order of epochs; empty if none can be read
     records: tuple[CommitRecord, ...]
+    # Epochs that were committed, and whose output was delivered, and that do not stay: what is
+    # between them and the rest is lost. Spark reads their rows again.
     taken_back: tuple[int, ...] = ()
 
 
 def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
-    """Find what keeps the records of a checkpoint from being opened, and what would mend it.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If the identity cannot be read: nothing is known then.
-    """
+    """Find what keeps the records of a checkpoint from being opened, and what would mend it."""
     identity = load_record(storage, IDENTITY, FlowIdentity)
     return _RecordPlan(storage, identity).made()
 
 
 def carry_out(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
-    """Do what a plan says; it may be done again after a crash in between.
-
-    Raises
-    ------
-    GodwitError
-        If the storage fails.
-    """
+    """Do what a plan says; it may be done again after a crash in between."""
     for step in steps:
         if step.action == "none":
             continue

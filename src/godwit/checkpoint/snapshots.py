@@ -43,30 +43,13 @@ def choose_snapshots(
 ) -> list[int]:
     """Choose key groups of one state to write a snapshot of in the next epoch.
 
-    Parameters
-    ----------
-    chains
-        As of the latest committed epoch.
-    state
-        Whose key groups.
-    key_groups
-        Candidates, for example those whose state is at hand and that are not migrating (a copy
-        that is being warmed would have to start again from the snapshot).
-    budget_bytes
-        How much to write at most. The most urgent key group is chosen even if it alone is larger,
-        so that it is not put off for ever; a budget of 0 chooses nothing.
-    growth
-        How far a changelog may outgrow its snapshot, as a ratio.
-    segment_overhead_bytes
-        What opening a segment costs, in bytes that could be read in the same time.
-    min_changelog_bytes
-        Changelogs that cost less than this are left alone.
-
-    Returns
-    -------
-    list of int
-        Key groups, the one whose changelog has outgrown its snapshot the most first; ties in order
-        of key groups.
+    `budget_bytes`: how much to write at most. The most urgent key group is chosen even if it alone
+    is larger, so that it is not put off for ever; a budget of 0 chooses nothing.
+    `growth`: how far a changelog may outgrow its snapshot, as a ratio.
+    `segment_overhead_bytes`: what opening a segment costs, in bytes that could be read in the same
+    time.
+    Returns key groups, the one whose changelog has outgrown its snapshot the most first; ties in
+    order of key groups.
     """
     chosen_from = np.zeros(chains.num_key_groups, np.bool_)
     chosen_from[key_groups] = True

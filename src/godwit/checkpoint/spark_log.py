@@ -44,13 +44,7 @@ _ENTRY: Final = re.compile(r"(\d{1,18})(\.compact)?")
 
 
 def insist_on_no_query(storage: CheckpointStorage) -> None:
-    """Refuse a directory, without a checkpoint of ours, that holds the progress of a Spark query.
-
-    Raises
-    ------
-    CheckpointError
-        If there is some.
-    """
+    """Refuse a directory that holds the progress of a Spark query, and no checkpoint of ours."""
     own = [entry.path for entry in storage.list("") if entry.path == "metadata"]
     own += [entry.path for entry in storage.list("offsets")]
     below = [e.path for of in ("", "/offsets") for e in storage.list(f"{SPARK}{of}")]
@@ -111,17 +105,7 @@ def log_offset(line: bytes) -> int | None:
 def relined(entry: bytes, old: Sequence[int], new: Sequence[int]) -> bytes | None:
     """Write an entry of the offset log for other lines.
 
-    Parameters
-    ----------
-    entry
-        The entry.
-    old, new
-        Of every line of the entry, and of the one that is wanted: which source it is of.
-
-    Returns
-    -------
-    bytes or None
-        ``None`` if the entry does not have the lines `old`, or lacks the offset of a source.
+    Returns ``None`` if the entry does not have the lines `old`, or lacks the offset of a source.
     """
     lines = offsets_in(entry)
     of_source = dict(zip(old, lines, strict=False))
@@ -136,14 +120,7 @@ def relined(entry: bytes, old: Sequence[int], new: Sequence[int]) -> bytes | Non
 def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL) -> list[str]:
     """Name the files of a source's log that Spark reads at a start, ascending by entries.
 
-    Parameters
-    ----------
-    names
-        Names of the files that there are.
-    last
-        The last entry that must be there; later ones are read as well.
-    interval
-        How many entries Spark is set to merge.
+    `last`: the last entry that must be there; later ones are read as well.
     """
     names = frozenset(names)
     numbers = (int(n.removesuffix(_MERGED)) for n in names if _ENTRY.fullmatch(n))
@@ -161,17 +138,7 @@ def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL
 def lacking_files(
     storage: CheckpointStorage, entry: bytes, lines: Sequence[int], interval: int
 ) -> list[str]:
-    """Name the files that are missing of the sources' logs that an entry of offsets counts on.
-
-    Parameters
-    ----------
-    entry
-        An entry of the offset log.
-    lines
-        The number of the source that each of its lines is of.
-    interval
-        How many entries Spark is set to merge.
-    """
+    """Name the files that are missing of the sources' logs that an entry of offsets counts on."""
     lacking = []
     for source, line in sorted(dict(zip(lines, offsets_in(entry), strict=False)).items()):
         end = log_offset(line)

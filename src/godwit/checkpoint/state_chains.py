@@ -119,23 +119,7 @@ class StateChains:
     def tail(
         self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], npt.NDArray[np.int64]]:
-        """Find what was changed of key groups since they were at `floor`, all at once.
-
-        Parameters
-        ----------
-        floor
-            Version of each key group.
-        behind
-            Key groups that are to be brought forward.
-
-        Returns
-        -------
-        segments
-            Every segment that one of them needs.
-        others
-            Key groups that this does not bring forward: they begin with a snapshot, or are so far
-            behind that their chains are to be looked at one by one.
-        """
+        """Find what was changed of key groups since they were at `floor`, all at once."""
         apart = behind & (
             (floor < self.recent_from) | ((self.snapshot_version >= 0) & (floor < self.base))
         )
@@ -226,13 +210,7 @@ def _lighter(segment: SegmentRef, before: int) -> SegmentRef:
 
 
 def forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict[int, SegmentRef]:
-    """Replace references of epochs earlier than `before` by ones without their bytes.
-
-    Returns
-    -------
-    dict
-        ``id`` of each reference that was replaced → the one in its place.
-    """
+    """Replace references of epochs earlier than `before` by ones without their bytes."""
     lighter: dict[int, SegmentRef] = {}
     for segments in lists:
         for i, segment in enumerate(segments):

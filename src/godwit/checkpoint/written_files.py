@@ -20,43 +20,25 @@ __all__ = ["WrittenFile", "WrittenFiles", "decode_files", "encode_files"]
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a lane wrote for a target and that nobody reads until its epoch is delivered.
+    """A file that a lane wrote for a target and that nobody reads until its epoch is delivered."""
 
-    Attributes
-    ----------
-    path
-        Path within the target.
-    delivered
-        Path within the target once its epoch is delivered; the same if it stays where it is.
-    rows, size_bytes
-        Rows in it, and its size.
-    partition
-        Partition column → its value in text, None for null; the file leaves those columns out.
-    facts
-        What else the target keeps about a file, as plain values.
-    """
-
-    path: str
+    path: str  # path within the target
+    # path within the target once its epoch is delivered; the same if it stays where it is
     delivered: str
+    # rows, size_bytes: rows in it, and its size
     rows: int
     size_bytes: int
+    # partition column → its value in text, None for null; the file leaves those columns out
     partition: dict[str, str | None] = msgspec.field(default_factory=dict)
+    # what else the target keeps about a file, as plain values
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class WrittenFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that a lane wrote for one target in one epoch.
+    """Files that a lane wrote for one target in one epoch."""
 
-    Attributes
-    ----------
-    target
-        Path or URI of the target, without anything confidential.
-    files
-        The files.
-    """
-
-    target: str
-    files: tuple[WrittenFile, ...]
+    target: str  # path or URI of the target, without anything confidential
+    files: tuple[WrittenFile, ...]  # the files
 
 
 def encode_files(files: WrittenFiles) -> bytes:
@@ -65,13 +47,7 @@ def encode_files(files: WrittenFiles) -> bytes:
 
 
 def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
-    """Undo `encode_files`.
-
-    Raises
-    ------
-    CorruptCheckpointError
-        If the bytes are no such description, or a path in it leads out of the target.
-    """
+    """Undo `encode_files`."""
     try:
         written = msgspec.msgpack.decode(data, type=WrittenFiles)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

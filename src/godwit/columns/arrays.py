@@ -45,10 +45,7 @@ def numpy_type(dtype: pa.DataType) -> np.dtype[Any] | None:
 def values_of(array: pa.Array) -> npt.NDArray[Any]:
     """Values of a column of fixed width; undefined where null.
 
-    Returns
-    -------
-    ndarray
-        Shape ``(N,)``, of `numpy_type`; read-only except for booleans.
+    Returns shape ``(N,)``, of `numpy_type`; read-only except for booleans.
     """
     if pa.types.is_boolean(array.type):
         bits = np.frombuffer(array.buffers()[1] or b"", np.uint8)
@@ -92,12 +89,8 @@ def blob_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
 def column_of(values: npt.NDArray[Any], mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
     """Join values and mask into a column of a primitive type.
 
-    Parameters
-    ----------
-    values
-        Shape ``(N,)``; converted to the type's NumPy type if it is another.
-    mask
-        Shape ``(N,)``: whether each value is there; None where all are.
+    `values`: shape ``(N,)``; converted to the type's NumPy type if it is another.
+    `mask`: shape ``(N,)``: whether each value is there; None where all are.
     """
     bitmap = None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))
     if pa.types.is_boolean(dtype):

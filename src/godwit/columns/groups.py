@@ -36,28 +36,16 @@ _BLOCK = 8192  # keys compared at a time: their copies stay in the cache, three 
 class Groups:
     """The rows of one batch, grouped by key.
 
-    Attributes
-    ----------
-    count
-        G, the number of groups.
-    of_row
-        Shape ``(N,)``: the group of each row.
-    first_row
-        Shape ``(G,)``: the first row (in arrival order) of each group.
-    hashes
-        Shape ``(G,)``, int64: the key's hash.
-    key_groups
-        Shape ``(G,)``, int32, ascending: ``pmod(hash, num_key_groups)``.
-    order
-        Shape ``(N,)``: rows ordered by group, and in arrival order within a group.
-    starts
-        Shape ``(G + 1,)``, int64: rows of group g are ``order[starts[g]:starts[g + 1]]``.
+    `order`: Shape ``(N,)``: rows ordered by group, and in arrival order within a group.
+    `starts`: Shape ``(G + 1,)``, int64: rows of group g are ``order[starts[g]:starts[g + 1]]``.
     """
 
-    count: int
-    of_row: npt.NDArray[np.int64]
+    count: int  # g, the number of groups
+    of_row: npt.NDArray[np.int64]  # shape ``(N,)``: the group of each row
+    # shape ``(G,)``: the first row (in arrival order) of each group
     first_row: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.int64]  # shape ``(G,)``, int64: the key's hash
+    # shape ``(G,)``, int32, ascending: ``pmod(hash, num_key_groups)``
     key_groups: npt.NDArray[np.int32]
 
     @cached_property
@@ -80,18 +68,12 @@ def group_rows(
 ) -> Groups:
     """Group rows by key.
 
-    Parameters
-    ----------
-    hashes
-        Shape ``(N,)``: 64-bit hash of each row's key.
-    keys
-        N rows of key columns. Nulls are values like any other; floats are compared by bits
-        (NaN and -0.0 are made canonical before they come here).
-    num_key_groups
-        Number of key groups.
-    num_hashed
-        How many of the key columns, from the first, the hash is of; ``None`` for all. Rows of one
-        hash that differ in the others (in their pane, say) are many, so those have a hash too.
+    `hashes`: shape ``(N,)``: 64-bit hash of each row's key.
+    `keys`: N rows of key columns. Nulls are values like any other; floats are compared by bits (NaN
+    and -0.0 are made canonical before they come here).
+    `num_hashed`: how many of the key columns, from the first, the hash is of; ``None`` for all.
+    Rows of one hash that differ in the others (in their pane, say) are many, so those have a hash
+    too.
 
     Notes
     -----
@@ -145,15 +127,7 @@ def group_rows(
 def group_repeating_rows(
     keys: pa.RecordBatch, num_key_groups: int, num_hashed: int | None = None
 ) -> Groups | None:
-    """Group rows as `group_rows` does, if keys seem to repeat; ``None`` if they do not.
-
-    Parameters
-    ----------
-    keys
-        N rows of canonical key columns.
-    num_key_groups, num_hashed
-        As for `group_rows`.
-    """
+    """Group rows as `group_rows` does, if keys seem to repeat; ``None`` if they do not."""
     columns = [_bits(column) for column in keys.columns]
     if not all(_is_numbered(column.type) for column in columns):
         return None
@@ -299,10 +273,7 @@ def _split_shared_hashes(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Split the groups of `differing` rows key by key; 64-bit hashes make this next to never run.
 
-    Returns
-    -------
-    tuple of ndarray
-        Group of each ordered row, and the rows in order, with every key a group of its own.
+    Returns group of each ordered row, and the rows in order, with every key a group of its own.
     """
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))

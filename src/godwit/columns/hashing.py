@@ -47,22 +47,9 @@ def is_hashable(dtype: pa.DataType) -> bool:
 def hash_keys(keys: pa.RecordBatch, *, seed: int = SPARK_SEED) -> npt.NDArray[np.int64]:
     """Hash every row of `keys`, as ``xxhash64(*columns)`` does in Spark SQL.
 
-    Parameters
-    ----------
-    keys
-        N rows of key columns.
-    seed
-        Seed of the first column.
-
-    Returns
-    -------
-    ndarray
-        Shape ``(N,)``, int64.
-
-    Raises
-    ------
-    InvalidFlowError
-        If a column has a type that cannot be hashed (lists, maps, structs, intervals).
+    Returns shape ``(N,)``, int64.
+    Raises `InvalidFlowError` if a column has a type that cannot be hashed (lists, maps, structs,
+    intervals).
 
     Examples
     --------

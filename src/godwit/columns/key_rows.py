@@ -52,10 +52,7 @@ class KeyRows:
     def column(self, name: str) -> list[Any]:
         """Values of a column, nulls as ``None``; a new list.
 
-        Raises
-        ------
-        KeyError
-            If there is no such column.
+        Raises `KeyError` if there is no such column.
         """
         values: list[Any] = self._columns[name][self._start : self._stop]
         return values

@@ -107,19 +107,8 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
     """Read a schema in any of the ways that users write one.
 
-    Parameters
-    ----------
-    value
-        An Arrow schema; a dict of column name → type, where a type is an Arrow type, a Python
-        class such as ``str`` or text such as ``"array<string>"``; text of Spark's DDL, such as
-        ``"symbol string, price decimal(10, 2)"``; a PySpark ``StructType``.
-    where
-        Subject of the messages, such as ``"The output of operator 'trades'"``.
-
-    Raises
-    ------
-    InvalidFlowError
-        If it cannot be read, has no columns, or a column has a reserved name or comes twice.
+    Raises `InvalidFlowError` if it cannot be read, has no columns, or a column has a reserved name
+    or comes twice.
 
     Examples
     --------

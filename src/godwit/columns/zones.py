@@ -52,10 +52,7 @@ def _has_regions(dtype: pa.DataType) -> bool:
 def zone_of(name: str) -> dt.tzinfo:
     """Find a zone by a name that Spark knows: of a region, or an offset such as ``+02:00``.
 
-    Raises
-    ------
-    ValueError
-        If Python has no such zone.
+    Raises `ValueError` if Python has no such zone.
     """
     if name in ("Z", UTC):
         return dt.UTC

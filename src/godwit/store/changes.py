@@ -20,18 +20,13 @@ __all__ = ["Changes", "Contents", "EntryRange", "sizes_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRange:
-    """Entries whose moment lies in a range.
+    """Entries whose moment lies in a range."""
 
-    Attributes
-    ----------
-    column
-        Position of the column that holds the moment, a timestamp of microseconds: among the key
-        columns, which come first, and the state columns.
-    first, end
-        From the one up to, but not including, the other; microseconds since 1970-01-01 UTC.
-    """
-
+    # position of the column that holds the moment, a timestamp of microseconds: among the key
+    # columns, which come first, and the state columns
     column: int
+    # first, end: from the one up to, but not including, the other; microseconds since 1970-01-01
+    # UTC
     first: int = -(2**63)
     end: int = 2**63 - 1
 
@@ -56,32 +51,16 @@ class EntryRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Changes:
-    """Changed entries of some key groups, of one epoch each.
+    """Changed entries of some key groups, of one epoch each."""
 
-    Attributes
-    ----------
-    key_groups
-        Shape ``(G,)``, int64, distinct.
-    ends
-        Shape ``(G,)``: rows of group i are ``ends[i - 1]:ends[i]`` (from 0 for the first).
-    epochs
-        Shape ``(G,)``: becomes the version of each key group.
-    hashes
-        Shape ``(n,)``, int64: the hash that chooses a key's key group.
-    keys
-        n distinct keys.
-    values
-        n rows of state columns: the new state of each key.
-    removed
-        Shape ``(n,)``: keys that have no state any more (their row of `values` is ignored).
-    """
-
-    key_groups: npt.NDArray[np.int64]
+    key_groups: npt.NDArray[np.int64]  # shape ``(G,)``, int64, distinct
+    # shape ``(G,)``: rows of group i are ``ends[i - 1]:ends[i]`` (from 0 for the first)
     ends: npt.NDArray[np.int64]
-    epochs: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.int64]
-    keys: pa.RecordBatch
-    values: pa.RecordBatch
+    epochs: npt.NDArray[np.int64]  # shape ``(G,)``: becomes the version of each key group
+    hashes: npt.NDArray[np.int64]  # shape ``(n,)``, int64: the hash that chooses a key's key group
+    keys: pa.RecordBatch  # n distinct keys
+    values: pa.RecordBatch  # n rows of state columns: the new state of each key
+    # shape ``(n,)``: keys that have no state any more (their row of `values` is ignored)
     removed: npt.NDArray[np.bool_] | None = None
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
@@ -132,18 +111,12 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Contents:
-    """Whole key groups, ordered by key group.
+    """Whole key groups, ordered by key group."""
 
-    Attributes
-    ----------
-    hashes, key_groups
-        Shape ``(n,)``.
-    keys, values
-        n rows of key columns and of state columns.
-    """
-
+    # hashes, key_groups: shape ``(n,)``
     hashes: npt.NDArray[np.int64]
     key_groups: npt.NDArray[np.uint16]
+    # keys, values: n rows of key columns and of state columns
     keys: pa.RecordBatch
     values: pa.RecordBatch
 

@@ -48,41 +48,22 @@ Per = Literal["row", "entry", "byte"]
 
 
 class Section(NamedTuple):
-    """One array of a column.
+    """One array of a column."""
 
-    Attributes
-    ----------
-    dtype
-        Type of its elements.
-    per
-        What it has a place for.
-    width
-        Elements per place; ``None`` for an array of plain elements.
-    more
-        Places beyond those.
-    """
-
-    dtype: np.dtype[Any]
-    per: Per
-    width: int | None = None
-    more: int = 0
+    dtype: np.dtype[Any]  # type of its elements
+    per: Per  # what it has a place for
+    width: int | None = None  # elements per place; ``None`` for an array of plain elements
+    more: int = 0  # places beyond those
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Values of one column as it stores them.
+    """Values of one column as it stores them."""
 
-    Attributes
-    ----------
-    values
-        A NumPy array of bits, one row a value; or, where lengths vary, an Arrow array of large
-        binary without nulls.
-    nulls
-        Shape ``(n,)``, uint8: 1 where the value is null; ``None`` where none is.
-    """
-
+    # a NumPy array of bits, one row a value; or, where lengths vary, an Arrow array of large binary
+    # without nulls
     values: Any
-    nulls: Nulls | None
+    nulls: Nulls | None  # shape ``(n,)``, uint8: 1 where the value is null; ``None`` where none is
 
     def take(self, which: Rows) -> Encoded:
         """Return the values at `which`."""
@@ -106,27 +87,12 @@ class Encoded:
 
 
 class Column(ABC):
-    """One column of a mapped table.
-
-    Parameters
-    ----------
-    dtype
-        Arrow type of the column.
-    arrays
-        The arrays that `sections` asked for, over mapped memory.
-    words
-        The column's ``COLUMN_WORDS`` words of the header.
-
-    Attributes
-    ----------
-    row_bytes
-        Bytes of state that each row holds, entries not included.
-    """
+    """One column of a mapped table."""
 
     __slots__ = ("_nulls", "_words", "dtype", "row_bytes")
 
     dtype: pa.DataType
-    row_bytes: int
+    row_bytes: int  # bytes of state that each row holds, entries not included
     _nulls: Nulls
     _words: Any
 
@@ -144,10 +110,8 @@ class Column(ABC):
 
         Fixed-width values without nulls are not copied.
 
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            If the array has another type, and a value that this column's type cannot hold.
+        Raises `pyarrow.ArrowInvalid` if the array has another type, and a value that this column's
+        type cannot hold.
         """
 
     @abstractmethod
@@ -158,10 +122,7 @@ class Column(ABC):
     def gather(self, rows: Rows) -> Encoded:
         """Copy the values of `rows` out.
 
-        Raises
-        ------
-        IndexError
-            If a row, or the bytes of its value, are not within the column.
+        Raises `IndexError` if a row, or the bytes of its value, are not within the column.
         """
 
     @abstractmethod

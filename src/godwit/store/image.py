@@ -53,20 +53,11 @@ KeyGroups = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upserts:
-    """Rows to be written, as the columns store them.
+    """Rows to be written, as the columns store them."""
 
-    Attributes
-    ----------
-    hashes
-        Shape ``(n,)``: the hash that chooses a key's key group.
-    key_groups
-        Shape ``(n,)``.
-    keys, values
-        n values of every key column and of every state column.
-    """
-
-    hashes: Hashes
-    key_groups: KeyGroups
+    hashes: Hashes  # shape ``(n,)``: the hash that chooses a key's key group
+    key_groups: KeyGroups  # shape ``(n,)``
+    # keys, values: n values of every key column and of every state column
     keys: tuple[Encoded, ...]
     values: tuple[Encoded, ...]
 
@@ -90,30 +81,11 @@ class Upserts:
 class TableImage:
     """One table over memory that somebody else provides.
 
-    Parameters
-    ----------
-    schema
-        Columns of the table.
-    num_key_groups
-        Number of key groups of the operator.
-    memory
-        Writable; all zero if `secret` is given.
-    capacity
-        Places in `memory`.
-    secret
-        Writes the header of an empty table without room that finds rows by this secret.
-
-    Attributes
-    ----------
-    versions
-        Shape ``(num_key_groups,)``: epoch whose changes are in; -1 where the table does not hold
-        the key group.
-    num_keys
-        Shape ``(num_key_groups,)``: keys with state.
-    marks
-        Shape ``(num_key_groups,)``: 1 where a key group is being written.
-    keys, values
-        Key columns and state columns.
+    `secret`: writes the header of an empty table without room that finds rows by this secret.
+    `versions`: Shape ``(num_key_groups,)``: epoch whose changes are in; -1 where the table does not
+    hold the key group.
+    `num_keys`: Shape ``(num_key_groups,)``: keys with state.
+    `marks`: Shape ``(num_key_groups,)``: 1 where a key group is being written.
     """
 
     __slots__ = (
@@ -156,6 +128,7 @@ class TableImage:
             words = own_words(self._head, number)
             cls = column_class(field.type)
             columns.append(cls(field.type, layout.arrays(memory, number), words))
+        # keys, values: key columns and state columns
         self.keys = tuple(columns[: len(schema.keys)])
         self.values = tuple(columns[len(schema.keys) :])
 
@@ -225,17 +198,9 @@ class TableImage:
     def search(self, keys: tuple[Encoded, ...], count: int) -> tuple[Rows, Found]:
         """Find rows, live or dead, by keys that are compared value for value.
 
-        Returns
-        -------
-        rows
-            Shape ``(count,)``: -1 where there is none.
-        found
-            Where the searches ended, for `write`.
-
-        Raises
-        ------
-        IndexError
-            If something leads out of the table: the file is damaged.
+        Returns rows: shape ``(count,)``: -1 where there is none; found: where the searches ended,
+        for `write`.
+        Raises `IndexError` if something leads out of the table: the file is damaged.
         """
         hashes = self._hasher.hash(keys, count)
         slots, used = self.slots, self.used
@@ -297,17 +262,7 @@ class TableImage:
         self._head[SLOTS] = slots
 
     def write(self, upserts: Upserts, rows: Rows, found: Found, fresh: Upserts | None) -> None:
-        """Write the state of keys that `search` found in `rows`, or not.
-
-        Parameters
-        ----------
-        upserts
-            n rows, with distinct keys.
-        rows, found
-            From `search`; `rows` is filled in.
-        fresh
-            The rows of `upserts` that have no row yet, if any.
-        """
+        """Write the state of keys that `search` found in `rows`, or not."""
         head = self._head
         if head[LIVE_ROWS] != head[USED]:
             dead = rows[(rows >= 0) & ~self._live.take(rows)]

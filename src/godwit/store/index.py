@@ -46,11 +46,8 @@ def slots_for(rows: int) -> int:
 class HashIndex:
     """Hash → row numbers, over an array of slots that somebody else holds.
 
-    Parameters
-    ----------
-    slots
-        Shape ``(S,)``, uint64, S a power of two; zeros where nothing was inserted.  More than half
-        of it is never used, so that probes stay short and always meet a free slot.
+    `slots`: shape ``(S,)``, uint64, S a power of two; zeros where nothing was inserted.  More than
+    half of it is never used, so that probes stay short and always meet a free slot.
     """
 
     __slots__ = ("_home_shift", "_mask", "_slots")
@@ -63,22 +60,10 @@ class HashIndex:
     def first(self, hashes: UInt64Array) -> tuple[Rows, Rows]:
         """Find the first candidate row of each hash.
 
-        Parameters
-        ----------
-        hashes
-            Shape ``(n,)``; every bit of them well mixed.
-
-        Returns
-        -------
-        rows
-            Shape ``(n,)``: a row whose tag is equal, or -1 where there is none.
-        at
-            Shape ``(n,)``: the slot where the search ended, which is free where ``rows`` is -1.
-
-        Raises
-        ------
-        IndexError
-            If no slot is free: the array is damaged.
+        `hashes`: shape ``(n,)``; every bit of them well mixed.
+        Returns rows: shape ``(n,)``: a row whose tag is equal, or -1 where there is none; at: shape
+        ``(n,)``: the slot where the search ended, which is free where ``rows`` is -1.
+        Raises `IndexError` if no slot is free: the array is damaged.
         """
         at = (hashes >> self._home_shift).view(np.int64)
         tags = hashes & _TAG_MASK
@@ -97,17 +82,8 @@ class HashIndex:
     def following(self, hashes: UInt64Array, at: Rows) -> tuple[Rows, Rows]:
         """Find the next candidate after the slots `at` where the one before was another key.
 
-        Parameters
-        ----------
-        hashes
-            Shape ``(n,)``.
-        at
-            Shape ``(n,)``: slots of the candidates that were turned down.
-
-        Returns
-        -------
-        rows, at
-            As of `first`.
+        `hashes`: shape ``(n,)``.
+        `at`: shape ``(n,)``: slots of the candidates that were turned down.
         """
         at, rows = at.copy(), np.full(len(at), -1, np.int64)
         self._walk(hashes & _TAG_MASK, at, rows, np.arange(len(at)))
@@ -116,14 +92,9 @@ class HashIndex:
     def insert(self, hashes: UInt64Array, rows: Rows, at: Rows | None = None) -> None:
         """Give each hash a slot that leads to its row.
 
-        Parameters
-        ----------
-        hashes
-            Shape ``(n,)``.
-        rows
-            Shape ``(n,)``: row numbers that are in no slot yet.
-        at
-            Shape ``(n,)``: where a search for each hash ended; its home slot if omitted.
+        `hashes`: shape ``(n,)``.
+        `rows`: shape ``(n,)``: row numbers that are in no slot yet.
+        `at`: shape ``(n,)``: where a search for each hash ended; its home slot if omitted.
         """
         if at is None:
             at = (hashes >> self._home_shift).view(np.int64)

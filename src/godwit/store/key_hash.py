@@ -42,13 +42,7 @@ _BLOCK = 16_384  # keys whose intermediate arrays stay in the cache
 
 
 class KeyHasher:
-    """Hashes encoded keys with one secret.
-
-    Parameters
-    ----------
-    secret
-        128 bits that nobody can guess.
-    """
+    """Hashes encoded keys with one secret."""
 
     __slots__ = ("_secret",)
 
@@ -58,10 +52,7 @@ class KeyHasher:
     def hash(self, keys: Sequence[Encoded], count: int) -> UInt64Array:
         """Hash `count` keys, column by column.
 
-        Returns
-        -------
-        ndarray of uint64
-            Shape ``(count,)``; every bit depends on all bits of the key.
+        Returns shape ``(count,)``; every bit depends on all bits of the key.
         """
         hashes = np.full(count, self._multipliers(0, 1)[0], np.uint64)
         for first in range(0, count, _BLOCK):

@@ -72,18 +72,11 @@ _DIRECTORY = (np.int64, np.int64, np.int64, np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Places in a file.
+    """Places in a file."""
 
-    Attributes
-    ----------
-    rows
-        Places for rows; the last is never used.
-    columns
-        For every column, key columns first: places for its entries (variable-width state columns
-        only) and for the bytes of its entries (variable-width columns only).
-    """
-
-    rows: int
+    rows: int  # places for rows; the last is never used
+    # for every column, key columns first: places for its entries (variable-width state columns
+    # only) and for the bytes of its entries (variable-width columns only)
     columns: tuple[tuple[int, int], ...]
 
     def places(self, per: Per, column: int) -> int:
@@ -110,26 +103,15 @@ class _Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where the parts of one file are; see `layout_of`.
+    """Where the parts of one file are; see `layout_of`."""
 
-    Attributes
-    ----------
-    words
-        Words of the header.
-    directory
-        Where the arrays of the directory start.
-    index, slots
-        Where the index starts, and how many slots it has at most.  An index of S slots lies S
-        slots after the start, so a larger one never covers a smaller one.
-    file_bytes
-        Size of the file.
-    """
-
-    words: int
-    directory: tuple[int, ...]
+    words: int  # words of the header
+    directory: tuple[int, ...]  # where the arrays of the directory start
+    # index, slots: where the index starts, and how many slots it has at most.  An index of S slots
+    # lies S slots after the start, so a larger one never covers a smaller one.
     index: int
     slots: int
-    file_bytes: int
+    file_bytes: int  # size of the file
     capacity: Capacity
     _arrays: tuple[_Array, ...]
 

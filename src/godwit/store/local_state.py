@@ -33,15 +33,6 @@ class LocalState:
 
     What `versions`, `prior`, `scan` and the rest say of a key group counts from the last `take_up`
     that named it.
-
-    Parameters
-    ----------
-    directory
-        Where the tables are.
-    schema
-        Key columns and state columns.  Batches are matched to it by position.
-    num_key_groups
-        Number of key groups of the operator.
     """
 
     def __init__(self, directory: TableDirectory, schema: StateSchema, num_key_groups: int) -> None:
@@ -58,19 +49,7 @@ class LocalState:
     ) -> npt.NDArray[np.int64]:
         """Look where key groups are by now, and drop what is not whole.
 
-        Parameters
-        ----------
-        key_groups
-            Those to look for.
-        enough
-            Version of each that will do.  What is known to lie in some table at that version or a
-            later one is not looked for in others: each lane has a table, and a key group stays in
-            its own.  By default the newest is found.
-
-        Returns
-        -------
-        ndarray of int64
-            The version of each of `key_groups`: -1 where there is none here.
+        Returns the version of each of `key_groups`: -1 where there is none here.
         """
         versions = np.full(len(key_groups), -1, np.int64)
         tables = np.full(len(key_groups), -1, np.int32)
@@ -105,24 +84,10 @@ class LocalState:
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
         """Find keys and copy their state out.
 
-        Parameters
-        ----------
-        keys
-            n distinct keys.
-        key_groups
-            Shape ``(n,)``: the key group of each.
-
-        Returns
-        -------
-        known
-            Shape ``(n,)``: whether the key has state.
-        values
-            n rows of state columns: zero or empty where it has none.
-
-        Raises
-        ------
-        EpochFailedError
-            If a table turns out to be damaged.
+        `key_groups`: shape ``(n,)``: the key group of each.
+        Returns known: shape ``(n,)``: whether the key has state; values: n rows of state columns:
+        zero or empty where it has none.
+        Raises `EpochFailedError` if a table turns out to be damaged.
         """
         parts = list(self._by_table(self._table_of[key_groups]))
         if len(parts) == 1 and len(parts[0][1]) == keys.num_rows:
@@ -159,10 +124,7 @@ class LocalState:
     def copy_out(self, key_groups: KeyGroups) -> Iterator[Changes]:
         """Copy key groups out whole, each at its version, beside lanes that write them.
 
-        Parameters
-        ----------
-        key_groups
-            Which, ascending.  One that is not here any more is left out.
+        `key_groups`: which, ascending.  One that is not here any more is left out.
         """
         for table, which in self._by_table(self._table_of[key_groups]):
             copied = table.copy_out(key_groups[which])
@@ -179,21 +141,11 @@ class LocalState:
     def apply(self, changes: Changes, homes: npt.NDArray[np.int32]) -> None:
         """Bring in changes of committed epochs to key groups at the versions last taken up.
 
-        Parameters
-        ----------
-        changes
-            One epoch's changes of each key group.
-        homes
-            Shape ``(num_key_groups,)``: number of the table for a key group that is in none yet.
-
-        Raises
-        ------
-        StorageFullError
-            If there is no room; the table is as it was.
-        EpochFailedError
-            If a key group was dropped since.
-        StateEncodingError
-            If the batches do not fit the schema, or one another, or are too large for one table.
+        `homes`: shape ``(num_key_groups,)``: number of the table for a key group that is in none
+        yet.
+        Raises `EpochFailedError` if a key group was dropped since.
+        Raises `StateEncodingError` if the batches do not fit the schema, or one another, or are too
+        large for one table.
         """
         before = self.versions[changes.key_groups]
         for number, mask in self._homes(changes, homes):
@@ -203,10 +155,7 @@ class LocalState:
     def replace(self, contents: Changes, homes: npt.NDArray[np.int32]) -> None:
         """Hold exactly these rows of some key groups, where no newer version is in already.
 
-        Raises
-        ------
-        StorageFullError, StateEncodingError
-            As of `apply`; the table is as it was.
+        Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
         """
         for number, mask in self._homes(contents, homes):
             self._table(number).replace(contents.where(mask))

@@ -29,11 +29,6 @@ class LocalStore:
     """Tables of one run of one application on one executor.
 
     Cheap to construct; keeps the tables it has opened.  Make one in each process, after any fork.
-
-    Parameters
-    ----------
-    root
-        Directory of this run on this executor; created when the first table is written.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -44,15 +39,6 @@ class LocalStore:
         """State of an operator on this executor.
 
         A table that is not whole, or has another schema, is discarded when it is met.
-
-        Parameters
-        ----------
-        operator
-            Name of the operator.
-        schema
-            Key columns and state columns of the operator.
-        num_key_groups
-            Number of its key groups.
         """
         state = self._states.get(operator)
         if state is None or (state.schema, state.num_key_groups) != (schema, num_key_groups):

@@ -35,10 +35,7 @@ _MAX_HEAP_BYTES = 1 << 42
 def grown_room(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity | None:
     """Room in which a table takes `upserts`, of which `fresh` have no row yet.
 
-    Returns
-    -------
-    Capacity or None
-        What the table has, or more; ``None`` where it is to be made anew.
+    Returns what the table has, or more; ``None`` where it is to be made anew.
     """
     columns = []
     for number, (entries, heap) in enumerate(_added(image, upserts, fresh)):
@@ -61,10 +58,8 @@ def grown_room(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Ca
 def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity:
     """Room of a new table for what is alive and `upserts`, of which `fresh` are not alive.
 
-    Raises
-    ------
-    StateEncodingError
-        If a table can hold that many keys, or so many bytes in a column, at no size.
+    Raises `StateEncodingError` if a table can hold that many keys, or so many bytes in a column, at
+    no size.
     """
     rows = image.live + (0 if fresh is None else len(fresh.hashes))
     _check_limit(rows, MAX_ROWS, "keys")

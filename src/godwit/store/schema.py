@@ -43,21 +43,11 @@ def is_fixed_width(dtype: pa.DataType) -> bool:
 class StateSchema:
     """Columns of an operator's state.
 
-    Attributes
-    ----------
-    keys
-        Key columns. Nulls are values like any other.
-    values
-        State columns; any of them may hold nulls.
-
-    Raises
-    ------
-    InvalidFlowError
-        If a column is neither fixed-width nor a string or binary.
+    Raises `InvalidFlowError` if a column is neither fixed-width nor a string or binary.
     """
 
-    keys: pa.Schema
-    values: pa.Schema
+    keys: pa.Schema  # Key columns. Nulls are values like any other.
+    values: pa.Schema  # state columns; any of them may hold nulls
 
     def __post_init__(self) -> None:
         for field in [*self.keys, *self.values]:

@@ -45,30 +45,13 @@ class StateTable(SharedTable):
     Row numbers are good until the next `take_up`, `apply`, `replace` or `drop`.  Use from one
     thread at a time.
 
-    Parameters
-    ----------
-    path
-        File of the table; need not exist.
-    schema
-        Key columns and state columns.  Batches are matched to it by position.
-    num_key_groups
-        Number of key groups of the operator.
-    lock
-        Makes this process, of all on this executor, the only one to write the table.
+    `lock`: makes this process, of all on this executor, the only one to write the table.
     """
 
     def take_up(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Look what the table holds by now; drop what is not whole.
 
-        Returns
-        -------
-        ndarray of int64
-            The version of each of `key_groups`: -1 where the table does not hold it.
-
-        Raises
-        ------
-        StorageFullError
-            If there is no room to make a table anew whose writer was killed.
+        Returns the version of each of `key_groups`: -1 where the table does not hold it.
         """
         if not self._map() or self._is_marked(key_groups):
             with self._lock():  # whoever writes may be alive
@@ -82,16 +65,9 @@ class StateTable(SharedTable):
     def find(self, keys: pa.RecordBatch) -> Rows:
         """Find the rows of distinct keys.
 
-        Returns
-        -------
-        ndarray of int64
-            Row of each key, -1 where it has no state.  Keys are compared value for value (floats by
-            bits, null equal to null), never by hash alone.
-
-        Raises
-        ------
-        EpochFailedError
-            If the file turns out to be damaged.
+        Returns row of each key, -1 where it has no state.  Keys are compared value for value
+        (floats by bits, null equal to null), never by hash alone.
+        Raises `EpochFailedError` if the file turns out to be damaged.
         """
         image = self._image
         return self._guarded(
@@ -101,10 +77,7 @@ class StateTable(SharedTable):
     def read(self, rows: Rows) -> pa.RecordBatch:
         """Copy the state of `rows`, from `find`, out; zero or empty where a row is -1.
 
-        Raises
-        ------
-        EpochFailedError
-            If the file turns out to be damaged.
+        Raises `EpochFailedError` if the file turns out to be damaged.
         """
         values = self._image.values
         return pa.RecordBatch.from_arrays(
@@ -115,17 +88,8 @@ class StateTable(SharedTable):
     def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Contents:
         """Copy key groups out, ordered by key group; keys that were added earlier first.
 
-        Parameters
-        ----------
-        key_groups
-            Which.
-        part
-            Which of their entries; ``None`` for all.
-
-        Raises
-        ------
-        EpochFailedError
-            If the file turns out to be damaged.
+        `part`: which of their entries; ``None`` for all.
+        Raises `EpochFailedError` if the file turns out to be damaged.
         """
         image, schema = self._image, self.schema
 
@@ -148,10 +112,7 @@ class StateTable(SharedTable):
     def copy_out(self, key_groups: KeyGroups) -> Changes:
         """Copy key groups that are held out whole, between two lanes' changes of them.
 
-        Raises
-        ------
-        EpochFailedError
-            If the file turns out to be damaged.
+        Raises `EpochFailedError` if the file turns out to be damaged.
         """
         with self._lock():
             self._settle()
@@ -169,10 +130,7 @@ class StateTable(SharedTable):
     def least(self, key_groups: KeyGroups, column: int, after: int) -> int:
         """Least value after `after` in a column of integers, key columns counted first.
 
-        Raises
-        ------
-        EpochFailedError
-            If the file turns out to be damaged.
+        Raises `EpochFailedError` if the file turns out to be damaged.
         """
         image = self._image
 
@@ -186,22 +144,11 @@ class StateTable(SharedTable):
     def apply(self, changes: Changes, before: npt.NDArray[np.int64]) -> None:
         """Bring in changes of committed epochs, where they are not in already.
 
-        Parameters
-        ----------
-        changes
-            One epoch's changes of each key group.  Epochs without any may be left out.
-        before
-            The version of each of these key groups that the changes follow.
-
-        Raises
-        ------
-        StorageFullError
-            If there is no room; the table is as it was.
-        EpochFailedError
-            If a key group was dropped since it was taken up, so that these changes have nothing to
-            go on.  Take it up again and bring it forward from the checkpoint.
-        StateEncodingError
-            If the batches do not fit the schema, or one another, or are too large for one table.
+        `changes`: one epoch's changes of each key group.  Epochs without any may be left out.
+        Raises `EpochFailedError` if a key group was dropped since it was taken up, so that these
+        changes have nothing to go on.  Take it up again and bring it forward from the checkpoint.
+        Raises `StateEncodingError` if the batches do not fit the schema, or one another, or are too
+        large for one table.
         """
         changes.check(self.schema, str(self._path))
         with self._lock():
@@ -224,10 +171,7 @@ class StateTable(SharedTable):
     def replace(self, contents: Changes) -> None:
         """Hold exactly these rows of some key groups, where no newer version is in already.
 
-        Raises
-        ------
-        StorageFullError, StateEncodingError
-            As of `apply`; the table is as it was.
+        Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
         """
         contents.check(self.schema, str(self._path))
         with self._lock():
@@ -258,10 +202,7 @@ class StateTable(SharedTable):
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
         """Forget a part of some key groups, which nobody else reads; their versions stay.
 
-        Raises
-        ------
-        EpochFailedError
-            If the file turns out to be damaged.
+        Raises `EpochFailedError` if the file turns out to be damaged.
         """
         if not self._path.exists():
             return

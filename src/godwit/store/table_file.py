@@ -50,21 +50,11 @@ def blank_image(schema: StateSchema, num_key_groups: int) -> TableImage:
 
 
 class TableFile:
-    """A file that is mapped.
-
-    Attributes
-    ----------
-    path
-        Its name when it was opened.
-    identity
-        Which file it is.
-    image
-        The table in it.
-    """
+    """A file that is mapped."""
 
     def __init__(self, path: Path, fd: int, image: TableImage) -> None:
         self.path, self.image = path, image
-        self.identity = identity_of(os.fstat(fd))
+        self.identity = identity_of(os.fstat(fd))  # which file it is
         self._fd = fd
         self._close = weakref.finalize(self, os.close, fd)
 
@@ -74,13 +64,7 @@ class TableFile:
         return os.fstat(self._fd).st_size == self.image.layout.file_bytes
 
     def grow(self, room: Capacity, slots: int) -> None:
-        """Give the table more room, and its index at least so many slots.
-
-        Raises
-        ------
-        StorageFullError
-            If the file system has no blocks for it; the table is as it was.
-        """
+        """Give the table more room, and its index at least so many slots."""
         image = self.image
         if room != image.room:
             self.allocate(image.layout.extents(image.room, room))
@@ -103,13 +87,7 @@ class TableFile:
 def create_file(
     path: Path, schema: StateSchema, num_key_groups: int, capacity: Capacity, room: Capacity
 ) -> TableFile:
-    """Create the file of an empty table and map it.
-
-    Raises
-    ------
-    StorageFullError
-        If the file system has no room for it; nothing is left behind.
-    """
+    """Create the file of an empty table and map it."""
     layout = layout_of(schema, num_key_groups, capacity)
     slots = min(_FEWEST_SLOTS, layout.slots)
     # Before anything is mapped: on a tmpfs even reading a place without a block takes one.
@@ -143,16 +121,9 @@ def open_file(
 ) -> tuple[TableFile | None, FileIdentity] | None:
     """Map the file at `path`.
 
-    Returns
-    -------
-    tuple or None
-        The file, or ``None`` if it is no whole table of `schema`; and which file it was.
-        ``None`` instead of both where there is no file.
-
-    Raises
-    ------
-    LocalStoreError
-        If something else than a file is there, such as a directory.
+    Returns the file, or ``None`` if it is no whole table of `schema`; and which file it was.
+    ``None`` instead of both where there is no file.
+    Raises `LocalStoreError` if something else than a file is there, such as a directory.
     """
     try:
         # A pipe would make an open wait without O_NONBLOCK, which means nothing for files.

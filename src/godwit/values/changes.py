@@ -33,20 +33,12 @@ _SELF_EVIDENT = frozenset(["none", "bool", "int", "float", "str", "bytes"])
 
 @dataclass(slots=True, kw_only=True)
 class StateChanges:
-    """Differences between two descriptions.
+    """Differences between two descriptions."""
 
-    Attributes
-    ----------
-    refused
-        What does not fit, each as ``OrderBook.bids[].price: int → str``.
-    widened
-        Whether a number was widened, so that every value has to be looked at.
-    renamed
-        Name of a class as it was → as it is, for classes in the same place.
-    """
-
+    # what does not fit, each as ``OrderBook.bids[].price: int → str``
     refused: list[str] = field(default_factory=list)
-    widened: bool = False
+    widened: bool = False  # whether a number was widened, so that every value has to be looked at
+    # name of a class as it was → as it is, for classes in the same place
     renamed: dict[str, str] = field(default_factory=dict)
 
 
@@ -222,18 +214,8 @@ _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
 def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
     """Read a state without its classes.
 
-    Parameters
-    ----------
-    blob
-        As a codec wrote it.
-    description
-        As that codec described its type.
-
-    Returns
-    -------
-    object
-        A record is a dict of its fields, a member of an enumeration its value; all other values
-        are what they were.
+    Returns A record is a dict of its fields, a member of an enumeration its value; all other values
+    are what they were.
     """
     value = _PLAIN.decode(blob)
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
@@ -244,17 +226,7 @@ def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
 def let_go(
     blob: bytes | memoryview, description: dict[str, Any], gone: Mapping[str, frozenset[str]]
 ) -> bytes:
-    """Give a state without fields that some version of its type did not have.
-
-    Parameters
-    ----------
-    blob
-        As a codec wrote it.
-    description
-        As that codec described its type, but without these fields.
-    gone
-        Name of a record → the fields.
-    """
+    """Give a state without fields that some version of its type did not have."""
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
         return without_fields(blob, gone)
     value = msgspec.msgpack.decode(blob)

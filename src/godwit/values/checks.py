@@ -122,11 +122,6 @@ class Fitting:
     """Whether values are what a type declares.
 
     An integer fits where a float is declared, and an instance of a subclass where a class is.
-
-    Parameters
-    ----------
-    described
-        The type.
     """
 
     def __init__(self, described: Described) -> None:

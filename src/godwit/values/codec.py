@@ -83,13 +83,7 @@ class State(HoldsValue, Generic[T]):
 
 
 class StateCodec(Protocol):
-    """Writes and reads the state of one operator's keys.
-
-    Attributes
-    ----------
-    name
-        ``"msgpack"`` or ``"pickle"``.
-    """
+    """Writes and reads the state of one operator's keys."""
 
     @property
     def name(self) -> Literal["msgpack", "pickle"]:
@@ -116,15 +110,6 @@ class MsgpackCodec:
     Invariant: a state of which `encode` makes bytes is read by `decode` as what it was. A tagged
     state among native ones is one extension, so its first byte says which form it is in; where
     reading runs code of the user's classes, what was written is read and compared.
-
-    Parameters
-    ----------
-    state_type
-        What a key's state is: a class, or a type such as ``dict[str, set[int]]``.
-    described
-        Its description.
-    native
-        Which form.
     """
 
     name: Final = "msgpack"
@@ -294,10 +279,7 @@ def _as_array(blobs: Sequence[bytes | memoryview]) -> bytes:
 def make_state(operator: str, state_type: Any) -> Any:
     """Make the state of a key that is new.
 
-    Raises
-    ------
-    InvalidFlowError
-        If the type cannot be called without arguments.
+    Raises `InvalidFlowError` if the type cannot be called without arguments.
     """
     try:
         return state_type()
@@ -319,23 +301,9 @@ def make_codec(
 ) -> StateCodec:
     """Make the codec of an operator, and check it on the state of a new key.
 
-    Parameters
-    ----------
-    operator
-        The operator's name, for messages.
-    codec
-        ``"msgpack"`` or ``"pickle"``.
-    state_type
-        A type, or a function that makes a new key's state (its type is what counts then).
-    state_classes
-        Classes that state may hold besides those that its type mentions.
-
-    Raises
-    ------
-    InvalidFlowError
-        If there is no such codec, or a new key's state cannot be made.
-    StateEncodingError
-        If the codec cannot write the state of a new key or read it back.
+    `state_classes`: classes that state may hold besides those that its type mentions.
+    Raises `InvalidFlowError` if there is no such codec, or a new key's state cannot be made.
+    Raises `StateEncodingError` if the codec cannot write the state of a new key or read it back.
     """
     if codec not in ("msgpack", "pickle"):
         raise InvalidFlowError(

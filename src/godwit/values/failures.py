@@ -16,17 +16,11 @@ class UnheldError(Exception):
 
 
 class UnencodableError(Exception):
-    """A state cannot be written or read.
-
-    Attributes
-    ----------
-    index
-        Position of the state.
-    """
+    """A state cannot be written or read."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(reason)
-        self.index = index
+        self.index = index  # position of the state
 
 
 def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
@@ -45,14 +39,7 @@ def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) 
 def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
     """Say what to do about a state that cannot be read.
 
-    Parameters
-    ----------
-    operator
-        The operator's name.
-    key
-        The key.
-    what
-        What may get a new name.
+    `what`: what may get a new name.
     """
     return (
         "State written by an earlier version of the program fits if fields were only added, with "

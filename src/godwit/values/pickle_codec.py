@@ -15,13 +15,7 @@ __all__ = ["PickleCodec"]
 
 
 class PickleCodec:
-    """Pickle; reading it runs code, so only checkpoints that are trusted may be opened.
-
-    Parameters
-    ----------
-    state_type
-        What a key's state is.
-    """
+    """Pickle; reading it runs code, so only checkpoints that are trusted may be opened."""
 
     name: Final = "pickle"
 

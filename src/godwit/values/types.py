@@ -67,50 +67,28 @@ _REQUIRED = object()
 
 
 class UndescribableError(Exception):
-    """A part of a type cannot be state.
-
-    Attributes
-    ----------
-    path
-        Where it is, such as ``Book.levels[]``.
-    """
+    """A part of a type cannot be state."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
-        self.path = path
+        self.path = path  # where it is, such as ``Book.levels[]``
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """A type of state.
+    """A type of state."""
 
-    Attributes
-    ----------
-    schema
-        Its description, as plain values.
-    classes
-        Name in the description → class.
-    """
-
-    schema: dict[str, Any]
-    classes: dict[str, type]
+    schema: dict[str, Any]  # its description, as plain values
+    classes: dict[str, type]  # name in the description → class
 
 
 def describe(state_type: Any, others: Mapping[str, type] | Sequence[type] = ()) -> Described:
     """Describe a type of state.
 
-    Parameters
-    ----------
-    state_type
-        A class, or a type such as ``dict[str, set[int]]``.
-    others
-        Classes that state may hold besides, in places whose type leaves it open; a mapping gives
-        them names of their own.
-
-    Raises
-    ------
-    UndescribableError
-        If a part of it cannot be state: a class that declares no fields, two classes of one name.
+    `others`: classes that state may hold besides, in places whose type leaves it open; a mapping
+    gives them names of their own.
+    Raises `UndescribableError` if a part of it cannot be state: a class that declares no fields,
+    two classes of one name.
     """
     made = _Describer()
     named = others if isinstance(others, Mapping) else {_class_name(cls): cls for cls in others}

@@ -48,28 +48,7 @@ def upgrade_between(
 ) -> StateUpgrade | None:
     """Say how state of one description becomes state of another.
 
-    Parameters
-    ----------
-    operator
-        Whose state, for messages.
-    written, today
-        What was written, and today's description.
-    codec
-        Today's.
-    function
-        What the user gave to bring old state forward, if anything.
-    option
-        What the user gives it to, for messages.
-
-    Returns
-    -------
-    StateUpgrade or None
-        ``None`` where today's codec reads the old state as it is.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If the state does not fit, and there is no function.
+    Returns ``None`` where today's codec reads the old state as it is.
     """
     stored = written.description
     if (stored.codec, plain(stored.type)) == (today.codec, plain(today.type)):
@@ -112,29 +91,16 @@ def upgrade_between(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatesBroughtForward:
-    """A `StateUpgrade` of Python state; every state is written anew.
+    """A `StateUpgrade` of Python state; every state is written anew."""
 
-    Attributes
-    ----------
-    operator
-        Whose state, for messages.
-    stored
-        Description of the type as it was; of a pickle, its class.
-    gone
-        Name of a record → fields that some version of it in between did not have.
-    reader
-        Reads what was written as today's type; of no use where there is a `function`.
-    codec
-        Writes today's type.
-    function
-        What the user gave: the old state, as plain values, to the new one.
-    """
-
-    operator: str
-    stored: dict[str, Any]
+    operator: str  # whose state, for messages
+    stored: dict[str, Any]  # description of the type as it was; of a pickle, its class
+    # name of a record → fields that some version of it in between did not have
     gone: Mapping[str, frozenset[str]]
+    # reads what was written as today's type; of no use where there is a `function`
     reader: StateCodec
-    codec: StateCodec
+    codec: StateCodec  # writes today's type
+    # what the user gave: the old state, as plain values, to the new one
     function: Callable[[Any], Any] | None
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:

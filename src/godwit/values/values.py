@@ -70,13 +70,9 @@ _SMALL_INT = range(-(2**63), 2**64)
 class TaggedValues:
     """Writes and reads values of any type that state may hold.
 
-    Parameters
-    ----------
-    classes
-        Name → class (a record or an enumeration) of which there may be instances.
-    plain
-        Read instances as what they are made of: records as dicts, members of enumerations as
-        their values. Then no class is needed.
+    `classes`: name → class (a record or an enumeration) of which there may be instances.
+    `plain`: read instances as what they are made of: records as dicts, members of enumerations as
+    their values. Then no class is needed.
     """
 
     def __init__(self, classes: Mapping[str, type], *, plain: bool = False) -> None:
@@ -113,10 +109,7 @@ class TaggedValues:
     def encode(self, value: Any) -> bytes:
         """Write a value.
 
-        Raises
-        ------
-        UnheldError
-            If it, or a part of it, cannot be state.
+        Raises `UnheldError` if it, or a part of it, cannot be state.
         """
         try:
             return self._encode(self._lower(value))

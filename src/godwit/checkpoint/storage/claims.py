@@ -38,13 +38,7 @@ class Claims(Protocol):
 
 
 class ObjectStoreClaims:
-    """Conditional puts by ``obstore``.
-
-    Parameters
-    ----------
-    store
-        The checkpoint's directory, as an object store of ``obstore``.
-    """
+    """Conditional puts by ``obstore``."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

@@ -64,10 +64,7 @@ class Disk(Protocol):
 class PosixDisk:
     """The disk of this machine.
 
-    Parameters
-    ----------
-    access
-        Who may read what is created.
+    `access`: who may read what is created.
     """
 
     _file_mode, _directory_mode = _MODES["owner"]

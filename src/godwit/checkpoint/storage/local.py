@@ -40,15 +40,7 @@ _LOCK = ".lock"
 
 
 class LocalStorage(CheckpointStorage):
-    """A checkpoint on a file system that the kernel mounts.
-
-    Parameters
-    ----------
-    root
-        Path; created when something is written.
-    disk
-        What changes the disk; pickled along.
-    """
+    """A checkpoint on a file system that the kernel mounts."""
 
     def __init__(self, root: str | Path, *, disk: Disk | None = None) -> None:
         self._root = Path(root).absolute()

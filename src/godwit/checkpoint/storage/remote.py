@@ -29,23 +29,7 @@ __all__ = ["RemoteStorage"]
 
 
 class RemoteStorage(CheckpointStorage):
-    """A checkpoint on a file system of ``pyarrow.fs``.
-
-    Parameters
-    ----------
-    filesystem
-        The file system.
-    root
-        Path of the checkpoint in it.
-    uri
-        What to open it with again, in another process.
-    renames
-        Whether files appear by being renamed (HDFS), and not by a single PUT (object stores).
-    single_driver
-        Whether the user vouches that no other driver ever writes here.
-    claims
-        How files are created exclusively on an object store; by default what `claims_for` finds.
-    """
+    """A checkpoint on a file system of ``pyarrow.fs``."""
 
     def __init__(
         self,

@@ -90,14 +90,9 @@ class CheckpointStorage(ABC):
     Every method raises `StorageFullError` if there is no room, `CorruptCheckpointError` if a file
     that is read is missing or shorter than it must be, and `CheckpointError` for anything else the
     file system refuses.
-
-    Attributes
-    ----------
-    uri
-        What it was opened with, without what is confidential in it: for people.
     """
 
-    uri: str
+    uri: str  # what it was opened with, without what is confidential in it: for people
 
     @staticmethod
     def open(
@@ -105,18 +100,10 @@ class CheckpointStorage(ABC):
     ) -> CheckpointStorage:
         """Open the directory at `uri`; nothing is created or read yet.
 
-        Parameters
-        ----------
-        uri
-            A path, or a URI as ``pyarrow.fs.FileSystem.from_uri`` understands it: ``file://``,
-            ``s3://bucket/path?region=...``, ``gs://``, ``abfss://``, ``hdfs://host:port/path``.
-            Spark's spellings ``s3a://`` and ``s3n://`` are understood too.
-        access
-            Who may read what is written on local disks: ``"owner"``, or ``"umask"`` for whomever
-            the process's umask lets.
-        single_driver
-            The user vouches that no other driver ever writes here. Needed only for stores where
-            creating a file cannot be made exclusive.
+        `access`: who may read what is written on local disks: ``"owner"``, or ``"umask"`` for
+        whomever the process's umask lets.
+        `single_driver`: the user vouches that no other driver ever writes here. Needed only for
+        stores where creating a file cannot be made exclusive.
         """
         from godwit.checkpoint.storage.local import LocalStorage  # noqa: PLC0415  implements this
         from godwit.checkpoint.storage.remote import RemoteStorage  # noqa: PLC0415
@@ -151,12 +138,7 @@ class CheckpointStorage(ABC):
     def create_exclusive(self, path: str, data: bytes) -> None:
         """Create a whole file at once, only if there is none of that name.
 
-        Raises
-        ------
-        FileExistsError
-            If there is one.
-        CheckpointError
-            If creating a file cannot be made exclusive here, and nobody vouches for it.
+        Raises `FileExistsError` if there is one.
         """
 
     @abstractmethod
@@ -189,13 +171,6 @@ class CheckpointStorage(ABC):
     def lock(self, path: str, note: bytes) -> StorageLock | None:
         """Take the lock of a file, and leave a note in it for others to read.
 
-        Returns
-        -------
-        StorageLock or None
-            ``None`` where there are no locks.
-
-        Raises
-        ------
-        BlockingIOError
-            If it is taken, by this process or any other.
+        Returns ``None`` where there are no locks.
+        Raises `BlockingIOError` if it is taken, by this process or any other.
         """
