@@ -15,15 +15,18 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator
-from godwit.operators.operator import KeyedOperator, Step
+from godwit.operators.operator import STATE, KeyedOperator, OperatorInput
 from godwit.operators.process import KeyRows, ProcessOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy.typing as npt
 
 NUM_KEY_GROUPS = 256
 INPUTS = pa.schema({"v": pa.float64(), "i": pa.int64(), "s": pa.string()})
@@ -58,6 +61,25 @@ def show(what: str, rows: int, keys: int, seconds: float) -> None:
     )
 
 
+class Prior:
+    """State that is at hand: a `StateView` of it all, in the order of the keys."""
+
+    def __init__(self, known: npt.NDArray[np.bool_], values: pa.RecordBatch) -> None:
+        self._known, self._values = known, values
+
+    def find(self, *_: object) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Find all of them."""
+        return self._known, self._values
+
+    def scan(self, part: object = None) -> StateRows:
+        """Nobody scans."""
+        raise NotImplementedError(part)
+
+    def min_after(self, column: int, after: int) -> int:
+        """Nobody has timers."""
+        raise NotImplementedError(column, after)
+
+
 class Sample:
     """Rows whose keys are drawn evenly from `pool`."""
 
@@ -73,30 +95,27 @@ class Sample:
         self.count = self.groups.count
         self.group_keys = self.keys.take(pa.array(self.groups.first_row))
 
-    def step(self, prior: pa.RecordBatch, *, known: bool) -> Step:
-        """Return the rows as a lane's step."""
-        return Step(
-            groups=self.groups,
-            keys=self.group_keys,
-            rows=self.rows,
-            partial=False,
-            prior=prior,
-            known=np.full(self.count, known),
+    def input(self, prior: pa.RecordBatch, *, known: bool) -> OperatorInput:
+        """Give the rows as a lane does."""
+        return OperatorInput(
+            rows=StateRows(hashes=self.hashes, keys=self.keys, values=self.rows),
+            states={STATE: Prior(np.full(self.count, known), prior)},
+            num_key_groups=NUM_KEY_GROUPS,
         )
 
     def show(self, what: str, function: Callable[[], Any]) -> None:
         """Time a function of these rows."""
         show(what, self.rows.num_rows, self.count, best_of(function))
 
-    def show_advance(self, what: str, operator: KeyedOperator) -> None:
-        """Advance once from nothing, then time it on keys that are all known."""
+    def show_process(self, what: str, operator: KeyedOperator) -> None:
+        """Process once from nothing, then time it on keys that are all known; with grouping."""
         fields = operator.schema.values
         nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(self.count, field.type) for field in fields], schema=fields
         )
-        prior = operator.advance(self.step(nothing, known=False)).state
-        step = self.step(prior, known=True)
-        self.show(what, lambda: operator.advance(step))
+        rows, _ = operator.process(self.input(nothing, known=False)).changed[STATE]
+        again = self.input(rows.values, known=True)
+        self.show(what, lambda: operator.process(again))
 
 
 def main(rows: int) -> None:
@@ -120,9 +139,11 @@ def main(rows: int) -> None:
         operator = ComputeOperator(
             name="o", keys=sample.keys.schema, inputs=INPUTS, aggregates=chosen
         )
-        sample.show_advance(f"compute advance: {name}", operator)
+        sample.show_process(f"compute process: {name}", operator)
         if name == "count + sum":
-            combine = functools.partial(operator.combine, sample.groups, sample.rows)
+            combine = functools.partial(
+                operator.combine, sample.groups, sample.group_keys, sample.rows
+            )
             sample.show("compute combine: count + sum", combine)
     for per_key in (50, 5, 1):
         cut = Sample(rows, rows // per_key)
@@ -134,7 +155,7 @@ def main(rows: int) -> None:
             state_type=Total,
             output=pa.schema({"n": pa.int64()}),
         )
-        cut.show_advance(f"process advance: about {per_key} rows a key", operator_of_user)
+        cut.show_process(f"function per key: about {per_key} rows a key", operator_of_user)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from godwit.engine.takeover import take_up
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.operator import MergeableOperator
+from godwit.operators.compute import ComputeOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -212,7 +212,7 @@ class Runtime:
                 rows = read_chain(
                     self.storage, log.chains.chain(operator.states[0], key_group), layout
                 )
-                if isinstance(operator, MergeableOperator):
+                if isinstance(operator, ComputeOperator):
                     table = operator.finish(rows.keys, rows.values).to_pylist()
                     of.update({row.pop("k"): row for row in table})
                 else:

@@ -33,9 +33,7 @@ from godwit.engine.lane.messages import EpochInstruction, LaneReport
 from godwit.engine.lane.wire import due_at, ship, ship_arrivals
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
-from godwit.operators.timers import TimedProcess
 from godwit.operators.windows.moments import NO_TIME, Arrivals, OperatorTime
-from godwit.operators.windows.operator import WindowedOperator
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
@@ -167,7 +165,7 @@ def run_stages(
 
 
 def _only_input(shipment: Shipment) -> Fed:
-    timed = isinstance(shipment.operator, WindowedOperator | TimedProcess)
+    timed = shipment.operator.over_event_time or shipment.operator.has_timers
     return Fed(index=shipment.index, time="ts" if timed else None)
 
 

@@ -13,7 +13,6 @@ from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.engine.event_time import EventTimes, Times
 from godwit.engine.lane.lane import LaneFlow
 from godwit.migration import EpochPlan
-from godwit.operators.windows.operator import WindowedOperator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +74,7 @@ class TimedRun:
                         for given in self.compiled.fed_by(operator.name)
                     ),
                     outputs=("out",) if operator.name == self.compiled.outputs[0].operator else (),
-                    left_out="late" if isinstance(operator, WindowedOperator) else "",
+                    left_out="late" if operator.over_event_time else "",
                 )
                 for index, operator in enumerate(self.compiled.operators)
             ),

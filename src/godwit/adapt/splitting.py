@@ -29,7 +29,7 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import listing
 from godwit.model.time_lengths import Duration, microseconds
-from godwit.operators.windows.in_two import ComputePart, ConsolidatePart
+from godwit.operators.windows.in_two import ConsolidatePart
 from godwit.plan.grouping import rows_stay
 from godwit.plan.regrouping import regrouped
 from godwit.planning.components.splitting import choose_form, most_beneficial
@@ -112,7 +112,8 @@ def splitting_of(flow: CompiledFlow, given: Splitting | None) -> Splitting | Non
         return given or Splitting()
     if given is None:
         return None
-    apart = [o.first for o in flow.operators if isinstance(o, ComputePart) and not o.slot]
+    roles = [operator.two_phase for operator in flow.operators]
+    apart = [role.first for role in roles if role is not None and role.slot == 0]
     beside = f" ({listing(apart)}: consolidate='apart', which is left so)" if apart else ""
     raise InvalidFlowError(
         f"The option splitting of start has nothing to decide: flow {flow.name!r} has no windows "

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.evolution import Columns, columns_of, type_text
@@ -22,7 +23,6 @@ from godwit.model.errors import CheckpointMismatchError, GodwitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade
@@ -56,7 +56,15 @@ class StateRows:
     # shape ``(n,)``: entries that say that the key is gone; ``None`` where there are none
     removed: npt.NDArray[np.bool_] | None = None
 
-    def take(self, which: npt.NDArray[np.int64]) -> StateRows:
+    def then(self, others: StateRows) -> StateRows:
+        """Put others behind these; none of either is removed."""
+        return StateRows(
+            hashes=np.concatenate([self.hashes, others.hashes]),
+            keys=pa.concat_batches([self.keys, others.keys]),
+            values=pa.concat_batches([self.values, others.values]),
+        )
+
+    def take(self, which: npt.NDArray[np.integer]) -> StateRows:
         """Return the entries at `which`."""
         rows = pa.array(which)
         return StateRows(

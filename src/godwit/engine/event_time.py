@@ -27,12 +27,8 @@ from typing import TYPE_CHECKING
 
 from godwit.engine.sharing import Sharing
 from godwit.migration import EpochPlan
-from godwit.operators.due import DueOperator
-from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.grid import BEGINNING, END
-from godwit.operators.windows.in_two import ComputePart, ConsolidatePart
 from godwit.operators.windows.moments import Arrivals, Due, OperatorTime
-from godwit.operators.windows.operator import WindowedOperator
 from godwit.operators.windows.slots import Slots
 from godwit.plan.compiled import SourceInput, source_of
 
@@ -133,22 +129,21 @@ class EventTimes:
         self._ahead_us = self._ahead()
         self._heard_us: dict[str, int] = {}
         self._ended = False
-        self._windowed = [o for o in flow.operators if isinstance(o, WindowedOperator)]
-        self._timed = [o for o in flow.operators if isinstance(o, DueOperator) and o.has_moments]
+        self._windowed = [o for o in flow.operators if o.over_event_time]
+        self._timed = [o for o in flow.operators if o.has_timers]
         # Operators that close the same windows as another one, and its name.
         self._follows = {
-            o.name: o.compute if isinstance(o, ConsolidatePart) else o.first
+            o.name: role.first
             for o in flow.operators
-            if isinstance(o, ConsolidatePart) or (isinstance(o, ComputePart) and o.slot)
+            if (role := o.two_phase) is not None and role.slot != 0
         }
         # Not known after a start, unless there is no state: the first epoch looks for it.
         unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
         self._due = {operator.name: unknown for operator in self._timed}
         self.sharing = {
-            o.name: Sharing(o.grid, o.share)
+            o.name: Sharing(windows.grid, windows.share)
             for o in self._windowed
-            if isinstance(o, WindowedCompute) and o.may_duplicate and o.commutative
-            if o.name not in self._follows
+            if (windows := o.shared_windows) is not None and o.name not in self._follows
         }
 
     @property
@@ -209,12 +204,11 @@ class EventTimes:
                 if not self._ended:  # a moment far ahead would make whatever comes later late
                     reached = min(reached, clock_us + furthest)
                 newest = max(arriving.newest, reached)
-                if isinstance(operator, WindowedOperator) and newest > BEGINNING:
-                    over = operator.end_of(newest)
-                    newest = operator.last_emitted(newest)
-                    until = max(until, over) if arriving.drained else until
-                elif arriving.drained:
-                    until = max(until, newest)
+                over = newest
+                if newest > BEGINNING:
+                    over, newest = operator.end_of(newest), operator.last_emitted(newest)
+                if arriving.drained:
+                    until = max(until, over)
                 closed = self._times.closed.get(state, BEGINNING)
                 sharing = self.sharing.get(operator.name)
                 time = replace(
@@ -224,9 +218,11 @@ class EventTimes:
                     until=closed if held else max(closed, until),
                     duplicated=sharing is not None and sharing.duplicated,
                 )
-                delay = operator.output_delay_us if isinstance(operator, WindowedOperator) else 0
                 arriving = replace(
-                    arriving, watermark=arriving.watermark - delay, newest=newest, held=held
+                    arriving,
+                    watermark=arriving.watermark - operator.output_delay_us,
+                    newest=newest,
+                    held=held,
                 )
             emitted[operator.name] = arriving
             told[operator.name] = self._with_timers(operator, time, held=held)
@@ -249,8 +245,7 @@ class EventTimes:
                 else END
                 for given in self._flow.inputs_of(operator.name)
             ]
-            judged = isinstance(operator, WindowedOperator)
-            emitted[operator.name] = END if judged else max(of_inputs)
+            emitted[operator.name] = END if operator.over_event_time else max(of_inputs)
         return ahead
 
     def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
@@ -270,18 +265,18 @@ class EventTimes:
         components: Mapping[str, EpochPlan | ComponentView],
     ) -> Slots | None:
         """Which slots of an operator's key groups take rows in the next epoch."""
-        if not isinstance(operator, ComputePart):
+        role = operator.two_phase
+        if role is None:
             return None
         slots = self._times.slots.get(operator.name) or Slots.of((), self._flow.num_key_groups)
         plans = [
-            components.get(self._flow.component_of(name).name)
-            for name in (operator.first, operator.second)
+            components.get(self._flow.component_of(name).name) for name in (role.first, role.second)
         ]
         second = plans[1]
         if not isinstance(second, EpochPlan) or second.takes is None:
             return slots  # in one component with others, nothing can turn
         smooth = {g for plan in plans if isinstance(plan, EpochPlan) for g in plan.smooth}
-        return slots.become(second.takes, smooth, newest, operator.grid)
+        return slots.become(second.takes, smooth, newest, role.grid)
 
     def _arriving(
         self, operator: str, emitted: Mapping[str, _Front | None], drained: set[str]
@@ -316,8 +311,7 @@ class EventTimes:
         due = self._due.get(operator.name)
         if due is None or held:
             return told
-        assert isinstance(operator, DueOperator), "no other operator has timers"
-        return replace(told, due=operator.is_due(due, told))
+        return replace(told, due=due.is_due(told))
 
     def is_due(
         self,

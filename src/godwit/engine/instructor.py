@@ -10,7 +10,6 @@ from godwit.checkpoint.snapshots import choose_snapshots
 from godwit.engine.instructions import mask_of, operator_instruction, places_of, state_instruction
 from godwit.engine.lane.messages import EpochInstruction
 from godwit.migration import LossPolicy
-from godwit.operators.windows.in_two import ComputePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -181,9 +180,10 @@ class Instructor:
         self, operator: KeyedOperator, state: StateId, time: OperatorTime
     ) -> npt.NDArray[integer]:
         """Key groups of which a slot holds only panes that are gone: a snapshot empties it."""
-        if not isinstance(operator, ComputePart) or time.slots is None:
+        role = operator.two_phase
+        if role is None or role.slot is None or time.slots is None:
             return _NONE
-        drained = time.slots.drained(operator.slot, time.closed)
+        drained = time.slots.drained(role.slot, time.closed)
         return np.flatnonzero(drained & ~self._log.chains.is_empty(state))
 
     def _settled(self, view: ProtocolView, component: str, plan: EpochPlan) -> npt.NDArray[integer]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from godwit.migration.slots import SlotPair
 from godwit.model.errors import CheckpointMismatchError
-from godwit.operators.windows.in_two import ComputePart
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
@@ -27,7 +26,7 @@ def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[
     return {
         state: frozenset(np.flatnonzero(chains.is_empty(state)).tolist())
         for operator in flow.operators
-        if isinstance(operator, ComputePart)
+        if operator.two_phase is not None and operator.two_phase.slot is not None
         for state in operator.states
     }
 
@@ -39,9 +38,9 @@ def slot_pairs(
     empty = empty_slots(flow, chains)
     pairs = []
     for name, slots in held.items():
-        operator = flow.operator(name)
-        assert isinstance(operator, ComputePart), "no other operator has slots"
-        states = tuple(flow.operator(n).states[0] for n in (operator.first, operator.second))
+        role = flow.operator(name).two_phase
+        assert role is not None, "no other operator has slots"
+        states = tuple(flow.operator(n).states[0] for n in (role.first, role.second))
         pair = SlotPair(
             states=(states[0], states[1]), second=set(np.flatnonzero(slots.active).tolist())
         )
@@ -79,7 +78,7 @@ def insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
     CheckpointMismatchError
         Names the operator.
     """
-    apart = {o.first for o in flow.operators if isinstance(o, ComputePart)}
+    apart = {o.two_phase.first for o in flow.operators if o.two_phase is not None}
     for name in sorted({operator.name for operator in flow.operators}.intersection(recorded)):
         if name not in apart:
             raise CheckpointMismatchError(

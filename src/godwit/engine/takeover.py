@@ -20,7 +20,6 @@ from godwit.engine.slots import insist_on_slots, recorded_slots, slot_pairs
 from godwit.migration import LoadSummary, inputs
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
-from godwit.operators.windows.in_two import ComputePart
 from godwit.operators.windows.slots import Slots
 from godwit.plan.lineage import flow_version, layouts_of
 from godwit.plan.regrouping import regrouped
@@ -115,7 +114,7 @@ class TakenUp:
         return {
             o.name: Slots.of(recorded.get(o.name, ()), self.flow.num_key_groups)
             for o in self.flow.operators
-            if isinstance(o, ComputePart) and o.name == o.first
+            if o.two_phase is not None and o.two_phase.slot == 0
         }
 
     def times(self, latest: CommitRecord | None) -> Times | None:

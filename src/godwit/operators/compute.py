@@ -10,6 +10,7 @@ gives: exactly, except that sums of floats depend on their order in the last bit
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.checkpoint.compatibility import refuse
+from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import column_of
+from godwit.columns.groups import group_rows
 from godwit.model.errors import InvalidFlowError
 from godwit.operators.aggregates.ordering import pairing
-from godwit.operators.operator import Advance, MergeableOperator, Step
-from godwit.operators.slots import Slot, check_distinct, slots_of
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
+from godwit.operators.slots import Slot, check_distinct, key_named, slots_of
 from godwit.store.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -33,14 +36,15 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates.aggregate import Aggregate
+    from godwit.operators.operator import OperatorInput
 
 __all__ = ["ComputeOperator"]
 
 IntArray = npt.NDArray[np.int64]
 
 
-class ComputeOperator(MergeableOperator):
-    """Aggregates of the rows of each key; see `MergeableOperator` for what its methods are.
+class ComputeOperator(KeyedOperator):
+    """Aggregates of the rows of each key.
 
     State columns are named after their aggregate: ``total`` if it has one, ``mean__sum`` and
     ``mean__count`` if it has several.
@@ -56,8 +60,7 @@ class ComputeOperator(MergeableOperator):
     aggregates
         Name of the result → aggregate.
     complete
-        Whether every epoch puts out all keys. `Advance.output` is empty then: the lane calls
-        `finish` on the whole state.
+        Whether every epoch puts out all keys.
 
     Raises
     ------
@@ -97,11 +100,27 @@ class ComputeOperator(MergeableOperator):
         """The key has one row."""
         return (tuple(self.keys.names),)
 
-    def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Aggregate raw rows into one partial state per group."""
-        return self._joined(
-            self._update(slot, slot.create(groups.count), groups, rows, None)
-            for slot in self._slots
+    @property
+    def partials(self) -> ComputeOperator:
+        """Its state is made of partial states."""
+        return self
+
+    def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Aggregate raw rows into one partial state per group; `keys` are named in errors."""
+        with key_named(lambda: keys.select(self.keys.names)):
+            return self._joined(
+                self._update(slot, slot.create(groups.count), groups, rows, None)
+                for slot in self._slots
+            )
+
+    def combined(self, data: OperatorInput) -> StateRows:
+        """Give what arrived as partial states: raw rows as one an entry."""
+        rows = data.rows
+        if data.is_partial:
+            return rows
+        groups, keys = data.grouped(len(self.keys))
+        return StateRows(
+            hashes=groups.hashes, keys=keys, values=self.combine(groups, keys, rows.values)
         )
 
     def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
@@ -136,22 +155,54 @@ class ComputeOperator(MergeableOperator):
         """Whether a row may be seen twice."""
         return all(slot.aggregate.idempotent for slot in self._slots)
 
-    def advance(self, step: Step) -> Advance:
+    def process(self, data: OperatorInput) -> OperatorOutput:
         """Update the states of an epoch's keys with its rows or partial states."""
-        state = self.updated(step)
-        changed = slice(0, 0) if self.complete else slice(None)
-        output = self.finish(step.keys[changed], state[changed])
-        return Advance(state=state, removed=None, output=output)
+        if not len(data.rows.hashes):
+            if not self.complete:
+                return OperatorOutput()
+            cpu = time.process_time()
+            output = self._of_all_keys(data.state.scan(), data.num_key_groups)
+            return OperatorOutput(output=output, closing_ms=(time.process_time() - cpu) * 1e3)
+        groups, keys = data.grouped(len(self.keys))
+        rows = data.rows.values
+        if data.is_partial:
+            rows = self.merge_partials(groups, rows)
+        known, prior = data.state.find(keys, groups.key_groups)
+        state = self.updated(groups, keys, rows, known, prior, are_partial=data.is_partial)
+        if not self.complete:
+            return OperatorOutput.of_groups(groups, keys, state, output=self.finish(keys, state))
+        cpu = time.process_time()
+        changed = StateRows(hashes=groups.hashes, keys=keys, values=state)
+        output = self._of_all_keys(data.state.scan().then(changed), data.num_key_groups)
+        return OperatorOutput.of_groups(
+            groups, keys, state, output=output, closing_ms=(time.process_time() - cpu) * 1e3
+        )
 
-    def updated(self, step: Step) -> pa.RecordBatch:
-        """State of an epoch's keys after its rows or partial states."""
-        before = self._before(step)
-        if not step.partial:
-            return self._joined(
-                self._update(slot, slot.of(before), step.groups, step.rows, step.keys)
-                for slot in self._slots
-            )
-        return self._merge(before, step.rows, step.keys) if step.known.any() else step.rows
+    def _of_all_keys(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
+        """Output of every key; of an entry that is there twice, the later one counts."""
+        groups = group_rows(entries.hashes, entries.keys, num_key_groups)
+        newest = pa.array(groups.order[groups.starts[1:] - 1])
+        return self.finish(entries.keys.take(newest), entries.values.take(newest))
+
+    def updated(
+        self,
+        groups: Groups,
+        keys: pa.RecordBatch,
+        rows: pa.RecordBatch,
+        known: npt.NDArray[np.bool_],
+        prior: pa.RecordBatch,
+        *,
+        are_partial: bool,
+    ) -> pa.RecordBatch:
+        """State of G entries after an epoch's rows (N) or partial states (G); prior where known."""
+        if are_partial and not known.any():
+            return rows
+        before = self._before(known, prior)
+        if are_partial:
+            return self._merge(before, rows, keys)
+        return self._joined(
+            self._update(slot, slot.of(before), groups, rows, keys) for slot in self._slots
+        )
 
     def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Output rows for `keys` with `state`."""
@@ -168,7 +219,7 @@ class ComputeOperator(MergeableOperator):
         """The call that makes one."""
         return "compute"
 
-    def describe_state(self) -> StateDescription:
+    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
         """Say what the state columns are, and what each aggregate says of itself."""
         return StateDescription(
             columns=columns_of(self.schema.values),
@@ -214,17 +265,17 @@ class ComputeOperator(MergeableOperator):
         """Give the states of keys that have seen no row."""
         return self._joined(slot.create(count) for slot in self._slots)
 
-    def _before(self, step: Step) -> pa.RecordBatch:
-        """State of each key before the step; that of keys without state is newly created."""
-        if step.known.all():
-            return step.prior
-        created = self.new_columns("", step.groups.count)
-        if not step.known.any():
+    def _before(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
+        """State of each key before the epoch; that of keys without state is newly created."""
+        if known.all():
+            return prior
+        created = self.new_columns("", len(known))
+        if not known.any():
             return created
-        known = column_of(step.known, None, pa.bool_())
+        there = column_of(known, None, pa.bool_())
         columns = [
-            pc.if_else(known, prior, new)
-            for prior, new in zip(step.prior.columns, created.columns, strict=True)
+            pc.if_else(there, old, new)
+            for old, new in zip(prior.columns, created.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 

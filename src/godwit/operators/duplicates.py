@@ -23,18 +23,16 @@ from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.matching import within
-from godwit.operators.operator import Advance, KeyedOperator
-from godwit.operators.settling import Settled, SettlingOperator
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
-from godwit.operators.windows.operator import PANE
+from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.schema import StateSchema
 
 if TYPE_CHECKING:
+    from godwit.checkpoint.entries import StateRows
     from godwit.columns.groups import Groups
-    from godwit.operators.operator import Step
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import OperatorInput, StateView
     from godwit.operators.windows.moments import OperatorTime, RowTime
-    from godwit.operators.windows.operator import Entries
 
 __all__ = ["DropDuplicates", "DropDuplicatesWithin"]
 
@@ -70,26 +68,30 @@ class DropDuplicates(KeyedOperator):
         """What makes one."""
         return "drop duplicates"
 
-    def advance(self, step: Step) -> Advance:
+    def process(self, data: OperatorInput) -> OperatorOutput:
         """Let first rows through whose key is not known."""
-        new = np.flatnonzero(~step.known)
-        rows = step.groups.first_row[new]
+        if not len(data.rows.hashes):
+            return OperatorOutput()
+        groups, keys = data.grouped(len(self.keys))
+        known, _ = data.state.find(keys, groups.key_groups)
+        new = np.flatnonzero(~known)
+        rows = groups.first_row[new]
         by_arrival = np.argsort(rows, kind="stable")
-        keys = step.keys.take(pa.array(new[by_arrival]))
-        others = step.rows.take(pa.array(rows[by_arrival]))
-        seen = pa.array(np.ones(step.groups.count, np.bool_))
-        return Advance(
-            state=pa.RecordBatch.from_arrays([seen], schema=self.schema.values),
-            removed=None,
-            output=whole_rows(keys, others, self.output),
+        output = whole_rows(
+            keys.take(pa.array(new[by_arrival])),
+            data.rows.values.take(pa.array(rows[by_arrival])),
+            self.output,
         )
+        seen = pa.array(np.ones(groups.count, np.bool_))
+        values = pa.RecordBatch.from_arrays([seen], schema=self.schema.values)
+        return OperatorOutput.of_groups(groups, keys, values, output=output)
 
-    def describe_state(self) -> StateDescription:
-        """Say that a key is either there or not."""
+    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
+        """Describe keys that are either there or not."""
         return StateDescription(columns=columns_of(self.schema.values), codec="arrow")
 
 
-class DropDuplicatesWithin(SettlingOperator):
+class DropDuplicatesWithin(EventTimeOperator):
     """Lets the first row of every key through, and no other within some event time of it.
 
     Parameters
@@ -113,8 +115,7 @@ class DropDuplicatesWithin(SettlingOperator):
         time: RowTime,
         within_us: int,
     ) -> None:
-        self.name, self.output, self.time, self.update = name, columns, time, False
-        self.within_us = within_us
+        self.name, self.output, self.time, self.within_us = name, columns, time, within_us
         own = [columns.field(key) for key in keys]
         self.inputs = pa.schema([field for field in columns if field.name not in keys])
         self.arriving = pa.schema([*own, *self.inputs])
@@ -137,7 +138,11 @@ class DropDuplicatesWithin(SettlingOperator):
         """Where the time is, and how far apart rows are no duplicates."""
         return {**super().means, "within_us": self.within_us}
 
-    def closes(self, told: OperatorTime) -> bool:  # noqa: ARG002
+    def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
+        """Whether rows are older than the watermark that earlier epochs acted on."""
+        return times < closed
+
+    def closes(self, time: OperatorTime) -> bool:  # noqa: ARG002
         """Nothing comes out because time passes."""
         return False
 
@@ -149,17 +154,18 @@ class DropDuplicatesWithin(SettlingOperator):
         """Rows come through as they are."""
         return newest
 
-    def settle(self, arrived: Entries, held: HeldEntries, told: OperatorTime) -> Settled | None:
+    def process(self, data: OperatorInput) -> OperatorOutput:
         """Let through what nothing that came through before keeps out."""
+        arrived = data.rows
         if not arrived.keys.num_rows:
-            return None
+            return OperatorOutput()
         own = arrived.keys.select(self.keys.names)
-        groups = group_rows(arrived.hashes, own, held.num_key_groups)
+        groups = group_rows(arrived.hashes, own, data.num_key_groups)
         key = groups.of_row
-        times = self.moments_of(arrived, self.time.column) - int(self.time.is_end)
+        times = self._event_times(arrived) - int(self.time.is_end)
         panes = values_of(arrived.keys.column(self.pane_position))
         distinct = own.take(pa.array(groups.first_row))
-        seen_key, seen = self._seen(groups, panes, distinct, held, told.closed)
+        seen_key, seen = self._seen(groups, panes, distinct, data.state, data.time.closed)
         reach = self.within_us
         free = ~within(key, times - reach, times + reach, seen_key, seen).any
         which = first_of_their_time(key, times, free, reach)
@@ -168,20 +174,24 @@ class DropDuplicatesWithin(SettlingOperator):
         values = pa.RecordBatch.from_arrays(
             [column_of(times[which], None, moment_type)], schema=self.schema.values
         )
-        return Settled.of(
-            groups,
-            key=key[which],
-            keys=arrived.keys.take(taken),
-            values=values,
+        return OperatorOutput(
+            groups=groups,
+            changed=changed_by_key(groups, key[which], arrived.keys.take(taken), values),
             output=whole_rows(own.take(taken), arrived.values.take(taken), self.output),
         )
+
+    def _event_times(self, rows: StateRows) -> IntArray:
+        """Event times of rows, whose column may be a key column."""
+        column = self.time.column
+        batch = rows.keys if column in rows.keys.schema.names else rows.values
+        return values_of(batch.column(batch.schema.get_field_index(column)))
 
     def _seen(
         self,
         groups: Groups,
         panes: IntArray,
         distinct: pa.RecordBatch,
-        held: HeldEntries,
+        state: StateView,
         closed: int,
     ) -> tuple[IntArray, IntArray]:
         """Key and moment of what came through before, in the panes of some rows and beside them."""
@@ -199,7 +209,7 @@ class DropDuplicatesWithin(SettlingOperator):
             [*distinct.take(pa.array(of)).columns, column_of(near, None, moment)],
             schema=self.schema.keys,
         )
-        known, values = held.find(looked_for, groups.key_groups[of])
+        known, values = state.find(looked_for, groups.key_groups[of])
         return of[known], values_of(values.column(0))[known]
 
 

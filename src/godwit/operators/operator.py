@@ -1,147 +1,332 @@
-"""The contract between a keyed operator and the lane that runs it.
+"""The contract between a keyed operator and the lane that runs it: `KeyedOperator.process`.
 
-An operator is pure: rows and prior state in, new state and output out.  It never sees key groups,
-epochs' files or executors, so the same operator runs on Spark, in the simulator and in a test.
+An operator is pure: rows and views of state in, changed entries and output out.  It never sees
+files, versions or executors, so the same operator runs on Spark, in the simulator and in a test.
 Everything is a column: one call handles all keys that a lane touches in an epoch.
 
 A lane does this with what arrives for one operator in one epoch::
 
-    raw rows ──combine──▶ partial states ──(exchange)──▶ merge_partials ─┐
-    raw rows ──(exchange)───────────────────────────────────────────────┼─▶ advance ─▶ state, output
-    prior state from the local store ───────────────────────────────────┘
+    raw rows ──combine──▶ partial states ──(exchange)─┐
+    raw rows ──(exchange)─────────────────────────────┼─▶ process ─▶ changed entries, output
+    entries of the local store ──find, scan───────────┘
 
-Every operator is a `KeyedOperator`.  One whose state can be made of parts is a `MergeableOperator`
-too: ``combine`` runs at the source side, before the exchange, where it pays; and such an operator
-must give the same result either way.
+What else engine and lane need to know of an operator, it describes itself, by attributes and
+methods with plain defaults; nobody asks for its kind.  Where its state can be made of partial
+states (`KeyedOperator.partials`), rows may be combined at the source side, before the exchange,
+where that pays; the result is the same either way.
+
+Invariant: what an operator answers depends on nothing but rows, state and the epoch's time; and it
+asks for no entries that are gone (`KeyedOperator.gone`), since the local store may have dropped
+them or not.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.checkpoint.compatibility import insist_on_compatible
-from godwit.checkpoint.entries import ColumnsByName
+from godwit.checkpoint.entries import ColumnsByName, StateRows
 from godwit.checkpoint.evolution import WrittenState
 from godwit.checkpoint.records import StateId
-from godwit.operators.windows.moments import NO_TIME
+from godwit.columns.groups import Groups, group_rows
+from godwit.operators.windows.moments import NO_TIME, Arrivals, Due
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from collections.abc import Mapping, Sequence
 
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade
-    from godwit.columns.groups import Groups
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.grid import PaneGrid
+    from godwit.operators.windows.moments import OperatorTime, WindowWork
+    from godwit.store.changes import EntryRange
     from godwit.store.schema import StateSchema
 
-__all__ = ["Advance", "KeyedOperator", "MergeableOperator", "Step"]
+__all__ = [
+    "STATE",
+    "Arranged",
+    "Changed",
+    "KeyedOperator",
+    "OperatorInput",
+    "OperatorOutput",
+    "Partials",
+    "SharedWindows",
+    "StateView",
+    "TwoPhase",
+    "changed_by_key",
+]
 
-_STATE = "state"
+STATE: Final = "state"
+"""Name of the state of an operator that has one."""
+
+Changed: TypeAlias = tuple[StateRows, npt.NDArray[np.int32]]
+"""Entries to write, ordered by key group, and the key group of each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What one lane has for one operator in one epoch.
+class StateView(Protocol):
+    """One state of a lane's key groups, as of the last epoch."""
 
-    Attributes
-    ----------
-    groups
-        Grouping of the rows by key; ``groups.count`` is G, the number of distinct keys.
-    keys
-        G rows: the key of each group.
-    rows
-        The raw rows in arrival order (N rows, the operator's ``inputs`` columns), or, where
-        `partial`, one partial state per group (G rows, the operator's state columns).
-    partial
-        Whether `rows` holds partial states. Always false for operators that are not mergeable.
-    prior
-        G rows of state columns: the committed state of each key. Undefined where not `known`.
-    known
-        Shape ``(G,)``: whether the key has state.
-    time
-        The epoch's moments.
-    """
+    def find(
+        self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Find entries by what tells them apart: which are there, and their state columns."""
 
-    groups: Groups
-    keys: pa.RecordBatch
-    rows: pa.RecordBatch
-    partial: bool
-    prior: pa.RecordBatch
-    known: npt.NDArray[np.bool_]
+    def scan(self, part: EntryRange | None = None) -> StateRows:
+        """Copy out all entries, or those of a range, in no order."""
+
+    def min_after(self, column: int, after: int) -> int:
+        """Least value above `after` in a column of integers, key columns counted first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OperatorInput:
+    """Everything that one lane has for one operator in one epoch."""
+
+    rows: StateRows
+    """N rows in order of arrival: what tells their entries apart, and the operator's `inputs`, or,
+    where partial, one or more partial states an entry."""
+    is_partial: bool = False  # whether `rows` are partial states
+    states: Mapping[str, StateView]
     time: OperatorTime = NO_TIME
+    epoch: int = 0
+    num_key_groups: int
+
+    @property
+    def state(self) -> StateView:
+        """The state of an operator that has one."""
+        return self.states[STATE]
+
+    def grouped(self, num_hashed: int) -> tuple[Groups, pa.RecordBatch]:
+        """Group rows by entry; the hash is of the first `num_hashed` columns that tell entries."""
+        rows = self.rows
+        groups = group_rows(rows.hashes, rows.keys, self.num_key_groups, num_hashed)
+        return groups, rows.keys.take(pa.array(groups.first_row))
+
+    def grouped_with(
+        self, num_keys: int, entries: Sequence[StateRows]
+    ) -> tuple[Groups, pa.RecordBatch, list[list[int]]]:
+        """Group rows and entries of state by key.
+
+        Gives groups of the rows, some of which have none; the keys; and which key each entry is of.
+        """
+        own = list(range(num_keys))
+        hashes = [self.rows.hashes, *(some.hashes for some in entries)]
+        every = pa.concat_batches([self.rows.keys, *(some.keys.select(own) for some in entries)])
+        groups = group_rows(np.concatenate(hashes), every, self.num_key_groups)
+        ends = np.cumsum([len(some) for some in hashes])
+        of_rows = Groups(
+            count=groups.count,
+            of_row=groups.of_row[: ends[0]],
+            first_row=groups.first_row,
+            hashes=groups.hashes,
+            key_groups=groups.key_groups,
+        )
+        of_entries = [groups.of_row[first:end].tolist() for first, end in itertools.pairwise(ends)]
+        return of_rows, every.take(pa.array(groups.first_row)), of_entries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OperatorOutput:
+    """Everything that an operator makes of an `OperatorInput`."""
+
+    output: pa.RecordBatch | None = None  # rows of the operator's `output` schema
+    groups: Groups | None = None  # the keys that were looked at, by rows that arrived
+    changed: Mapping[str, Changed] = field(default_factory=dict)  # name of a state → entries
+    next_due: Due = field(default_factory=Due)
+    """When timers or expiries are due next: of all keys, if the epoch was to look for them, else of
+    those that it changed."""
+    cpu_ms: npt.NDArray[np.float64] | None = None
+    """Shape ``(K,)``: CPU time measured for each of the K key groups in ``groups.key_groups``,
+    ascending; ``None`` where the cost of a key does not depend on which key it is, so that it may
+    be shared out by rows."""
+    busy_ms: npt.NDArray[np.float64] | None = None  # likewise, time that passed, waiting included
+    closing_ms: float = 0.0  # CPU time for output that no row of the epoch is the cause of
+    windows: WindowWork | None = None  # where the cost of windows is measured
+    duplicate_partials: int = 0  # partials, of windows that are over, of keys in both slots
+
+    @classmethod
+    def of_groups(
+        cls,
+        groups: Groups,
+        keys: pa.RecordBatch,
+        values: pa.RecordBatch,
+        *,
+        removed: npt.NDArray[np.bool_] | None = None,
+        **others: Any,
+    ) -> OperatorOutput:
+        """Write one entry a group: G rows of what tells it, and of state columns."""
+        rows = StateRows(hashes=groups.hashes, keys=keys, values=values, removed=removed)
+        return cls(groups=groups, changed={STATE: (rows, groups.key_groups)}, **others)
+
+
+def changed_by_key(
+    groups: Groups,
+    key: npt.NDArray[np.int64],
+    keys: pa.RecordBatch,
+    values: pa.RecordBatch,
+    removed: npt.NDArray[np.bool_] | None = None,
+) -> dict[str, Changed]:
+    """Put n entries of the only state in the order of key groups; `key`: which group each is of."""
+    if not len(key):
+        return {}
+    order = np.argsort(key, kind="stable")
+    taken, key = pa.array(order), key[order]
+    rows = StateRows(
+        hashes=groups.hashes[key],
+        keys=keys.take(taken),
+        values=values.take(taken),
+        removed=removed[order] if removed is not None and removed.any() else None,
+    )
+    return {STATE: (rows, groups.key_groups[key])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advance:
-    """What an operator made of a `Step`.
+class Arranged:
+    """Rows on their way to an operator."""
 
-    Attributes
-    ----------
-    state
-        G rows of state columns, aligned with ``step.keys``.
-    removed
-        Shape ``(G,)``: keys whose state is dropped; ``None`` where there are none.
-    output
-        Any number of rows of the operator's ``output`` schema.
-    cpu_ms
-        Shape ``(K,)``: CPU time that was measured for each of the K key groups in
-        ``step.groups.key_groups``, ascending; ``None`` where the cost of a key does not depend on
-        which key it is, so that it may be shared out by rows.
-    busy_ms
-        Likewise, shape ``(K,)``: time that passed, waiting included.
-    """
+    rows: pa.RecordBatch  # those that count, with the columns that tell their entry
+    left_out: pa.RecordBatch | None = None  # the others as they came, and why
+    arrivals: Arrivals = field(default_factory=Arrivals)  # counts, and event time reached
 
-    state: pa.RecordBatch
-    removed: npt.NDArray[np.bool_] | None
-    output: pa.RecordBatch
-    cpu_ms: npt.NDArray[np.float64] | None = None
-    busy_ms: npt.NDArray[np.float64] | None = None
+
+class Partials(Protocol):
+    """State that is made of partial states, merged in order of arrival."""
+
+    @property
+    def commutative(self) -> bool:
+        """Whether rows may be seen in any order."""
+
+    def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Aggregate raw rows into one partial state per group (G rows of state columns)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoPhase:
+    """Role of an operator in a two-phase windowed aggregate."""
+
+    first: str  # the operator that is the first slot of the compute part, and known to users
+    second: str  # the one that is the second slot
+    slot: int | None  # which slot this is; None: it consolidates the partials of both
+    grid: PaneGrid
+    pane_position: int  # which column of an entry holds its pane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedWindows:
+    """Windows that overlap: they may share panes, or have states of their own."""
+
+    grid: PaneGrid
+    share: bool | None  # as the user says; None: as measured costs say
 
 
 class KeyedOperator(ABC):
-    """One keyed operator. Instances are picklable and keep no state between calls.
+    """One keyed operator. Instances are picklable and keep no state between calls."""
 
-    Attributes
-    ----------
-    name
-        Unique within the flow.
-    inputs
-        Columns the operator reads besides the key columns.
-    schema
-        Columns that tell entries of state apart, which begin with the key columns, and state
-        columns.
-    output
-        Columns of its output: the key columns, then the results.
-    complete
-        Whether the output of an epoch is every key there is (complete mode) and not only the keys
-        that changed (update mode).
-    part_of
-        Name of the operator that it is a part of, by which users know it; empty if it is none.
-    """
+    name: str  # unique within the flow
+    part_of: str = ""  # operator that it is a part of, by which users know it; empty: of none
+    inputs: pa.Schema  # columns that it reads besides the key columns
+    schema: StateSchema  # columns that tell entries apart, key columns first, and state columns
+    output: pa.Schema  # columns of its output: key columns, then results
+    complete: bool = False  # whether every epoch puts out every key there is (complete mode)
+    function: Any = None  # function of the user that it calls, if any
+    emits: ClassVar[str] = "what the function returns"  # what comes out in an epoch, for people
+    over_event_time: ClassVar[bool] = False  # whether it judges rows late by their event time
+    output_delay_us: int = 0  # how far behind the watermark its output may be
 
-    name: str
-    part_of: str = ""
-    inputs: pa.Schema
-    schema: StateSchema
-    output: pa.Schema
-    complete: bool = False
-    function: Any = None
-    """Function of the user that it calls, if any."""
-    emits: ClassVar[str] = "what the function returns"
-    """What comes out in an epoch, for people."""
+    @abstractmethod
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Process one epoch's input of one lane; called also where nothing has arrived."""
+
+    # -- rows on their way ---------------------------------------------------------------------
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:  # noqa: ARG002
         """Give rows that come by one of its inputs the columns that all of them have."""
         return rows
 
+    def arrange(self, rows: pa.RecordBatch, time: OperatorTime, given: int = 0) -> Arranged:  # noqa: ARG002
+        """Find the entry of every row, and leave out what belongs to none."""
+        return Arranged(rows=rows)
+
+    @property
+    def left_out(self) -> pa.Schema | None:
+        """Columns of rows that are left out; ``None`` where all count."""
+        return None
+
+    @property
+    def partials(self) -> Partials | None:
+        """How partial states are made of rows; ``None`` where state cannot be made of them."""
+        return None
+
+    @property
+    def waiting(self) -> pa.Schema:
+        """Columns of the rows that wait for it: partial states, which are small, or raw rows."""
+        if self.partials is not None:
+            return pa.schema([*self.schema.keys, *self.schema.values])
+        keys = self.schema.keys
+        others = [field for field in self.inputs if field.name not in keys.names]
+        return pa.schema([*keys, *others])
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def closes(self, time: OperatorTime) -> bool:  # noqa: ARG002
+        """Whether time alone has it put something out in an epoch; timers apart."""
+        return False
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether it keeps timers or expiries."""
+        return False
+
+    def needs_state(self, time: OperatorTime) -> bool:
+        """Whether no row may wait in an epoch for state that a lane turns out not to have.
+
+        So it is where something is over in the epoch: when the row went on, that would be gone.
+        """
+        return time.due
+
+    def reads_all(self, time: OperatorTime) -> bool:
+        """Whether an epoch reads state of keys that have no rows."""
+        return self.complete or time.due or self.closes(time)
+
+    def gone(self, closed: int) -> EntryRange | None:  # noqa: ARG002
+        """Entries that nobody asks for once windows that end by `closed` are closed."""
+        return None
+
+    def end_of(self, moment: int) -> int:
+        """Watermark by which everything that holds a row of this event time has come out."""
+        return moment
+
+    def last_emitted(self, newest: int) -> int:
+        """Greatest event time of what it emits, where that of its rows is `newest`."""
+        return newest
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    @property
+    def two_phase(self) -> TwoPhase | None:
+        """Its role in a two-phase windowed aggregate, if it is a part of one."""
+        return None
+
+    @property
+    def consolidates(self) -> bool:
+        """Whether it merges the partials of a two-phase aggregate, and keeps nothing itself."""
+        return self.two_phase is not None and self.two_phase.slot is None
+
+    @property
+    def shared_windows(self) -> SharedWindows | None:
+        """Its windows, where either layout of their state gives the same results."""
+        return None
+
+    @property
     @abstractmethod
-    def advance(self, step: Step) -> Advance:
-        """Process one epoch's input of one lane."""
+    def kind(self) -> str:
+        """What the user called: ``"compute"`` or ``"process"``."""
 
     @property
     def keys(self) -> pa.Schema:
@@ -149,33 +334,44 @@ class KeyedOperator(ABC):
         return self.schema.keys
 
     @property
+    def unique_keys(self) -> tuple[tuple[str, ...], ...]:
+        """Sets of output columns, each of which tells the rows of the result apart, widest first.
+
+        A later row with the same values is the newer state of the same result. None where rows are
+        what they are: those that a function emits, pairs of a join.
+        """
+        return ()
+
+    # -- states and their evolution ------------------------------------------------------------
+
+    @property
     def states(self) -> tuple[StateId, ...]:
-        """What it keeps: one state, unless the user has named several."""
-        return (StateId(self.name, _STATE),)
+        """Its states: one, unless the user has named several."""
+        return (StateId(self.name, STATE),)
 
     def schema_of(self, state: str) -> StateSchema:  # noqa: ARG002
         """Columns of one of its states."""
         return self.schema
 
+    @abstractmethod
+    def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe one of its states, so that a later program knows what was written."""
+
     def describe_states(self) -> dict[str, StateDescription]:
-        """Say what each of its states looks like."""
-        return {_STATE: self.describe_state()}
+        """Describe each of its states."""
+        return {of.state: self.describe_state(of.state) for of in self.states}
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Say how its state becomes today's, if all of it counts; as `upgrade_state_from`."""
-        return self.upgrade_state_from(_STATE, WrittenState.of(stored))
+        """Give the upgrade of the only state, if all of it counts; as `upgrade_state_from`."""
+        return self.upgrade_state_from(STATE, WrittenState.of(stored))
 
     def upgrade_state_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Say how state that was written under another description becomes today's.
+        """Give what makes today's state of state that was written under another description.
 
         Called once for every flow version that state in the checkpoint was written under, which
         may be several versions back.  Columns are found by name; what an operator has to say of
         its own are values (`values_from`) and what new columns begin with (`new_columns`).
-
-        Returns
-        -------
-        StateUpgrade or None
-            ``None`` if there is nothing to do.
+        ``None`` if there is nothing to do.
 
         Raises
         ------
@@ -206,12 +402,12 @@ class KeyedOperator(ABC):
         insist_on_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Say how values become today's; ``None`` if they are as they were.
+        """Give the upgrade of values; ``None`` if they are as they were.
 
         Raises
         ------
         CheckpointMismatchError
-            If they cannot.
+            If they cannot become today's.
         """
         return None
 
@@ -221,64 +417,3 @@ class KeyedOperator(ABC):
         return pa.RecordBatch.from_arrays(
             [pa.nulls(count, field.type) for field in schema], schema=schema
         )
-
-    def needs_state(self, told: OperatorTime) -> bool:
-        """Whether no row may wait in an epoch for state that a lane turns out not to have.
-
-        So it is where something is over in the epoch: when the row went on, that would be gone.
-        """
-        return told.due
-
-    @property
-    def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """Sets of output columns, each of which tells the rows of the result apart, widest first.
-
-        A later row with the same values is the newer state of the same result. None where rows are
-        what they are: those that a function emits, pairs of a join.
-        """
-        return ()
-
-    @property
-    def waiting(self) -> pa.Schema:
-        """Columns of the rows that wait for it, as they came."""
-        keys = self.schema.keys
-        others = [field for field in self.inputs if field.name not in keys.names]
-        return pa.schema([*keys, *others])
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """What the user called: ``"compute"`` or ``"process"``."""
-
-    @abstractmethod
-    def describe_state(self) -> StateDescription:
-        """Say what its state looks like, so that a later program knows what was written."""
-
-
-class MergeableOperator(KeyedOperator):
-    """A keyed operator whose state can be made of partial states, merged in order of arrival.
-
-    Where `complete`, the lane calls `finish` on the whole state.
-    """
-
-    @property
-    def commutative(self) -> bool:
-        """Whether rows may be seen in any order."""
-        return False
-
-    @abstractmethod
-    def combine(self, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Aggregate raw rows into one partial state per group (G rows of state columns)."""
-
-    @abstractmethod
-    def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge partial states (N rows, arrival order) into one per group (G rows)."""
-
-    @abstractmethod
-    def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Output rows for `keys` with `state`, row by row."""
-
-    @property
-    def waiting(self) -> pa.Schema:
-        """Columns of the rows that wait for it: partial states, which are small."""
-        return pa.schema([*self.schema.keys, *self.schema.values])

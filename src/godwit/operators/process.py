@@ -40,7 +40,7 @@ from godwit.model.errors import (
 from godwit.model.faults import function_failed
 from godwit.model.naming import function_name
 from godwit.operators.emitted import Emitted
-from godwit.operators.operator import Advance, KeyedOperator, Step
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.store.schema import StateSchema
 from godwit.values.codec import (
     State,
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
+    from godwit.columns.groups import Groups
+    from godwit.operators.operator import OperatorInput
 
 __all__ = ["KeyRows", "Meter", "ProcessOperator", "State", "check_arguments", "uncollected"]
 
@@ -140,14 +142,17 @@ class ProcessOperator(KeyedOperator):
         self._held = is_immutable(make_state(name, state_type))
 
     @uncollected()
-    def advance(self, step: Step) -> Advance:
+    def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for every key."""
-        groups = step.groups
-        keys = rows_as_tuples(step.keys)
+        if not len(data.rows.hashes):
+            return OperatorOutput()
+        groups, key_columns = data.grouped(len(self.keys))
+        known, prior = data.state.find(key_columns, groups.key_groups)
+        keys = rows_as_tuples(key_columns)
         meter = Meter(groups.key_groups)
-        states = self._read(step, keys)
-        meter.share(step.prior.column(0))
-        emitted, ends, removed = self._call(step, keys, states, meter)
+        states = self._read(known, prior.column(0), keys)
+        meter.share(prior.column(0))
+        emitted, ends, removed = self._call(data.rows.values, groups, keys, states, meter)
         output = self._emitted(emitted, ends, keys)
         if self._held:
             states = [state.value for state in states]
@@ -155,17 +160,10 @@ class ProcessOperator(KeyedOperator):
         blobs, dropped = self._blobs(states, removed, keys)
         written = pa.RecordBatch.from_arrays([blobs], schema=self.schema.values)
         meter.share(blobs)
-        return self._made(written, dropped, output, meter)
-
-    def _made(
-        self,
-        written: pa.RecordBatch,
-        dropped: npt.NDArray[np.bool_] | None,
-        output: pa.RecordBatch,
-        meter: Meter,
-    ) -> Advance:
-        return Advance(
-            state=written,
+        return OperatorOutput.of_groups(
+            groups,
+            key_columns,
+            written,
             removed=dropped,
             output=output,
             cpu_ms=meter.cpu_ms,
@@ -185,11 +183,16 @@ class ProcessOperator(KeyedOperator):
         ).to_batch()
 
     def _call(
-        self, step: Step, keys: list[tuple[Any, ...]], states: list[Any], meter: Meter
+        self,
+        arrived: pa.RecordBatch,
+        groups: Groups,
+        keys: list[tuple[Any, ...]],
+        states: list[Any],
+        meter: Meter,
     ) -> tuple[list[Any], list[int], list[int]]:
         """Call the function for every key: rows, how many there were after each key, removed."""
-        groups, function = step.groups, self.function
-        columns = Columns(step.rows, self.inputs, groups.order)
+        function = self.function
+        columns = Columns(arrived, self.inputs, groups.order)
         emitted: list[Any] = []
         ends: list[int] = []
         removed: list[int] = []
@@ -218,8 +221,8 @@ class ProcessOperator(KeyedOperator):
         """The call that makes one."""
         return "process"
 
-    def describe_state(self) -> StateDescription:
-        """Say what the codec says of the state."""
+    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
+        """Describe the state by its codec."""
         return StateDescription(
             columns=columns_of(self.schema.values),
             codec=self._codec.name,
@@ -242,12 +245,13 @@ class ProcessOperator(KeyedOperator):
         """Give timers and expiry of keys that have none."""
         return nothing_beside(self.schema.values, count)
 
-    def _read(self, step: Step, keys: list[tuple[Any, ...]]) -> list[Any]:
+    def _read(
+        self, known: npt.NDArray[np.bool_], blobs: pa.Array, keys: list[tuple[Any, ...]]
+    ) -> list[Any]:
         """State of every key, as the function gets it."""
-        known = np.flatnonzero(step.known)
-        blobs = step.prior.column(0)
-        if len(known) < len(blobs):
-            blobs = blobs.take(pa.array(known))
+        there = np.flatnonzero(known)
+        if len(there) < len(blobs):
+            blobs = blobs.take(pa.array(there))
         edges = boundaries_of(blobs).tolist()
         data = blob_bytes(blobs).data
         try:
@@ -255,7 +259,7 @@ class ProcessOperator(KeyedOperator):
                 [data[start:end] for start, end in itertools.pairwise(edges)]
             )
         except UnencodableError as error:
-            key = keys[int(known[error.index])]
+            key = keys[int(there[error.index])]
             raise StateEncodingError(
                 f"Operator {self.name!r} cannot read its state of key {key!r} as "
                 f"{_type_name(self._state_type)}: {error}.",
@@ -263,10 +267,10 @@ class ProcessOperator(KeyedOperator):
                 operator=self.name,
                 key=key,
             ) from error
-        if len(known) < len(keys):
+        if len(there) < len(keys):
             read = iter(states)
             new = self._state_type
-            states = [next(read) if old else new() for old in step.known.tolist()]
+            states = [next(read) if old else new() for old in known.tolist()]
         return [State(state) for state in states] if self._held else states
 
     def _new_state(self) -> Any:

@@ -13,7 +13,6 @@ Source: what ``transformWithState`` of Spark 4 has (timers per key of one time m
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,11 +21,12 @@ import pyarrow as pa
 
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.key_rows import Columns, rows_as_tuples
-from godwit.operators.due import DueOperator
 from godwit.operators.firing import CalledKey, Calls, FiredTimer, TimedRows, Timers
+from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.process import Meter, ProcessOperator, check_arguments, uncollected
 from godwit.operators.windows.grid import END
 from godwit.operators.windows.moments import Due
+from godwit.store.changes import EntryRange
 from godwit.store.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateDescription
     from godwit.operators.firing import TimerClock
-    from godwit.operators.operator import Advance, Step
+    from godwit.operators.operator import OperatorInput
     from godwit.operators.windows.moments import OperatorTime
 
 __all__ = ["FiredTimer", "TimedProcess", "TimedRows", "Timers", "moments_of", "packed", "shown"]
@@ -46,7 +46,7 @@ _DUE: Final = "due"
 _EXPIRES: Final = "expires"
 
 
-class TimedProcess(ProcessOperator, DueOperator):
+class TimedProcess(ProcessOperator):
     """A function of the user with timers, state that expires, or both.
 
     Parameters
@@ -80,43 +80,68 @@ class TimedProcess(ProcessOperator, DueOperator):
             values.append(pa.field(_EXPIRES, pa.int64()))
         self.schema = StateSchema(keys=self.schema.keys, values=pa.schema(values))
 
-    def due_columns(self, told: OperatorTime) -> dict[int, int]:
+    @property
+    def has_timers(self) -> bool:
+        """Whether it keeps timers or expiries."""
+        return True
+
+    def _due_columns(self, time: OperatorTime) -> dict[int, int]:
         """Position of a column of an entry, key columns first → what is due up to and including."""
         first = len(self.schema.keys)
         names = self.schema.values.names
-        limits = {_DUE: self._now(told), _EXPIRES: told.clock}
+        limits = {_DUE: self._now(time), _EXPIRES: time.clock}
         return {first + names.index(name): limits[name] for name in limits if name in names}
 
-    def due_of(self, column: int, moment: int) -> Due:
-        """Say of the earliest moment in one of those columns which clock it goes by."""
+    def _due_of(self, column: int, moment: int) -> Due:
+        """Put the earliest moment in one of those columns on the clock that it goes by."""
         by_event = (
             self.clock == "event"
             and self.schema.values.names[column - len(self.schema.keys)] == _DUE
         )
         return Due(event=moment) if by_event else Due(clock=moment)
 
-    def _now(self, told: OperatorTime) -> int:
-        return told.until if self.clock == "event" else told.clock
+    def _next_due(self, data: OperatorInput, changed: pa.RecordBatch | None) -> Due:
+        """When something is due next: of all keys, if the epoch was to look; `changed`: state."""
+        earliest = Due()
+        first = len(self.schema.keys)
+        for column, limit in self._due_columns(data.time).items():
+            if data.time.due:
+                earliest |= self._due_of(column, data.state.min_after(column, limit))
+            if changed is not None and changed.num_rows:
+                moments = values_of(changed.column(column - first))
+                earliest |= self._due_of(column, int(moments.min()))
+        return earliest
 
-    def describe_state(self) -> StateDescription:
-        """Say of the state what `ProcessOperator` does, and which clock the timers go by."""
+    def _now(self, time: OperatorTime) -> int:
+        return time.until if self.clock == "event" else time.clock
+
+    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
+        """Describe the state as `ProcessOperator` does, and the clock of the timers."""
         described = super().describe_state()
         if self.clock is None:
             return described
         return msgspec.structs.replace(described, means={"clock of timers": self.clock})
 
     @uncollected()
-    def advance(self, step: Step) -> Advance:
+    def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the functions for every key that has rows, or something due."""
-        keys = rows_as_tuples(step.keys)
-        meter = Meter(step.groups.key_groups)
-        known, expires = step.known, None
+        time = data.time
+        due = self._due_columns(time).items() if time.due else ()
+        entries = [data.state.scan(EntryRange(column=c, end=limit + 1)) for c, limit in due]
+        groups, key_columns, _ = data.grouped_with(len(self.keys), entries)
+        if not groups.count:
+            return OperatorOutput(next_due=self._next_due(data, None))
+        in_store, prior = data.state.find(key_columns, groups.key_groups)
+        keys = rows_as_tuples(key_columns)
+        meter = Meter(groups.key_groups)
+        known, expires = in_store, None
+        column = dict(zip(self.schema.values.names, prior.columns, strict=True))
         if self._ttl_us is not None:
-            expires = np.where(known, values_of(self._column(step, _EXPIRES)), END)
-            known = known & (expires > step.time.clock)
-        states = self._read(replace(step, known=known), keys)
-        meter.share(step.prior.column(0))
-        found = [CalledKey(moments) for moments in moments_of(self._timers(step), step.known)]
+            expires = np.where(known, values_of(column[_EXPIRES]), END)
+            known = known & (expires > time.clock)
+        states = self._read(known, prior.column(0), keys)
+        meter.share(prior.column(0))
+        found = [CalledKey(moments) for moments in moments_of(column.get(_TIMERS), in_store)]
         given: set[int] = set()
 
         def state_of(group: int) -> Any:
@@ -127,10 +152,10 @@ class TimedProcess(ProcessOperator, DueOperator):
 
         emitted, ends = Calls(self.name, self.function, self._on_timer, self.clock).run(
             keys,
-            Columns(step.rows, self.inputs, step.groups.order),
-            step.groups.starts.tolist(),
+            Columns(data.rows.values, self.inputs, groups.order),
+            groups.starts.tolist(),
             found,
-            now=self._now(step.time),
+            now=self._now(time),
             meter=meter,
             state_of=state_of,
         )
@@ -149,18 +174,21 @@ class TimedProcess(ProcessOperator, DueOperator):
             columns += packed([key.moments for key in found])
         if expires is not None and self._ttl_us is not None:
             touched = np.array([key.touched for key in found], np.bool_)
-            again = step.time.clock + self._ttl_us
+            again = time.clock + self._ttl_us
             columns.append(pa.array(np.where(touched, again, expires)))
         meter.share(blobs)
-        return self._made(
-            pa.RecordBatch.from_arrays(columns, schema=self.schema.values), dropped, output, meter
+        written = pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+        stays = written if dropped is None else written.take(pa.array(np.flatnonzero(~dropped)))
+        return OperatorOutput.of_groups(
+            groups,
+            key_columns,
+            written,
+            removed=dropped,
+            output=output,
+            next_due=self._next_due(data, stays),
+            cpu_ms=meter.cpu_ms,
+            busy_ms=meter.busy_ms,
         )
-
-    def _column(self, step: Step, name: str) -> pa.Array:
-        return step.prior.column(self.schema.values.get_field_index(name))
-
-    def _timers(self, step: Step) -> pa.Array | None:
-        return None if self.clock is None else self._column(step, _TIMERS)
 
 
 def moments_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list[int]]:

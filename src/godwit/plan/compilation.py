@@ -24,7 +24,6 @@ from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
 from godwit.operators.process import ProcessOperator
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.timers import TimedProcess
-from godwit.operators.windows.operator import WindowedOperator
 from godwit.plan.actions import action_of
 from godwit.plan.compiled import (
     CompiledFlow,
@@ -320,14 +319,14 @@ class _Compilation:
             ):
                 name = f"{node.name}_late"
                 self.insist_on_new(name)
-                operator = self.operators[node.name]
-                assert isinstance(operator, WindowedOperator)
-                check_column_names(operator.left_out.names, f"What is late for {node.name!r}")
+                left_out = self.operators[node.name].left_out
+                assert left_out is not None, "operators over event time leave rows out"
+                check_column_names(left_out.names, f"What is late for {node.name!r}")
                 yield Output(
                     name=name,
                     operator=node.name,
                     maps=(),
-                    schema=operator.left_out,
+                    schema=left_out,
                     keys=(),
                     sink=node.late,
                     left_out=True,

@@ -15,7 +15,6 @@ import pyarrow as pa
 from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import did_you_mean, listing
-from godwit.operators.operator import MergeableOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -205,7 +204,7 @@ class Component:
     @property
     def is_flexible(self) -> bool:
         """Whether the state of every operator can be made of parts; else it is rigid (paper 3)."""
-        return all(isinstance(operator, MergeableOperator) for operator in self.operators)
+        return all(operator.partials is not None for operator in self.operators)
 
     @property
     def states(self) -> tuple[StateId, ...]:

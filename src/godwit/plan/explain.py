@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.model.time_lengths import spelled
-from godwit.operators.operator import KeyedOperator, MergeableOperator
+from godwit.operators.operator import KeyedOperator
 from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.in_two import ComputePart, ConsolidatePart
-from godwit.operators.windows.operator import WindowedOperator
+from godwit.operators.windows.operator import EventTimeOperator
 from godwit.operators.windows.process import WindowedProcess
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.plan.compiled import SourceInput
@@ -116,8 +115,7 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
         yield from _labelled("time", [_event_time(operator)])
     exchanges = [_exchange(flow, given, operator) for given in inputs]
     yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
-    none = isinstance(operator, ConsolidatePart)
-    yield from _labelled("state", ["none"] if none else list(_states(operator)))
+    yield from _labelled("state", ["none"] if operator.consolidates else list(_states(operator)))
     yield from _labelled("kind", [_kind(operator)])
     yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
     consumers = [_sink(output) for output in flow.outputs_of(operator.name)]
@@ -127,7 +125,7 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str
     yield from _labelled("feeds", consumers)
 
 
-def _event_time(operator: WindowedOperator) -> str:
+def _event_time(operator: EventTimeOperator) -> str:
     column = f"event time {operator.time.column!r}"
     return f"{column}, the end of a window" if operator.time.is_end else column
 
@@ -152,15 +150,15 @@ def _exchange(flow: CompiledFlow, given: Input, operator: KeyedOperator) -> str:
         if above is flow.component_of(operator.name):
             return f"none: rows stay in the lane of {given.upstream!r}"
     side = "source side" if isinstance(given, SourceInput) else "lanes that emit them"
-    if isinstance(operator, MergeableOperator):
+    if operator.partials is not None:
         return f"one partial state per key: the {side} may combine rows before they are sent"
     return f"every row, uncombined and in arrival order: {', '.join(given.columns)}"
 
 
 def _kind(operator: KeyedOperator) -> str:
-    if isinstance(operator, MergeableOperator):
+    if operator.partials is not None:
         return "stateful and flexible: its state can be made of partial states"
-    if isinstance(operator, ConsolidatePart):
+    if operator.consolidates:
         return "stateless and rigid: partial states of a key have to come together"
     return "stateful and rigid: rows have to come to their state"
 
@@ -168,11 +166,11 @@ def _kind(operator: KeyedOperator) -> str:
 def _emits(operator: KeyedOperator) -> str:
     if operator.complete:
         return "all keys, in every epoch"
-    if isinstance(operator, WindowedOperator) and type(operator).emits == KeyedOperator.emits:
+    if isinstance(operator, EventTimeOperator) and type(operator).emits == KeyedOperator.emits:
         if operator.update:
             return "windows that grew in the epoch, with what they hold by then"
         return "windows, once each, when the watermark has passed their end"
-    if isinstance(operator, MergeableOperator) and not isinstance(operator, ComputePart):
+    if operator.partials is not None and operator.two_phase is None:
         return "keys that changed in the epoch"
     return operator.emits
 

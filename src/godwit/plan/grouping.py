@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING
 
 from godwit.model.errors import InvalidPlanError
 from godwit.model.naming import listing
-from godwit.operators.operator import MergeableOperator
-from godwit.operators.windows.in_two import ConsolidatePart
 from godwit.plan.compiled import Component, UpstreamInput
 
 if TYPE_CHECKING:
@@ -41,8 +39,7 @@ def keeps_keys(sender: KeyedOperator, given: UpstreamInput) -> bool:
 
     A function of the user's may give rows other keys; then only looking at them tells.
     """
-    makes_keys = isinstance(sender, MergeableOperator | ConsolidatePart)
-    return makes_keys and not given.maps
+    return (sender.partials is not None or sender.consolidates) and not given.maps
 
 
 def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
@@ -55,7 +52,7 @@ def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     for operator in flow.operators:
         for given in flow.fed_by(operator.name):
             receiver = flow.operator(given.operator)
-            if given.others or isinstance(receiver, ConsolidatePart):
+            if given.others or receiver.consolidates:
                 continue
             if keeps_keys(operator, given) and operator.keys.equals(receiver.keys):
                 found.append(given)

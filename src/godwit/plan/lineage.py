@@ -27,7 +27,6 @@ from godwit.checkpoint.evolution import (
 )
 from godwit.checkpoint.records import StateId
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
-from godwit.operators.operator import MergeableOperator
 from godwit.plan.compiled import SourceInput
 from godwit.plan.origins import digest_of_way
 
@@ -169,7 +168,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
     waiting = () if log is None else log.chains.waiting_segments(before)
     if log is not None and waiting:
         flows = {segment.flow for segment in waiting}
-        if isinstance(operator, MergeableOperator):
+        if operator.partials is not None:
             (state,) = operator.states
             states = _former(operator, StateId(before, state.state), log, flows)
             keys = len(operator.schema.keys)

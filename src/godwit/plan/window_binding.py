@@ -11,7 +11,7 @@ from godwit.model.naming import did_you_mean, listing, type_name
 from godwit.model.time_lengths import microseconds
 from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.moments import RowTime, SourceTime
-from godwit.operators.windows.operator import WINDOW_END, WindowedOperator
+from godwit.operators.windows.operator import WINDOW_END, EventTimeOperator
 from godwit.operators.windows.process import WindowedProcess
 from godwit.operators.windows.session_process import SessionProcess
 from godwit.operators.windows.sessions import SessionCompute
@@ -212,7 +212,7 @@ def insist_on_kept(operator: str, columns: Iterable[pa.Field]) -> None:
 
 def windowed_operator(
     node: WindowedNode, arriving: pa.Schema, inputs: pa.Schema, time: RowTime, zone: str
-) -> WindowedOperator:
+) -> EventTimeOperator:
     """Make the operator of a node.
 
     Parameters

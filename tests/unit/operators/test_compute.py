@@ -57,40 +57,38 @@ def test_every_epoch_puts_out_the_keys_it_touched() -> None:
     assert lane.results()[("a",)] == {"total": 1, "flights": 2}
 
 
-def test_in_complete_mode_an_epoch_leaves_the_output_to_finish() -> None:
+def test_in_complete_mode_an_epoch_puts_out_every_key() -> None:
     made = ComputeOperator(
         name="o", keys=KEYS, inputs=INPUTS, aggregates={"n": gw.count()}, complete=True
     )
     lane = Lane(made)
-    advance = lane.epoch(batch(("a", 1)))
-    assert advance.output.num_rows == 0
-    assert advance.state.to_pylist() == [{"n": 1}]
-    assert lane.results() == {("a",): {"n": 1}}
+    outputs = [lane.epoch(batch(*rows)).output for rows in ([("a", 1)], [("b", 1), ("b", 2)], [])]
+    assert [sorted(of.column("n").to_pylist()) for of in outputs] == [
+        [1],
+        [1, 2],
+        [1, 2],
+    ]
+    assert lane.results() == {("a",): {"n": 1}, ("b",): {"n": 2}}
 
 
 def test_an_epoch_without_rows_gives_nothing() -> None:
-    advance = Lane(operator(n=gw.count(), top=gw.top_k("note", 2))).epoch(batch())
-    assert (advance.state.num_rows, advance.output.num_rows) == (0, 0)
+    done = Lane(operator(n=gw.count(), top=gw.top_k("note", 2))).epoch(batch())
+    assert (done.state.num_rows, done.output.num_rows) == (0, 0)
 
 
 def test_prior_state_of_unknown_keys_is_not_looked_at() -> None:
     made = operator(total=gw.sum("delay"))
-    lane = Lane(made)
-    lane.epoch(batch(("a", 1)))
     groups, keys = grouped(batch(("a", 2), ("b", 3)).select(["plane"]))
-    known = np.array([name == "a" for name in keys["plane"].to_pylist()])
-    prior = pa.record_batch([pa.array([1000, 1000])], schema=made.schema.values)
-    from godwit.operators.operator import Step
-
-    step = Step(
-        groups=groups,
-        keys=keys,
-        rows=batch(("a", 2), ("b", 3)).select(INPUTS.names),
-        partial=False,
-        prior=prior,
-        known=known,
+    names = keys["plane"].to_pylist()
+    state = made.updated(
+        groups,
+        keys,
+        batch(("a", 2), ("b", 3)).select(INPUTS.names),
+        np.array([name == "a" for name in names]),
+        pa.record_batch([pa.array([1000, 1000])], schema=made.schema.values),
+        are_partial=False,
     )
-    found = {row["plane"]: row["total"] for row in made.advance(step).output.to_pylist()}
+    found = dict(zip(names, state["total"].to_pylist(), strict=True))
     assert found == {"a": 1002, "b": 3}
 
 

@@ -23,8 +23,7 @@ from godwit.engine.lane.wire import ARRIVALS, LEFT_OUT, ROWS, Header
 from godwit.model.errors import EpochFailedError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import listing
-from godwit.operators.windows.moments import Arrivals
-from godwit.operators.windows.operator import WindowedOperator
+from godwit.operators.windows.moments import NO_ARRIVALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,14 +57,13 @@ def hand_over(
         return Header(kind, shipment.level, shipment.index, (*origin, 0), number, given)
 
     columns = operator.received(columns, given)
-    if isinstance(operator, WindowedOperator):
-        arranged = operator.arrange(columns, shipment.time, given)
-        if arranged.found != Arrivals():
-            yield header(ARRIVALS, rows), arranged.found
-            if shipment.keeps_left_out and arranged.left_out is not None:
-                yield header(LEFT_OUT, 0), arranged.left_out
-            rows = 0
-        columns = arranged.rows
+    arranged = operator.arrange(columns, shipment.time, given)
+    if arranged.arrivals != NO_ARRIVALS:
+        yield header(ARRIVALS, rows), arranged.arrivals
+        if shipment.keeps_left_out and arranged.left_out is not None:
+            yield header(LEFT_OUT, 0), arranged.left_out
+        rows = 0
+    columns = arranged.rows
     if columns.num_rows:
         keys = canonical_keys(columns.select(operator.schema.keys.names))
         others = columns.columns[len(keys.schema) :]

@@ -28,8 +28,6 @@ from godwit.engine.lane.outputs import stage_output
 from godwit.engine.lane.pairs import pairs_sent
 from godwit.engine.lane.wire import Header, Shipment, Tally, ship, unpack_rows
 from godwit.model.errors import GodwitError
-from godwit.operators.windows.in_two import ComputePart
-from godwit.operators.windows.operator import WindowedOperator
 from godwit.plan.grouping import keeps_keys
 from godwit.store.local_store import LocalStore
 
@@ -139,9 +137,9 @@ def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, 
         for o, told in zip(flow.operators, instruction.operators, strict=True)
     ]
     second = {
-        o.operator.first: alone[o.index]
+        role.first: alone[o.index]
         for o in flow.operators
-        if isinstance(o.operator, ComputePart) and o.operator.slot
+        if (role := o.operator.two_phase) is not None and role.slot == 1
     }
     return tuple(replace(s, second=second.get(s.operator.name)) for s in alone)
 
@@ -231,11 +229,10 @@ class _Lane:
         """Stage the rows that an operator left out for the sink that gets them."""
         if member.left_out is None:
             return
-        assert isinstance(member.operator, WindowedOperator), "no other operator leaves rows out"
+        schema = member.operator.left_out
+        assert schema is not None, "no other operator leaves rows out"
         batches = [
-            unpack_rows(payload, member.operator.left_out)
-            for header, payload in arrived
-            if header.is_left_out
+            unpack_rows(payload, schema) for header, payload in arrived if header.is_left_out
         ]
         if batches:
             stage_output(

@@ -17,12 +17,10 @@ from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.engine.lane.hot_keys import hot_hashes, hot_rows, rows_of, sampled
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.operator import MergeableOperator
-from godwit.operators.slots import key_named
 
 if TYPE_CHECKING:
     from godwit.columns.groups import Groups
-    from godwit.operators.operator import KeyedOperator
+    from godwit.operators.operator import KeyedOperator, Partials
 
 __all__ = ["combining_pays", "pack", "partial_schema", "raw_schema"]
 
@@ -67,7 +65,7 @@ def pack(
     raw = pa.RecordBatch.from_arrays(
         [*keys.columns, *columns.columns[len(keys.schema) :]], schema=raw_schema(operator)
     )
-    if not isinstance(operator, MergeableOperator):
+    if operator.partials is None:
         hashes = hash_keys(keys.select(list(range(own))))
         return [(False, raw, key_groups_of(hashes, num_key_groups))], None
     groups = group_repeating_rows(keys, num_key_groups, own)
@@ -77,7 +75,7 @@ def pack(
             groups = group_rows(hashes, keys, num_key_groups, own)
     if groups is not None:
         found = groups.hashes[groups.of_row[sampled(len(groups.of_row))]]
-        combined = _combined(operator, groups, raw)
+        combined = _combined(operator, operator.partials, groups, raw)
         return [(True, combined, groups.key_groups)], hot_rows(
             groups, combined, hot_hashes(found, hot_share), own
         )
@@ -88,18 +86,19 @@ def pack(
     which, others = np.flatnonzero(of_hot), np.flatnonzero(~of_hot)
     some, rest = raw.take(pa.array(which)), raw.take(pa.array(others))
     groups = group_rows(hashes[which], some.select(keys.schema.names), num_key_groups, own)
-    combined = _combined(operator, groups, some)
+    combined = _combined(operator, operator.partials, groups, some)
     return [
         (False, rest, key_groups_of(hashes[others], num_key_groups)),
         (True, combined, groups.key_groups),
     ], hot_rows(groups, combined, wanted, own)
 
 
-def _combined(operator: MergeableOperator, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _combined(
+    operator: KeyedOperator, partials: Partials, groups: Groups, rows: pa.RecordBatch
+) -> pa.RecordBatch:
     """One partial state of each group."""
     keys = rows.select(operator.schema.keys.names).take(pa.array(groups.first_row))
-    with key_named(lambda: keys.select(operator.keys.names)):
-        states = operator.combine(groups, rows.select(operator.inputs.names))
+    states = partials.combine(groups, keys, rows.select(operator.inputs.names))
     return pa.RecordBatch.from_arrays(
         [*keys.columns, *states.columns], schema=partial_schema(operator)
     )

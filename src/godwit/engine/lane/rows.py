@@ -7,7 +7,7 @@ raw in a row is combined by itself, which keeps the order of arrival where that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -15,23 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.packing import partial_schema, raw_schema
 from godwit.engine.lane.wire import unpack_rows
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.operator import MergeableOperator
-from godwit.operators.slots import key_named
-from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.operator import WindowedOperator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.columns.groups import Groups
     from godwit.engine.lane.wire import Header, Payload
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.moments import OperatorTime
 
 __all__ = ["LaneRows", "arrived_rows"]
 
@@ -79,15 +74,14 @@ class LaneRows:
         return key_groups_of(self.hashes, self.num_key_groups)
 
     @property
-    def keys(self) -> pa.RecordBatch:
-        """Columns that tell entries apart: the key columns first."""
-        return self.batch.select(self.operator.schema.keys.names)
-
-    @property
-    def columns(self) -> pa.RecordBatch:
-        """Columns the operator reads (a key column may be among them), or its state columns."""
-        wanted = self.operator.schema.values if self.partial else self.operator.inputs
-        return self.batch.select(wanted.names)
+    def entries(self) -> StateRows:
+        """The rows as the operator takes them; a key column may be among those that it reads."""
+        read = self.operator.schema.values if self.partial else self.operator.inputs
+        return StateRows(
+            hashes=self.hashes,
+            keys=self.batch.select(self.operator.schema.keys.names),
+            values=self.batch.select(read.names),
+        )
 
     def take(self, rows: npt.NDArray[np.int64]) -> LaneRows:
         """Return some of the rows."""
@@ -103,12 +97,11 @@ class LaneRows:
         """Make partial states of raw rows, one per key."""
         if self.partial:
             return self
-        assert isinstance(self.operator, MergeableOperator), "only partial states can be merged"
-        keys = self.keys
-        groups = self.grouped(keys)
-        keys = keys.take(pa.array(groups.first_row))
-        with key_named(lambda: keys.select(self.operator.keys.names)):
-            states = self.operator.combine(groups, self.columns)
+        operator, rows = self.operator, self.entries
+        assert operator.partials is not None, "only partial states can be merged"
+        groups = group_rows(self.hashes, rows.keys, self.num_key_groups, len(operator.keys))
+        keys = rows.keys.take(pa.array(groups.first_row))
+        states = operator.partials.combine(groups, keys, rows.values)
         return LaneRows(
             operator=self.operator,
             num_key_groups=self.num_key_groups,
@@ -116,32 +109,6 @@ class LaneRows:
                 [*keys.columns, *states.columns], schema=partial_schema(self.operator)
             ),
             hashes=groups.hashes,
-            partial=True,
-        )
-
-    def grouped(self, keys: pa.RecordBatch) -> Groups:
-        """Group the rows by entry; `keys` are `self.keys`, which are made anew when asked for."""
-        return group_rows(self.hashes, keys, self.num_key_groups, len(self.operator.keys))
-
-    def numbered(self, epoch: int) -> LaneRows:
-        """Give rows numbers in order of arrival, if their entries are told apart by that."""
-        if not isinstance(self.operator, WindowedOperator):
-            return self
-        return replace(self, batch=self.operator.numbered(self.batch, epoch))
-
-    def spread(self, told: OperatorTime) -> LaneRows:
-        """Give rows, combined by pane, to every window that holds them."""
-        assert isinstance(self.operator, WindowedCompute), "only such operators keep such states"
-        partials = self.combined()
-        keys, of = self.operator.spread(partials.keys, told.closed)
-        states = partials.columns.take(pa.array(of))
-        return LaneRows(
-            operator=self.operator,
-            num_key_groups=self.num_key_groups,
-            batch=pa.RecordBatch.from_arrays(
-                [*keys.columns, *states.columns], schema=partial_schema(self.operator)
-            ),
-            hashes=partials.hashes[of],
             partial=True,
         )
 
@@ -171,7 +138,7 @@ def arrived_rows(
         Whether partial states are wanted even if everything came raw.
     """
     partial = partial or any(header.is_partial for header, _ in arrived)
-    if partial and isinstance(operator, MergeableOperator) and operator.commutative:
+    if partial and operator.partials is not None and operator.partials.commutative:
         # What came raw is combined once, together, where rows may be seen in any order.
         arrived = sorted(arrived, key=lambda item: item[0].is_partial)
     parts: list[LaneRows] = []

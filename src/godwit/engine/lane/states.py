@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.hydration import Hydration, recover_chains
 from godwit.model.per_key_group import PerKeyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
     from godwit.checkpoint.records import StateId
     from godwit.engine.lane.files import LaneFiles
@@ -29,6 +32,29 @@ if TYPE_CHECKING:
 __all__ = ["LaneStates"]
 
 Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneView:
+    """A `godwit.operators.operator.StateView` of some key groups of the local store."""
+
+    local: LocalState
+    key_groups: npt.NDArray[np.int64]
+
+    def find(
+        self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Find entries by what tells them apart."""
+        return self.local.prior(keys, key_groups)
+
+    def scan(self, part: EntryRange | None = None) -> StateRows:
+        """Copy out all entries, or those of a range."""
+        found = self.local.scan(self.key_groups, part)
+        return StateRows(hashes=found.hashes, keys=found.keys, values=found.values)
+
+    def min_after(self, column: int, after: int) -> int:
+        """Least value above `after` in a column of integers."""
+        return self.local.least(self.key_groups, column, after=after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +122,12 @@ class LaneStates:
             )
         return cls(hydrations=hydrations, snapshots=snapshots)
 
-    @property
-    def locals(self) -> dict[StateId, LocalState]:
-        """State → what the lane holds of it."""
-        return {state: hydration.local for state, hydration in self.hydrations.items()}
-
-    @property
-    def only(self) -> tuple[StateId, LocalState]:
-        """The state of an operator that has one."""
-        ((state, hydration),) = self.hydrations.items()
-        return state, hydration.local
+    def views(self, key_groups: npt.NDArray[np.int64]) -> dict[str, LaneView]:
+        """Name of a state → view of some key groups, which are here."""
+        return {
+            state.state: LaneView(local=hydration.local, key_groups=key_groups)
+            for state, hydration in self.hydrations.items()
+        }
 
     def bring_forward(self, needed: Mask, keep_up: Mask) -> Mask:
         """Bring key groups to the committed version; says which are left cold.

@@ -15,7 +15,6 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import read_segment
 from godwit.checkpoint.entries import ranges
 from godwit.engine.lane.rows import LaneRows
-from godwit.operators.operator import MergeableOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,7 +31,7 @@ def set_aside(rows: LaneRows, waits: npt.NDArray[np.bool_], files: LaneFiles) ->
     """Put rows of the key groups that wait into the wait buffer; return the others."""
     if not waits[rows.key_groups].any():
         return rows
-    if isinstance(rows.operator, MergeableOperator):
+    if rows.operator.partials is not None:
         rows = rows.combined()
     key_groups = rows.key_groups
     aside = waits[key_groups]

@@ -19,8 +19,7 @@ from godwit.columns.arrays import values_of
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.engine.lane.packing import pack
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.windows.moments import NO_TIME, Arrivals
-from godwit.operators.windows.operator import WindowedOperator
+from godwit.operators.windows.moments import NO_ARRIVALS, NO_TIME, Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -286,16 +285,15 @@ def _ship_chunk(
 ) -> Iterator[Blob]:
     operator, rows = shipment.operator, columns.num_rows
     columns = operator.received(columns, given)
-    if isinstance(operator, WindowedOperator):
-        arranged = operator.arrange(columns, shipment.time, given)
-        if arranged.found != Arrivals():
-            yield from ship_arrivals(shipment, arranged.found, origin, rows=rows, given=given)
-            if shipment.keeps_left_out and arranged.left_out is not None:
-                yield from _ship_left_out(shipment, arranged.left_out, origin, given)
-            rows = 0
-        columns = arranged.rows
-        if not columns.num_rows:
-            return
+    arranged = operator.arrange(columns, shipment.time, given)
+    if arranged.arrivals != NO_ARRIVALS:
+        yield from ship_arrivals(shipment, arranged.arrivals, origin, rows=rows, given=given)
+        if shipment.keeps_left_out and arranged.left_out is not None:
+            yield from _ship_left_out(shipment, arranged.left_out, origin, given)
+        rows = 0
+    columns = arranged.rows
+    if not columns.num_rows:
+        return
     packed, hot = pack(operator, columns, len(shipment.places), shipment.hot_share)
     if hot is not None:
         header = _HEADER.pack(HOT, shipment.level, shipment.index, *origin, 0, given)
@@ -323,8 +321,9 @@ def _by_slot(
     if slots is None or second is None:
         yield shipment, rows, key_groups
         return
-    assert isinstance(shipment.operator, WindowedOperator), "no other operator has slots"
-    panes = values_of(rows.column(shipment.operator.pane_position))
+    role = shipment.operator.two_phase
+    assert role is not None, "no other operator has slots"
+    panes = values_of(rows.column(role.pane_position))
     slot_of = slots.slot_of(key_groups, panes)
     for slot, to in enumerate((shipment, second)):
         which = np.flatnonzero(slot_of == slot)

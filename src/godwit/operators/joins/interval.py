@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
@@ -38,9 +39,8 @@ from godwit.operators.joins.sides import (
     moments_of,
     without_null,
 )
-from godwit.operators.settling import Settled
+from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
-from godwit.operators.windows.operator import Entries
 from godwit.store.changes import EntryRange
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from godwit.columns.groups import Groups
     from godwit.operators.joins.sides import How
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import OperatorInput, StateView
     from godwit.operators.windows.moments import OperatorTime
 
 __all__ = ["IntervalJoin"]
@@ -89,6 +89,7 @@ class IntervalJoin(JoinOperator):
         super().__init__(name=name, keys=keys, left=left, right=right, how=how)
         self.earliest_us, self.latest_us = earliest_us, latest_us
         self.reach_us = np.array([max(latest_us, 0), max(-earliest_us, 0)])
+        self.output_delay_us = int(self.reach_us.max())
         width = max(latest_us - earliest_us, _LEAST_BUCKET_US)
         self.grid = PaneGrid.of(TimeWindow(length_us=width, every_us=width))
 
@@ -100,17 +101,12 @@ class IntervalJoin(JoinOperator):
     @property
     def means(self) -> dict[str, Any]:
         """The sides, the interval, and whether it is noted which rows have met others."""
-        told = {"earliest_us": self.earliest_us, "latest_us": self.latest_us, "how": self.how}
-        return {**super().means, **told}
+        interval = {"earliest_us": self.earliest_us, "latest_us": self.latest_us, "how": self.how}
+        return {**super().means, **interval}
 
-    @property
-    def output_delay_us(self) -> int:
-        """A row may come out that happened this long before the watermark."""
-        return int(self.reach_us.max())
-
-    def closes(self, told: OperatorTime) -> bool:
+    def closes(self, time: OperatorTime) -> bool:
         """Whether rows that met none may come out."""
-        return self.how != "inner" and told.until > told.closed
+        return self.how != "inner" and time.until > time.closed
 
     def end_of(self, moment: int) -> int:
         """When the last row of this moment can meet no more."""
@@ -121,18 +117,19 @@ class IntervalJoin(JoinOperator):
         sides = values_of(rows.column(rows.schema.get_field_index(SIDE)))
         return self.grid.panes(times + self.reach_us[sides])
 
-    def settle(self, arrived: Entries, held: HeldEntries, told: OperatorTime) -> Settled | None:
-        """Let an epoch's rows meet one another and those that are held."""
-        alone = self._over(held, told)
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Let an epoch's rows meet one another and those of the state."""
+        arrived, time = data.rows, data.time
+        alone = self._over(data.state, time)
         number = arrived.keys.num_rows
         hashes = np.concatenate([arrived.hashes, alone.hashes])
         own = pa.concat_batches([e.keys.select(self.keys.names) for e in (arrived, alone)])
         if not len(hashes):
-            return None
-        groups = group_rows(hashes, own, held.num_key_groups)
+            return OperatorOutput()
+        groups = group_rows(hashes, own, data.num_key_groups)
         distinct = own.take(pa.array(groups.first_row))
         new = self._bucketed(arrived, groups.of_row[:number])
-        loaded = self._loaded(new, groups, distinct, held, told)
+        loaded = self._loaded(new, groups, distinct, data.state, time)
         new = new.numbered_after(loaded)
         every = loaded.before(new)
         keyed = without_null(distinct)[every.key]
@@ -145,7 +142,7 @@ class IntervalJoin(JoinOperator):
             changed |= (every.side == side) & (met != every.met) & self.keeps(side)
         changed[len(loaded.key) :] = True
         # A bucket that the watermark has passed by the end of the epoch is gone in the next one.
-        changed &= every.bucket >= self.grid.first_open(max(told.until, told.closed))
+        changed &= every.bucket >= self.grid.first_open(max(time.until, time.closed))
         write = np.flatnonzero(changed)
         taken = pa.array(write)
         entries = self.entry_keys(
@@ -156,16 +153,15 @@ class IntervalJoin(JoinOperator):
         )
         marks = (column_of(part[write], None, t) for part, t in ((met, pa.bool_()), (rows, _INT)))
         now = every.with_met(met)
-        held_alone = self._bucketed(alone, groups.of_row[number:])
-        return Settled.of(
-            groups,
-            key=every.key[write],
-            keys=entries,
-            values=self.stored(every.values.take(taken), *marks),
+        stored_alone = self._bucketed(alone, groups.of_row[number:])
+        values = self.stored(every.values.take(taken), *marks)
+        return OperatorOutput(
+            groups=groups,
+            changed=changed_by_key(groups, every.key[write], entries, values),
             output=pa.concat_batches(
                 [
                     self.joined(distinct.take(pa.array(every.key)), every.values, left, right),
-                    *self._alone(held_alone, now, len(loaded.key), distinct, told),
+                    *self._alone(stored_alone, now, len(loaded.key), distinct, time),
                 ]
             ),
         )
@@ -175,8 +171,8 @@ class IntervalJoin(JoinOperator):
         new: Bucketed,
         groups: Groups,
         distinct: pa.RecordBatch,
-        held: HeldEntries,
-        told: OperatorTime,
+        state: StateView,
+        time: OperatorTime,
     ) -> Bucketed:
         """Entries of the buckets that an epoch's rows reach, and the first of their own."""
         moments = moments_of(new.values)
@@ -188,14 +184,14 @@ class IntervalJoin(JoinOperator):
         wanted = buckets_reached(
             [(new.key, new.side, new.bucket), *reached],
             whole=[False, True, True],
-            first_open=self.grid.first_open(told.closed),
+            first_open=self.grid.first_open(time.closed),
         )
 
         def find(
             key: IntArray, side: npt.NDArray[np.integer], bucket: IntArray, number: IntArray
         ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
             own = distinct.take(pa.array(key))
-            return held.find(self.entry_keys(own, bucket, side, number), groups.key_groups[key])
+            return state.find(self.entry_keys(own, bucket, side, number), groups.key_groups[key])
 
         return load_buckets(wanted, find)
 
@@ -221,20 +217,20 @@ class IntervalJoin(JoinOperator):
         (a, b), (c, d) = found
         return np.concatenate([a, c]), np.concatenate([b, d])
 
-    def _over(self, held: HeldEntries, told: OperatorTime) -> Entries:
-        """Rows held that met none, and that can meet none any more by the end of the epoch."""
-        if not self.closes(told):
-            return Entries(
+    def _over(self, state: StateView, time: OperatorTime) -> StateRows:
+        """Rows of the state that met none, and can meet none after this epoch."""
+        if not self.closes(time):
+            return StateRows(
                 hashes=np.empty(0, np.int64),
                 keys=pa.RecordBatch.from_pylist([], schema=self.schema.keys),
                 values=pa.RecordBatch.from_pylist([], schema=self.inputs),
             )
-        first = self.grid.panes(np.array([told.closed]))[0]
-        found = held.scan(EntryRange(column=self.pane_position, first=int(first), end=told.until))
+        first = self.grid.panes(np.array([time.closed]))[0]
+        found = state.scan(EntryRange(column=self.pane_position, first=int(first), end=time.until))
         sides, rows = self.sides_of(found.keys), self.rows_of(found.values)
-        over = self._is_over(sides, moments_of(rows), values_of(found.values.column(0)), told)
+        over = self._is_over(sides, moments_of(rows), values_of(found.values.column(0)), time)
         which = pa.array(np.flatnonzero(over))
-        return Entries(
+        return StateRows(
             hashes=found.hashes[over], keys=found.keys.take(which), values=rows.take(which)
         )
 
@@ -243,15 +239,15 @@ class IntervalJoin(JoinOperator):
         sides: npt.NDArray[np.integer],
         moments: IntArray,
         met: npt.NDArray[np.bool_],
-        told: OperatorTime,
+        time: OperatorTime,
     ) -> npt.NDArray[np.bool_]:
         """Whether rows come out because they met none: in the epoch that passes what they reach."""
         until = moments + self.reach_us[sides]
         wanted = np.array([self.keeps(LEFT), self.keeps(RIGHT)])[sides]
-        over: npt.NDArray[np.bool_] = wanted & ~met & (until >= told.closed) & (until < told.until)
+        over: npt.NDArray[np.bool_] = wanted & ~met & (until >= time.closed) & (until < time.until)
         return over
 
-    def _bucketed(self, entries: Entries, key: IntArray) -> Bucketed:
+    def _bucketed(self, entries: StateRows, key: IntArray) -> Bucketed:
         """Give entries that have met none as rows in buckets."""
         return Bucketed(
             key=key,
@@ -265,18 +261,18 @@ class IntervalJoin(JoinOperator):
 
     def _alone(
         self,
-        held: Bucketed,
+        stored: Bucketed,
         now: Bucketed,
         loaded: int,
         distinct: pa.RecordBatch,
-        told: OperatorTime,
+        time: OperatorTime,
     ) -> Iterator[pa.RecordBatch]:
-        """Output of the rows that met none: those held, but for what has met now, and new ones."""
-        if not self.closes(told):
+        """Output of the rows that met none: stored ones, but for what has met now, and new ones."""
+        if not self.closes(time):
             return
-        still = held.take(np.flatnonzero(~held.among(now.take(np.flatnonzero(now.met)))))
+        still = stored.take(np.flatnonzero(~stored.among(now.take(np.flatnonzero(now.met)))))
         fresh = now.take(np.arange(loaded, len(now.key)))
-        due = self._is_over(fresh.side, moments_of(fresh.values), fresh.met, told)
+        due = self._is_over(fresh.side, moments_of(fresh.values), fresh.met, time)
         alone = still.before(fresh.take(np.flatnonzero(due)))
         at, none = np.arange(len(alone.key)), np.full(len(alone.key), -1)
         own = distinct.take(pa.array(alone.key))

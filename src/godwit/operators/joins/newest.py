@@ -17,6 +17,7 @@ as in Flink (`TemporalRowTimeJoinOperator`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,17 +35,17 @@ from godwit.operators.joins.sides import (
     moments_of,
     without_null,
 )
-from godwit.operators.settling import Settled
+from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
-from godwit.operators.windows.operator import Entries
+from godwit.operators.windows.operator import number_rows
 from godwit.store.changes import EntryRange
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from godwit.checkpoint.entries import StateRows
     from godwit.operators.joins.sides import How
-    from godwit.operators.settling import HeldEntries
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.operator import OperatorInput, StateView
 
 __all__ = ["NewestJoin"]
 
@@ -52,7 +53,6 @@ _STAYS: Final = 2
 """Side of the entry that holds the newest row of the right before the watermark."""
 _NO_PANE: Final = 253_402_300_799_999_999
 """Its pane: the last moment that can be shown, which no watermark passes."""
-_ROWS_OF_EPOCH: Final = 1 << 31
 
 
 class NewestJoin(JoinOperator):
@@ -95,33 +95,29 @@ class NewestJoin(JoinOperator):
         """The sides, and how old a row may be; whose rows come out needs no state."""
         return {**super().means, "within_us": self.within_us}
 
-    def numbered(self, rows: pa.RecordBatch, epoch: int) -> pa.RecordBatch:
-        """Give rows numbers that grow in order of arrival, over all epochs."""
-        numbers = epoch * _ROWS_OF_EPOCH + np.arange(rows.num_rows)
-        position = rows.schema.get_field_index(NUMBER)
-        return rows.set_column(position, rows.schema.field(position), pa.array(numbers))
-
-    def settle(self, arrived: Entries, held: HeldEntries, told: OperatorTime) -> Settled | None:
+    def process(self, data: OperatorInput) -> OperatorOutput:
         """Keep what the watermark has not passed; join what it has."""
-        later = moments_of(arrived.values) >= told.until
-        kept, due = _part(arrived, later), _part(arrived, ~later)
-        stale = _none_of(arrived)
-        if self.closes(told):
-            first, end = self.closing(told)
-            waited = held.scan(EntryRange(column=self.pane_position, first=first, end=end))
-            values = self.rows_of(waited.values)
-            due = _both(Entries(hashes=waited.hashes, keys=waited.keys, values=values), due)
+        time = data.time
+        arrived = number_rows(data.rows, NUMBER, data.epoch)
+        is_later = moments_of(arrived.values) >= time.until
+        later = arrived.take(np.flatnonzero(is_later))
+        due = arrived.take(np.flatnonzero(~is_later))
+        stale = arrived.take(np.empty(0, np.int64))
+        if self.closes(time):
+            first, end = self.closing(time)
+            waited = data.state.scan(EntryRange(column=self.pane_position, first=first, end=end))
+            due = replace(waited, values=self.rows_of(waited.values)).then(due)
             if self.within_us is not None:
-                stale = self._stale(held, told.until - self.within_us)
-        every = _both(_both(due, kept), stale)
+                stale = self._stale(data.state, time.until - self.within_us)
+        every = due.then(later).then(stale)
         if not every.keys.num_rows:
-            return None
+            return OperatorOutput()
         own = every.keys.select(self.keys.names)
-        groups = group_rows(every.hashes, own, held.num_key_groups)
+        groups = group_rows(every.hashes, own, data.num_key_groups)
         distinct = own.take(pa.array(groups.first_row))
-        count, waiting = due.keys.num_rows, kept.keys.num_rows
+        count, waiting = due.keys.num_rows, later.keys.num_rows
         key = groups.of_row
-        newest, output = self._join(due, key[:count], distinct, groups.key_groups, held)
+        newest, output = self._join(due, key[:count], distinct, groups.key_groups, data.state)
         stay = pa.array(newest)
         stays = key[newest]
         over = np.setdiff1d(key[count + waiting :], stays)
@@ -135,24 +131,24 @@ class NewestJoin(JoinOperator):
         )
         nulls = [pa.nulls(len(over), field.type) for field in self.inputs]
         none = pa.RecordBatch.from_arrays(nulls, schema=self.inputs)
-        return Settled.of(
+        changed = changed_by_key(
             groups,
             key=np.concatenate([key[count : count + waiting], ended]),
-            keys=pa.concat_batches([kept.keys, entries]),
+            keys=pa.concat_batches([later.keys, entries]),
             values=pa.concat_batches(
-                [self.stored(rows) for rows in (kept.values, due.values.take(stay), none)]
+                [self.stored(rows) for rows in (later.values, due.values.take(stay), none)]
             ),
             removed=np.arange(waiting + n) >= waiting + len(stays),
-            output=output,
         )
+        return OperatorOutput(groups=groups, changed=changed, output=output)
 
     def _join(
         self,
-        due: Entries,
+        due: StateRows,
         key: npt.NDArray[np.int64],
         distinct: pa.RecordBatch,
         key_groups: npt.NDArray[np.int32],
-        held: HeldEntries,
+        state: StateView,
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
         """Join what is due: positions of the rows of the right that stay, and the output."""
         sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
@@ -171,7 +167,7 @@ class NewestJoin(JoinOperator):
             np.full(n, _STAYS),
             np.zeros(n, np.int64),
         )
-        there, before = find_some(held, looked_for, key_groups[asked])
+        there, before = find_some(state, looked_for, key_groups[asked])
         before = self.rows_of(before)
         # What stayed is older than what is due, and stands before it.
         rows = pa.concat_batches([due.values, before])
@@ -194,35 +190,9 @@ class NewestJoin(JoinOperator):
         ends[:-1] = np.diff(key[order]) != 0
         return order[ends], output
 
-    def _stale(self, held: HeldEntries, before: int) -> Entries:
+    def _stale(self, state: StateView, before: int) -> StateRows:
         """Rows of the right that stayed, and that are too old for any row that may come."""
         column = len(self.schema.keys) + len(self.marks_of_state)
-        found = held.scan(EntryRange(column=column, end=before))
-        which = np.flatnonzero(self.sides_of(found.keys) == _STAYS)
-        taken = pa.array(which)
-        return Entries(
-            hashes=found.hashes[which],
-            keys=found.keys.take(taken),
-            values=self.rows_of(found.values.take(taken)),
-        )
-
-
-def _part(entries: Entries, which: npt.NDArray[np.bool_]) -> Entries:
-    taken = pa.array(np.flatnonzero(which))
-    return Entries(
-        hashes=entries.hashes[which],
-        keys=entries.keys.take(taken),
-        values=entries.values.take(taken),
-    )
-
-
-def _none_of(entries: Entries) -> Entries:
-    return _part(entries, np.zeros(entries.keys.num_rows, np.bool_))
-
-
-def _both(first: Entries, second: Entries) -> Entries:
-    return Entries(
-        hashes=np.concatenate([first.hashes, second.hashes]),
-        keys=pa.concat_batches([first.keys, second.keys]),
-        values=pa.concat_batches([first.values, second.values]),
-    )
+        found = state.scan(EntryRange(column=column, end=before))
+        stale = found.take(np.flatnonzero(self.sides_of(found.keys) == _STAYS))
+        return replace(stale, values=self.rows_of(stale.values))

@@ -18,15 +18,14 @@ import pyarrow as pa
 
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.settling import SettlingOperator
 from godwit.operators.windows.moments import RowTime
-from godwit.operators.windows.operator import PANE
+from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.schema import StateSchema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import StateView
     from godwit.operators.windows.grid import PaneGrid
 
 __all__ = ["LEFT", "MOMENT", "NUMBER", "RIGHT", "SIDE", "How", "JoinOperator", "JoinSide"]
@@ -74,7 +73,7 @@ class JoinSide:
     origin: Mapping[str, Any]
 
 
-class JoinOperator(SettlingOperator):
+class JoinOperator(EventTimeOperator):
     """A join of two keyed streams by event time.
 
     Parameters
@@ -98,10 +97,7 @@ class JoinOperator(SettlingOperator):
         self, *, name: str, keys: pa.Schema, left: JoinSide, right: JoinSide, how: How
     ) -> None:
         self.name, self.how, self.sides = name, how, (left, right)
-        self.time, self.update = (
-            RowTime(column=MOMENT, is_told=left.time.is_told or right.time.is_told),
-            False,
-        )
+        self.time = RowTime(column=MOMENT, is_told=left.time.is_told or right.time.is_told)
         self._moment = pa.timestamp("us", tz="UTC")
         moment = pa.field(MOMENT, self._moment)
         self.inputs = pa.schema([moment, *left.named, *right.named])
@@ -166,6 +162,10 @@ class JoinOperator(SettlingOperator):
         numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
         side = rows.column(rows.schema.get_field_index(SIDE))
         return self.entry_rows(rows, panes, side, numbers)
+
+    def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
+        """Whether rows are older than the watermark that earlier epochs acted on."""
+        return times < closed
 
     def last_emitted(self, newest: int) -> int:
         """No row that comes out is newer than those that came in."""
@@ -243,10 +243,10 @@ def without_null(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
 
 
 def find_some(
-    held: HeldEntries, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    state: StateView, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
 ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
     """Find entries: positions of those that are there, and their state columns."""
-    known, values = held.find(keys, key_groups)
+    known, values = state.find(keys, key_groups)
     there = np.flatnonzero(known)
     return there, values.take(pa.array(there))
 

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.columns.key_rows import Columns
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import StateView
     from godwit.operators.states.stored import StoredState
-    from godwit.store.changes import Contents
     from godwit.store.schema import StateSchema
 
 __all__ = ["Cells", "Expired", "LaneKeys", "LookAhead", "Looked", "Written"]
@@ -79,7 +78,7 @@ class Expired:
         Shape ``(n,)``: which of the lane's keys each is of.
     """
 
-    entries: Contents
+    entries: StateRows
     groups: list[int]
 
 
@@ -221,7 +220,7 @@ class Cells(ABC):
         As of `StoredState.begin`.
     """
 
-    def __init__(self, stored: StoredState, lane: LaneKeys, held: HeldEntries) -> None:
+    def __init__(self, stored: StoredState, lane: LaneKeys, held: StateView) -> None:
         self.stored, self.lane, self._held = stored, lane, held
         self._again = stored.again(lane.clock)
 

@@ -24,7 +24,7 @@ from godwit.values.codec import is_immutable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import StateView
     from godwit.operators.states.cells import LaneKeys
 
 __all__ = ["BOUNDS", "StoredList", "each"]
@@ -50,7 +50,7 @@ class StoredList(StoredState):
             **options,
         )
 
-    def begin(self, lane: LaneKeys, held: HeldEntries, expired: Expired | None) -> ListCells:
+    def begin(self, lane: LaneKeys, held: StateView, expired: Expired | None) -> ListCells:
         """Take up an epoch."""
         return ListCells(self, lane, held, expired)
 
@@ -124,7 +124,7 @@ class ListCells(Cells):
     stored: StoredList
 
     def __init__(
-        self, stored: StoredList, lane: LaneKeys, held: HeldEntries, expired: Expired | None
+        self, stored: StoredList, lane: LaneKeys, held: StateView, expired: Expired | None
     ) -> None:
         super().__init__(stored, lane, held)
         count = len(lane.tuples)

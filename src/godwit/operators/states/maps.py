@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import StateView
     from godwit.operators.states.cells import LaneKeys, Looked
 
 __all__ = ["ITEM", "LISTING", "StoredMap"]
@@ -80,7 +80,7 @@ class StoredMap(StoredState):
             **options,
         )
 
-    def begin(self, lane: LaneKeys, held: HeldEntries, expired: Expired | None) -> MapCells:
+    def begin(self, lane: LaneKeys, held: StateView, expired: Expired | None) -> MapCells:
         """Take up an epoch."""
         return MapCells(self, lane, held, expired)
 
@@ -155,7 +155,7 @@ class MapCells(Cells):
     stored: StoredMap
 
     def __init__(
-        self, stored: StoredMap, lane: LaneKeys, held: HeldEntries, expired: Expired | None
+        self, stored: StoredMap, lane: LaneKeys, held: StateView, expired: Expired | None
     ) -> None:
         super().__init__(stored, lane, held)
         self._listings = Listings(self)

@@ -16,7 +16,6 @@ is neither looked up nor written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,9 +27,9 @@ from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
 from godwit.columns.key_rows import Columns, rows_as_tuples
 from godwit.columns.zones import UTC
-from godwit.operators.due import DueOperator
 from godwit.operators.emitted import Emitted
 from godwit.operators.firing import CalledKey, Calls
+from godwit.operators.operator import KeyedOperator, OperatorOutput
 from godwit.operators.process import Meter, check_arguments, uncollected
 from godwit.operators.states.cells import Expired, LaneKeys
 from godwit.operators.states.declared import (
@@ -47,6 +46,7 @@ from godwit.operators.states.of_key import States
 from godwit.operators.states.values import StoredValue
 from godwit.operators.timers import moments_of, packed
 from godwit.operators.windows.moments import Due
+from godwit.store.changes import EntryRange
 from godwit.store.schema import StateSchema
 from godwit.values.codec import make_codec, make_state
 from godwit.values.upgrade import nothing_beside
@@ -57,15 +57,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
-    from godwit.columns.groups import Groups
     from godwit.operators.firing import TimerClock
-    from godwit.operators.operator import Advance, Step
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import StoredState
     from godwit.operators.windows.moments import OperatorTime
 
-__all__ = ["DueColumn", "ProcessOfStates", "Ran"]
+__all__ = ["DueColumn", "ProcessOfStates"]
 
 _DUE = 1
 
@@ -95,27 +93,7 @@ class DueColumn(NamedTuple):
         return Due(event=moment) if self.by_event else Due(clock=moment)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ran:
-    """What an epoch made of some keys.
-
-    Attributes
-    ----------
-    changed
-        Name of a state → entries to write, ordered by key group, and the key group of each.
-    output
-        Rows of the operator's ``output`` schema.
-    cpu_ms, busy_ms
-        As of `godwit.operators.operator.Advance`.
-    """
-
-    changed: Mapping[str, tuple[StateRows, npt.NDArray[np.int32]]]
-    output: pa.RecordBatch
-    cpu_ms: npt.NDArray[np.float64]
-    busy_ms: npt.NDArray[np.float64]
-
-
-class ProcessOfStates(DueOperator):
+class ProcessOfStates(KeyedOperator):
     """A function of the user, called per key, with several named states.
 
     Parameters
@@ -181,16 +159,15 @@ class ProcessOfStates(DueOperator):
         """Columns of one of them."""
         return self._timers if state == TIMERS else self.stored[state].schema
 
-    def describe_states(self) -> dict[str, StateDescription]:
-        """Say what each looks like."""
-        found = {name: stored.describe() for name, stored in self.stored.items()}
-        if self.clock is not None:
-            found[TIMERS] = StateDescription(
-                columns=columns_of(self._timers.values),
-                codec="arrow",
-                means={"clock of timers": self.clock},
-            )
-        return found
+    def describe_state(self, state: str = TIMERS) -> StateDescription:
+        """Describe one of them."""
+        if state != TIMERS:
+            return self.stored[state].describe()
+        return StateDescription(
+            columns=columns_of(self._timers.values),
+            codec="arrow",
+            means={"clock of timers": self.clock},
+        )
 
     def insist_on_state(
         self, state: str, stored: StateDescription, today: StateDescription
@@ -221,69 +198,50 @@ class ProcessOfStates(DueOperator):
         """Give what lies beside the values of one of them, where nothing did."""
         return nothing_beside(self.schema_of(state).values, count)
 
-    def describe_state(self) -> StateDescription:
-        """Its states are described one by one."""
-        raise NotImplementedError
-
-    def advance(self, step: Step) -> Advance:
-        """Its states are handed over to look in, by `run`."""
-        raise NotImplementedError
-
     # -- moments -------------------------------------------------------------------------------
 
     @property
-    def has_moments(self) -> bool:
+    def has_timers(self) -> bool:
         """Whether it has timers, or a state that expires."""
         return self.clock is not None or any(s.ttl_us is not None for s in self.stored.values())
 
-    def due_columns(self, told: OperatorTime) -> list[DueColumn]:
+    def _due_columns(self, time: OperatorTime) -> list[DueColumn]:
         """Columns of moments at which there is something to do."""
         found = []
         if self.clock is not None:
             by_event = self.clock == "event"
             found.append(
-                DueColumn(TIMERS, len(self.keys) + _DUE, self._now(told), by_event=by_event)
+                DueColumn(TIMERS, len(self.keys) + _DUE, self._now(time), by_event=by_event)
             )
         for name, stored in self.stored.items():
             if stored.expires_at is not None:
                 column = len(stored.schema.keys) + stored.expires_at
-                found.append(DueColumn(name, column, told.clock, by_event=False))
+                found.append(DueColumn(name, column, time.clock, by_event=False))
         return found
 
-    def _now(self, told: OperatorTime) -> int:
-        return told.until if self.clock == "event" else told.clock
+    def _now(self, time: OperatorTime) -> int:
+        return time.until if self.clock == "event" else time.clock
 
     # -- an epoch ------------------------------------------------------------------------------
 
     @uncollected()
-    def run(
-        self,
-        groups: Groups,
-        keys: pa.RecordBatch,
-        rows: pa.RecordBatch,
-        *,
-        held: Mapping[str, HeldEntries],
-        expired: Mapping[str, Expired],
-        told: OperatorTime,
-    ) -> Ran:
-        """Call the function for every key.
-
-        Parameters
-        ----------
-        groups, keys
-            Grouping of the rows by key, and the keys: some may have timers or expiries, and no
-            rows.
-        rows
-            N rows in order of arrival.
-        held
-            Name of a state → what the lane holds of it.
-        expired
-            Name of a state → entries that have expired.
-        told
-            The epoch's moments.
-        """
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Call the function for every key that has rows, timers or expiries."""
+        time = data.time
+        entries = {
+            due.state: data.states[due.state].scan(EntryRange(column=due.column, end=due.until + 1))
+            for due in (self._due_columns(time) if time.due else ())
+        }
+        groups, keys, of_entries = data.grouped_with(len(self.keys), list(entries.values()))
+        if not groups.count:
+            return OperatorOutput(next_due=self._next_due(data, {}))
+        expired = {
+            state: Expired(entries=some, groups=of)
+            for (state, some), of in zip(entries.items(), of_entries, strict=True)
+            if state in self.stored
+        }
         meter = Meter(groups.key_groups)
-        columns = Columns(rows, self.inputs, groups.order)
+        columns = Columns(data.rows.values, self.inputs, groups.order)
         lane = LaneKeys(
             keys=keys,
             tuples=rows_as_tuples(keys),
@@ -291,14 +249,14 @@ class ProcessOfStates(DueOperator):
             key_groups=groups.key_groups,
             rows=columns,
             starts=groups.starts.tolist(),
-            clock=told.clock,
+            clock=time.clock,
         )
         cells = {
-            name: stored.begin(lane, held[name], expired.get(name))
+            name: stored.begin(lane, data.states[name], expired.get(name))
             for name, stored in self.stored.items()
         }
         of_keys = [States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)]
-        timers = self._timers_of(lane, held)
+        timers = self._timers_of(lane, data.states)
         before = [list(moments) for moments in timers]
         found = [CalledKey(moments) for moments in timers]
         given: set[int] = set()
@@ -319,7 +277,7 @@ class ProcessOfStates(DueOperator):
             columns,
             lane.starts,
             found,
-            now=self._now(told),
+            now=self._now(time),
             meter=meter,
             state_of=state_of,
             done=done,
@@ -332,7 +290,7 @@ class ProcessOfStates(DueOperator):
             operator=self.name,
             zone=self._zone,
         ).to_batch()
-        changed = {}
+        changed: dict[str, Changed] = {}
         for name, of_state in cells.items():
             written = of_state.written()
             if written.groups:
@@ -342,18 +300,25 @@ class ProcessOfStates(DueOperator):
             differ = np.flatnonzero([now != was for now, was in zip(moments, before, strict=True)])
             if differ.size:
                 changed[TIMERS] = self._timers_written(lane, moments, differ)
-        return Ran(changed=changed, output=output, cpu_ms=meter.cpu_ms, busy_ms=meter.busy_ms)
+        return OperatorOutput(
+            output=output,
+            groups=groups,
+            changed=changed,
+            next_due=self._next_due(data, changed),
+            cpu_ms=meter.cpu_ms,
+            busy_ms=meter.busy_ms,
+        )
 
-    def _timers_of(self, lane: LaneKeys, held: Mapping[str, HeldEntries]) -> list[list[int]]:
+    def _timers_of(self, lane: LaneKeys, states: Mapping[str, StateView]) -> list[list[int]]:
         """Moments of the timers of every key."""
         if self.clock is None:
             return [[] for _ in lane.tuples]
-        known, values = held[TIMERS].find(lane.keys, lane.key_groups)
+        known, values = states[TIMERS].find(lane.keys, lane.key_groups)
         return moments_of(values.column(0), known)
 
     def _timers_written(
         self, lane: LaneKeys, moments: list[list[int]], differ: npt.NDArray[np.int64]
-    ) -> tuple[StateRows, npt.NDArray[np.int32]]:
+    ) -> Changed:
         some = [moments[group] for group in differ.tolist()]
         removed = np.array([not of_key for of_key in some], np.bool_)
         rows = StateRows(
@@ -364,16 +329,22 @@ class ProcessOfStates(DueOperator):
         )
         return rows, lane.key_groups[differ]
 
-    def earliest(self, due: DueColumn, ran: Ran) -> Due:
-        """Earliest moment in a column of what an epoch wrote."""
-        if due.state not in ran.changed:
-            return Due()
-        rows, _ = ran.changed[due.state]
-        column = rows.values.column(due.column - len(rows.keys.schema))
-        moments = values_of(column)
-        if rows.removed is not None:
-            moments = moments[~rows.removed]
-        return due.due_of(int(moments.min())) if len(moments) else Due()
+    def _next_due(self, data: OperatorInput, changed: Mapping[str, Changed]) -> Due:
+        """When something is due next: of what changed, and of all keys if the epoch was to look."""
+        earliest = Due()
+        for due in self._due_columns(data.time):
+            if data.time.due:
+                state = data.states[due.state]
+                earliest |= due.due_of(state.min_after(due.column, due.until))
+            if due.state not in changed:
+                continue
+            rows, _ = changed[due.state]
+            moments = values_of(rows.values.column(due.column - len(rows.keys.schema)))
+            if rows.removed is not None:
+                moments = moments[~rows.removed]
+            if len(moments):
+                earliest |= due.due_of(int(moments.min()))
+        return earliest
 
 
 def _stored(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import StateView
     from godwit.operators.states.cells import Cells, Expired, LaneKeys
     from godwit.values.codec import StateCodec
 
@@ -77,7 +77,7 @@ class StoredState(ABC):
         self._upgrade = upgrade
 
     @abstractmethod
-    def begin(self, lane: LaneKeys, held: HeldEntries, expired: Expired | None) -> Cells:
+    def begin(self, lane: LaneKeys, held: StateView, expired: Expired | None) -> Cells:
         """Take up an epoch.
 
         Parameters

@@ -14,7 +14,7 @@ from godwit.values.codec import is_immutable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import StateView
     from godwit.operators.states.cells import LaneKeys
 
 __all__ = ["StoredValue"]
@@ -38,7 +38,7 @@ class StoredValue(StoredState):
         super().__init__(apart=(), columns=(), **options)
         self.new = new
 
-    def begin(self, lane: LaneKeys, held: HeldEntries, expired: Expired | None) -> ValueCells:
+    def begin(self, lane: LaneKeys, held: StateView, expired: Expired | None) -> ValueCells:
         """Take up an epoch."""
         return ValueCells(self, lane, held, expired)
 
@@ -64,7 +64,7 @@ class ValueCells(Cells):
         self,
         stored: StoredValue,
         lane: LaneKeys,
-        held: HeldEntries,
+        held: StateView,
         expired: Expired | None,
     ) -> None:
         super().__init__(stored, lane, held)

@@ -18,14 +18,14 @@ import pyarrow as pa
 from godwit.columns.arrays import values_of
 from godwit.columns.groups import group_rows
 from godwit.operators.windows.consolidation import Partials, consolidate, plan_of
-from godwit.operators.windows.operator import Closed
+from godwit.operators.windows.meter import Closed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from godwit.checkpoint.entries import StateRows
     from godwit.operators.windows.compute import WindowedCompute
     from godwit.operators.windows.moments import OperatorTime
-    from godwit.operators.windows.operator import Entries
 
 __all__ = ["closed_windows", "of_closing_windows"]
 
@@ -61,9 +61,9 @@ class _Window:
 
 
 def closed_windows(
-    operator: WindowedCompute, held: Entries, changed: Entries | None, told: OperatorTime
+    operator: WindowedCompute, held: StateRows, changed: StateRows | None, told: OperatorTime
 ) -> Closed:
-    """Output of the windows that are over in an epoch; see `WindowedOperator.close`."""
+    """Output of the windows that are over in an epoch; entries as of `closing_entries`."""
     cpu = time.process_time()
     entries = held if changed is None else held.then(changed)
     windows, piece_of, count = _pieces(operator, entries, told)
@@ -111,7 +111,7 @@ def closed_windows(
 
 
 def of_closing_windows(
-    operator: WindowedCompute, entries: Entries, told: OperatorTime
+    operator: WindowedCompute, entries: StateRows, told: OperatorTime
 ) -> npt.NDArray[np.intp]:
     """Which entries are parts of windows that are over in an epoch."""
     _, piece_of, count = _pieces(operator, entries, told)
@@ -146,7 +146,7 @@ def _merged(
 
 
 def _pieces(
-    operator: WindowedCompute, entries: Entries, told: OperatorTime
+    operator: WindowedCompute, entries: StateRows, told: OperatorTime
 ) -> tuple[list[_Window], npt.NDArray[np.integer], int]:
     """Windows that are over, which piece each entry is of, and how many pieces there are.
 
@@ -183,7 +183,7 @@ def _pieces(
 def _own_windows(
     operator: WindowedCompute, starts: IntArray, spans: IntArray, told: OperatorTime
 ) -> Iterator[tuple[IntArray, int, int]]:
-    """Entries of each window with a state of its own that is over, and its bounds."""
+    """StateRows of each window with a state of its own that is over, and its bounds."""
     ends = starts + spans
     over = (spans > 0) & (ends > told.closed) & (ends <= told.until)
     for length in sorted({window.length_us for window in operator.grid.windows}):

@@ -15,28 +15,30 @@ never in both.
 
 from __future__ import annotations
 
+import time as cpu_clock
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.compute import ComputeOperator
-from godwit.operators.operator import Advance
+from godwit.operators.operator import STATE, OperatorOutput, SharedWindows
 from godwit.operators.windows.closing import closed_windows
 from godwit.operators.windows.description import (
     describe_windows,
     windows_of,
 )
 from godwit.operators.windows.grid import END
+from godwit.operators.windows.meter import Closed, WindowMeter
 from godwit.operators.windows.operator import (
     PANE,
-    Closed,
-    Entries,
-    WindowedOperator,
+    EventTimeOperator,
     output_schema,
     window_bounds,
 )
@@ -47,10 +49,9 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
-    from godwit.operators.operator import Step
+    from godwit.operators.operator import OperatorInput, StateView
     from godwit.operators.windows.grid import PaneGrid
     from godwit.operators.windows.moments import OperatorTime, RowTime
-    from godwit.operators.windows.operator import Find
 
 __all__ = ["SPAN", "WINDOWED", "WindowedCompute"]
 
@@ -63,7 +64,7 @@ SPAN: Final = f"{RESERVED_PREFIX}_span"
 SPAN_TYPE: Final = pa.int64()
 
 
-class WindowedCompute(ComputeOperator, WindowedOperator):
+class WindowedCompute(ComputeOperator, EventTimeOperator):
     """Aggregates of the rows of each key and window.
 
     Parameters
@@ -124,15 +125,67 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         """What makes one."""
         return WINDOWED
 
-    def advance(self, step: Step) -> Advance:
-        """Update the partials of an epoch's keys and panes; windows come later."""
-        return Advance(state=self.updated(step), removed=None, output=self.nothing())
+    @property
+    def shared_windows(self) -> SharedWindows | None:
+        """Its windows, where they may share panes or not."""
+        if not (self.may_duplicate and self.commutative):
+            return None
+        return SharedWindows(grid=self.grid, share=self.share)
 
-    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
-        """Output of the windows that are over; none where they were emitted as they grew."""
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Update the partials of an epoch's keys and panes; emit windows that are over, or grew."""
+        meter, time = WindowMeter(), data.time
+        groups, changed, output, closing_ms = None, None, None, 0.0
+        if len(data.rows.hashes):
+            groups, changed = self._updated(data, meter)
         if self.update:
-            return Closed(output=self.nothing())
-        return closed_windows(self, held, changed, told)
+            if groups is not None and changed is not None:
+                output = self._grown(groups, changed, data.state, time)
+        elif self.closes(time):
+            cpu = cpu_clock.process_time()
+            entries, closing = self.closing_entries(data, changed)
+            meter.scanned(len(entries.hashes), cpu)
+            closed = self.close(entries, closing, time)
+            meter.closed(closed, sees_all_keys=False)
+            output, closing_ms = closed.output, (cpu_clock.process_time() - cpu) * 1e3
+        return OperatorOutput(
+            output=output,
+            groups=groups,
+            changed={}
+            if groups is None or changed is None
+            else {STATE: (changed, groups.key_groups)},
+            closing_ms=closing_ms,
+            windows=meter.work if self.may_duplicate else None,
+        )
+
+    def _updated(self, data: OperatorInput, meter: WindowMeter) -> tuple[Groups, StateRows]:
+        """Update the partials of keys and panes, or keys and windows, that have rows."""
+        duplicated = data.time.duplicated
+        if self.may_duplicate and duplicated:
+            partials = self.combined(data)
+            meter.saw(partials.keys.column(self.pane_position), partials.hashes)
+            with meter.spreading(duplicated=True):
+                keys, which = self._spread(partials.keys, data.time.closed)
+                values = partials.values.take(pa.array(which))
+                rows = StateRows(hashes=partials.hashes[which], keys=keys, values=values)
+                data = replace(data, rows=rows, is_partial=True)
+            meter.spread(len(which))
+        with meter.spreading(duplicated=duplicated):
+            groups, keys = data.grouped(self.pane_position)
+            rows_of = data.rows.values
+            if data.is_partial:
+                rows_of = self.merge_partials(groups, rows_of)
+        with meter.writing():
+            known, prior = data.state.find(keys, groups.key_groups)
+        state = self.updated(groups, keys, rows_of, known, prior, are_partial=data.is_partial)
+        meter.wrote(groups.count)
+        if self.may_duplicate and not duplicated:
+            meter.saw(keys.column(self.pane_position), groups.hashes)
+        return groups, StateRows(hashes=groups.hashes, keys=keys, values=state)
+
+    def close(self, entries: StateRows, changed: StateRows | None, time: OperatorTime) -> Closed:
+        """Output of the windows that are over, of entries as of `closing_entries`."""
+        return closed_windows(self, entries, changed, time)
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Give rows as they came the pane that they go to."""
@@ -141,14 +194,8 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         no_span = column_of(np.zeros(len(panes), np.int64), None, SPAN_TYPE)
         return self.entry_rows(rows, panes, no_span)
 
-    def spread(self, keys: pa.RecordBatch, closed: int) -> tuple[pa.RecordBatch, IntArray]:
-        """Give panes' entries to every window that holds them and ends after `closed`.
-
-        Returns
-        -------
-        keys, entries
-            What tells the windows' entries apart, and which entry each is for.
-        """
+    def _spread(self, keys: pa.RecordBatch, closed: int) -> tuple[pa.RecordBatch, IntArray]:
+        """Windows that hold panes and end after `closed`: what tells each, and its pane."""
         position = self.pane_position
         panes = keys.column(position)
         found = self.grid.windows_of(values_of(panes), closed, END)
@@ -158,18 +205,18 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         columns = [*own.columns, starts, spans]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys), found.pane
 
-    def grown(
-        self, groups: Groups, changed: Entries, find: Find, told: OperatorTime
+    def _grown(
+        self, groups: Groups, changed: StateRows, state: StateView, time: OperatorTime
     ) -> pa.RecordBatch:
         """Output of the windows whose panes changed."""
         others, touched = changed, np.ones(len(changed.hashes), np.bool_)
         if self.grid.panes_per_window > 1:
-            others, touched = self._with_neighbours(groups, changed, find, told.closed)
-        return self._growing(others, told.closed, touched)
+            others, touched = self._with_neighbours(groups, changed, state, time.closed)
+        return self._growing(others, time.closed, touched)
 
-    def describe_state(self) -> StateDescription:
+    def describe_state(self, state: str = STATE) -> StateDescription:
         """Say what the partials are, and of what windows."""
-        return describe_windows(super().describe_state(), self, windows_of(self.grid))
+        return describe_windows(super().describe_state(state), self, windows_of(self.grid))
 
     @property
     def means(self) -> dict[str, Any]:
@@ -187,21 +234,21 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
         return self.finish(windows, state)
 
     def _growing(
-        self, held: Entries, closed: int, touched: npt.NDArray[np.bool_]
+        self, entries: StateRows, closed: int, touched: npt.NDArray[np.bool_]
     ) -> pa.RecordBatch:
         """Merge panes into the windows that end after `closed` and hold one that was touched.
 
         Parameters
         ----------
-        held
-            n entries, every key and pane once.
+        entries
+            n of them, every key and pane once.
         touched
             Shape ``(n,)``.
         """
-        panes = values_of(held.keys.column(self.pane_position))
+        panes = values_of(entries.keys.column(self.pane_position))
         found = self.grid.windows_of(panes, closed, END)
-        own = held.keys.select(list(range(self.pane_position)))
-        keys = group_rows(held.hashes, own, 1).of_row[found.pane]
+        own = entries.keys.select(list(range(self.pane_position)))
+        keys = group_rows(entries.hashes, own, 1).of_row[found.pane]
         order = np.lexsort((panes[found.pane], found.start, found.kind, keys))
         pane, kind, start = found.pane[order], found.kind[order], found.start[order]
         key = keys[order]
@@ -214,13 +261,13 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
             pane = pane[np.repeat(wanted, sizes)]
             sizes, firsts = sizes[wanted], firsts[wanted]
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        state = self.merge_in_order(held.values.take(pa.array(pane)), starts)
+        state = self.merge_in_order(entries.values.take(pa.array(pane)), starts)
         keys = own.take(pa.array(pane[starts[:-1]]))
         return self.window_rows(keys, start[firsts], found.end[order][firsts], state)
 
     def _with_neighbours(
-        self, groups: Groups, changed: Entries, find: Find, closed: int
-    ) -> tuple[Entries, npt.NDArray[np.bool_]]:
+        self, groups: Groups, changed: StateRows, state: StateView, closed: int
+    ) -> tuple[StateRows, npt.NDArray[np.bool_]]:
         """All entries of the windows that hold a changed one, and which of them changed."""
         width, position = self.grid.width_us, self.pane_position
         panes = values_of(changed.keys.column(position))
@@ -242,10 +289,10 @@ class WindowedCompute(ComputeOperator, WindowedOperator):
             [*own.take(pa.array(rows)).columns, column_of(near[wanted], None, moment)],
             schema=self.schema.keys,
         )
-        known, values = find(keys, groups.key_groups[rows])
+        known, values = state.find(keys, groups.key_groups[rows])
         there = pa.array(np.flatnonzero(known))
         entries = changed.then(
-            Entries(
+            StateRows(
                 hashes=changed.hashes[rows[known]],
                 keys=keys.take(there),
                 values=values.take(there),

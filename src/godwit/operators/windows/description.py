@@ -12,13 +12,13 @@ from godwit.operators.windows.grid import TimeWindow
 if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription
     from godwit.operators.windows.grid import PaneGrid
-    from godwit.operators.windows.operator import WindowedOperator
+    from godwit.operators.windows.operator import EventTimeOperator
 
 __all__ = ["describe_windows", "gone_before", "windows_of"]
 
 
 def describe_windows(
-    of_values: StateDescription, operator: WindowedOperator, windows: list[dict[str, Any]]
+    of_values: StateDescription, operator: EventTimeOperator, windows: list[dict[str, Any]]
 ) -> StateDescription:
     """Add to what is said of the state columns what tells entries apart, and what they mean."""
     return msgspec.structs.replace(

@@ -18,26 +18,27 @@ Source: compute and consolidate, Madsen et al. (Enorm) §4.2, Figure 5; split an
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.settling import Settled, SettlingOperator
+from godwit.operators.operator import Arranged, OperatorOutput, TwoPhase
 from godwit.operators.windows.closing import of_closing_windows
 from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.grid import BEGINNING
-from godwit.operators.windows.moments import Arrivals, RowTime
-from godwit.operators.windows.operator import PANE, Arranged, Closed, Entries
+from godwit.operators.windows.meter import Closed, WindowMeter
+from godwit.operators.windows.moments import RowTime
+from godwit.operators.windows.operator import PANE, EventTimeOperator
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from godwit.operators.settling import HeldEntries
+    from godwit.operators.operator import OperatorInput
     from godwit.operators.windows.moments import OperatorTime
 
 __all__ = ["ComputePart", "ConsolidatePart", "second_slots"]
@@ -77,17 +78,29 @@ class ComputePart(WindowedCompute):
         self.part_of = self.first if slot else ""
         self.output = pa.schema([*self.schema.keys, *self.schema.values])
 
-    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
+    @property
+    def two_phase(self) -> TwoPhase:
+        """A slot of the compute part."""
+        return TwoPhase(
+            first=self.first,
+            second=self.second,
+            slot=self.slot,
+            grid=self.grid,
+            pane_position=self.pane_position,
+        )
+
+    def close(self, entries: StateRows, changed: StateRows | None, time: OperatorTime) -> Closed:
         """Give the partials of windows that are over in this epoch and were not before."""
-        entries = held if changed is None else _newest(held.then(changed), len(self.keys))
-        which = of_closing_windows(self, entries, told)
+        if changed is not None:
+            entries = _newest(entries.then(changed), len(self.keys))
+        which = of_closing_windows(self, entries, time)
         if len(which) < len(entries.hashes):
             entries = entries.take(which)
         columns = [*entries.keys.columns, *entries.values.columns]
         return Closed(output=pa.RecordBatch.from_arrays(columns, schema=self.output))
 
 
-class ConsolidatePart(SettlingOperator):
+class ConsolidatePart(EventTimeOperator):
     """The half that merges partials by key into windows.
 
     Parameters
@@ -116,66 +129,77 @@ class ConsolidatePart(SettlingOperator):
         self.schema, self.output = whole.schema, whole.output
         self.inputs = pa.schema([*whole.schema.values, _SLOT])
         self.arriving = pa.schema([*whole.schema.keys, *whole.schema.values])
-        self.time, self.grid, self.update = RowTime(column=PANE), whole.grid, False
+        self.time, self.grid = RowTime(column=PANE), whole.grid
 
     @property
     def kind(self) -> str:
         """What makes one."""
         return "windowed consolidate"
 
+    @property
+    def two_phase(self) -> TwoPhase:
+        """The consolidation of both slots."""
+        return TwoPhase(
+            first=self.slots[0],
+            second=self.slots[1],
+            slot=None,
+            grid=self.grid,
+            pane_position=self.pane_position,
+        )
+
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
         """Say which slot partials come from: that is the number of the input."""
         slot = pa.array(np.full(rows.num_rows, given, np.int8))
         return rows.append_column(_SLOT, slot)
 
-    def arrange(self, rows: pa.RecordBatch, told: OperatorTime, given: int = 0) -> Arranged:  # noqa: ARG002
+    def arrange(self, rows: pa.RecordBatch, time: OperatorTime, given: int = 0) -> Arranged:  # noqa: ARG002
         """Leave partials as they are: they tell their entry, and were judged as rows."""
-        return Arranged(rows=rows, left_out=None, found=Arrivals())
+        return Arranged(rows=rows)
 
     def gone_before(self, closed: int) -> int:  # noqa: ARG002
         """Nothing is there that could go."""
         return BEGINNING
 
-    def settle(self, arrived: Entries, held: HeldEntries, told: OperatorTime) -> Settled | None:
+    def process(self, data: OperatorInput) -> OperatorOutput:
         """Merge partials into the windows that are over."""
-        if not len(arrived.hashes):
-            return None
-        own = arrived.keys.select(self.keys.names)
-        groups = group_rows(arrived.hashes, own, held.num_key_groups)
-        partials = self._merged(arrived, groups.key_groups[groups.of_row], told)
-        closed = self.whole.close(partials, None, told)
-        none = pa.array([], pa.int64())
-        return Settled.of(
-            groups,
-            key=np.empty(0, np.int64),
-            keys=arrived.keys.take(none),
-            values=partials.values.take(none),
+        rows = data.rows
+        if not len(rows.hashes):
+            return OperatorOutput()
+        own = rows.keys.select(self.keys.names)
+        groups = group_rows(rows.hashes, own, data.num_key_groups)
+        partials = self._merged(rows, groups.key_groups[groups.of_row], data.time)
+        closed = self.whole.close(partials, None, data.time)
+        meter = WindowMeter()
+        meter.closed(closed, sees_all_keys=True)
+        return OperatorOutput(
             output=closed.output,
-            closed=replace(closed, twice=len(arrived.hashes) - len(partials.hashes)),
+            groups=groups,
+            windows=meter.work if self.whole.may_duplicate else None,
+            duplicate_partials=len(rows.hashes) - len(partials.hashes),
         )
 
     def _merged(
-        self, arrived: Entries, key_groups: npt.NDArray[np.int32], told: OperatorTime
-    ) -> Entries:
+        self, arrived: StateRows, key_groups: npt.NDArray[np.int32], time: OperatorTime
+    ) -> StateRows:
         """Merge what both slots hold of a key and pane; what was there first comes first."""
         slot = values_of(arrived.values.column(self.inputs.get_field_index(_SLOT.name)))
         values = arrived.values.select(self.schema.values.names)
-        partials = Entries(hashes=arrived.hashes, keys=arrived.keys, values=values)
-        if told.slots is None or not slot.any() or slot.all():
+        partials = StateRows(hashes=arrived.hashes, keys=arrived.keys, values=values)
+        if time.slots is None or not slot.any() or slot.all():
             return partials  # one slot has a key and pane once
-        last = slot == told.slots.active[key_groups]
+        last = slot == time.slots.active[key_groups]
         partials = partials.take(np.argsort(last, kind="stable"))
         groups = group_rows(partials.hashes, partials.keys, 1, len(self.keys))
         if groups.count == len(slot):
             return partials
-        return Entries(
+        return StateRows(
             hashes=groups.hashes,
             keys=partials.keys.take(pa.array(groups.first_row)),
             values=self.whole.merge_partials(groups, partials.values),
         )
 
 
-def _newest(entries: Entries, num_hashed: int) -> Entries:
+def _newest(entries: StateRows, num_hashed: int) -> StateRows:
     """Of an entry that is there twice, the later one."""
     groups = group_rows(entries.hashes, entries.keys, 1, num_hashed)
     if groups.count == len(entries.hashes):

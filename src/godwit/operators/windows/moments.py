@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
     from godwit.operators.windows.slots import Slots
 
-__all__ = ["NO_TIME", "Arrivals", "Due", "OperatorTime", "RowTime", "SourceTime", "WindowWork"]
+__all__ = [
+    "NO_ARRIVALS",
+    "NO_TIME",
+    "Arrivals",
+    "Due",
+    "OperatorTime",
+    "RowTime",
+    "SourceTime",
+    "WindowWork",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +125,10 @@ class Due:
     event: int = END
     clock: int = END
 
+    def is_due(self, time: OperatorTime) -> bool:
+        """Whether the earliest of them are due in an epoch."""
+        return self.event <= time.until or self.clock <= time.clock
+
     def __or__(self, other: Due) -> Due:
         """Give the earlier of each."""
         return Due(event=min(self.event, other.event), clock=min(self.clock, other.clock))
@@ -164,6 +177,10 @@ class Arrivals:
             untimed=self.untimed + other.untimed,
             reached=max(self.reached, other.reached),
         )
+
+
+NO_ARRIVALS: Final = Arrivals()
+"""Where nothing was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,9 @@
-"""The contract between an operator over event time and the lane that runs it.
+"""Operators over event time: what their kinds share.
 
-Its state is many entries a key, told apart by columns behind the key columns: one of them is a
-moment, the pane or the row's time.  Beside what every keyed operator does::
-
-    rows as they come ──arrange──▶ rows that tell their entry, and rows that are left out
-    entries whose moment is in `closing` ──close──▶ output of the windows that are over
-    entries before `gone_before` ──▶ dropped in bulk
+Their state is many entries a key, told apart by columns behind the key columns: one of them is a
+moment, the pane or the row's time.  Rows are arranged on their way (which entry they belong to, and
+which rows belong to none), entries are read when time closes what they are of, and those before
+`gone_before` are dropped in bulk.
 
 Invariant: whether a row is late depends on what earlier epochs closed and on nothing else, so a row
 counts in a window or comes too late for it, whichever lane, attempt or executor it meets.
@@ -13,40 +11,34 @@ counts in a window or comes too late for it, whichever lane, attempt or executor
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
+from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
-from godwit.operators.operator import KeyedOperator
+from godwit.operators.operator import STATE, Arranged, KeyedOperator
+from godwit.operators.windows.description import describe_windows, windows_of
 from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.moments import Arrivals
+from godwit.store.changes import EntryRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
-    from godwit.columns.groups import Groups
+    from godwit.operators.operator import OperatorInput
     from godwit.operators.windows.grid import PaneGrid
     from godwit.operators.windows.moments import OperatorTime, RowTime
-
-    Find: TypeAlias = Callable[
-        [pa.RecordBatch, npt.NDArray[np.integer]], tuple[npt.NDArray[np.bool_], pa.RecordBatch]
-    ]
 
 __all__ = [
     "PANE",
     "WINDOW_END",
     "WINDOW_START",
-    "Arranged",
-    "Closed",
-    "Entries",
-    "WindowedOperator",
+    "EventTimeOperator",
+    "number_rows",
     "output_schema",
     "window_bounds",
 ]
@@ -56,101 +48,18 @@ PANE: Final = f"{RESERVED_PREFIX}_pane"
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
 _REASON: Final = "reason"
+_ROWS_OF_EPOCH: Final = 1 << 31
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arranged:
-    """Rows on their way to an operator over event time.
+class EventTimeOperator(KeyedOperator):
+    """A keyed operator whose entries are told apart by panes of event time."""
 
-    Attributes
-    ----------
-    rows
-        Those that count, with the columns that tell their entry.
-    left_out
-        The others as they came, and why; ``None`` if there are none.
-    found
-        Counts.
-    """
+    over_event_time: ClassVar[bool] = True
 
-    rows: pa.RecordBatch
-    left_out: pa.RecordBatch | None
-    found: Arrivals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Entries:
-    """Entries of state.
-
-    Attributes
-    ----------
-    hashes
-        Shape ``(n,)``: hash of the key columns.
-    keys, values
-        n rows of the columns that tell entries apart, and of the state columns.
-    """
-
-    hashes: npt.NDArray[np.int64]
-    keys: pa.RecordBatch
-    values: pa.RecordBatch
-
-    def then(self, others: Entries) -> Entries:
-        """Put others behind these."""
-        return Entries(
-            hashes=np.concatenate([self.hashes, others.hashes]),
-            keys=pa.concat_batches([self.keys, others.keys]),
-            values=pa.concat_batches([self.values, others.values]),
-        )
-
-    def take(self, which: npt.NDArray[np.integer]) -> Entries:
-        """Return some of them."""
-        rows = pa.array(which)
-        return Entries(
-            hashes=self.hashes[which], keys=self.keys.take(rows), values=self.values.take(rows)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Closed:
-    """Windows that are over.
-
-    Attributes
-    ----------
-    output
-        Rows of them.
-    keys
-        Keys of the largest.
-    merged, merge_ms
-        Keys in the parts that were merged into them, and CPU time for it.
-    twice
-        Partials of a key that was held in two slots.
-    """
-
-    output: pa.RecordBatch
-    keys: int = 0
-    merged: int = 0
-    merge_ms: float = 0.0
-    twice: int = 0
-
-
-class WindowedOperator(KeyedOperator):
-    """A keyed operator over windows of event time that are made of panes.
-
-    Attributes
-    ----------
-    time
-        Where a row's event time is.
-    arriving
-        Columns of the rows as they come: key columns, time, and the others that are read.
-    grid
-        The panes.
-    update
-        Whether windows are emitted as they grow, and not when they are over.
-    """
-
-    time: RowTime
-    arriving: pa.Schema
+    time: RowTime  # where a row's event time is
+    arriving: pa.Schema  # the rows as they come: key columns, time, and the others that are read
     grid: PaneGrid
-    update: bool
+    update: bool = False  # whether windows are emitted as they grow, not when they are over
 
     @property
     def keys(self) -> pa.Schema:
@@ -168,6 +77,11 @@ class WindowedOperator(KeyedOperator):
         """What the meaning of entries depends on besides their windows, as plain values."""
         return {"time": {"column": self.time.column, "is end": self.time.is_end}}
 
+    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
+        """Describe the entries, and what they mean."""
+        described = StateDescription(columns=columns_of(self.schema.values), codec="arrow")
+        return describe_windows(described, self, windows_of(self.grid))
+
     @property
     def left_out(self) -> pa.Schema:
         """Columns of rows that are left out: as they came, and why."""
@@ -178,24 +92,16 @@ class WindowedOperator(KeyedOperator):
         """Which of the columns that tell entries apart holds the pane."""
         return len(self.keys)
 
-    def arrange(self, rows: pa.RecordBatch, told: OperatorTime, given: int = 0) -> Arranged:
-        """Find the pane of every row, and leave out what belongs to none.
+    # -- rows on their way ---------------------------------------------------------------------
 
-        Parameters
-        ----------
-        rows
-            N rows of `arriving`.
-        told
-            The epoch's moments.
-        given
-            Number of the input that they came by.
-        """
+    def arrange(self, rows: pa.RecordBatch, time: OperatorTime, given: int = 0) -> Arranged:
+        """Find the pane of every row of `arriving`, and leave out what belongs to none."""
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
-        not_after = told.latest(given)
+        not_after = time.latest(given)
         ahead = (times > not_after) & ~untimed
-        late = (self.is_late(times, told.closed) | (times < BEGINNING)) & ~untimed & ~ahead
+        late = (self.is_late(times, time.closed) | (times < BEGINNING)) & ~untimed & ~ahead
         out = untimed | ahead | late
         left_out = None
         if out.any():
@@ -205,12 +111,12 @@ class WindowedOperator(KeyedOperator):
                 [*rows.take(pa.array(which)).columns, pa.array(reasons, pa.string())],
                 schema=self.left_out,
             )
-            kept = np.flatnonzero(~out)
-            rows, times = rows.take(pa.array(kept)), times[kept]
+            counting = np.flatnonzero(~out)
+            rows, times = rows.take(pa.array(counting)), times[counting]
         return Arranged(
             rows=self.with_panes(rows, column_of(self.marks(rows, times), None, column.type)),
             left_out=left_out,
-            found=Arrivals(
+            arrivals=Arrivals(
                 late=int(np.count_nonzero(late)),
                 ahead=int(np.count_nonzero(ahead)),
                 untimed=int(np.count_nonzero(untimed)),
@@ -219,7 +125,7 @@ class WindowedOperator(KeyedOperator):
         )
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
-        """Whether all windows of rows of these moments were closed by earlier epochs."""
+        """Whether all windows of rows of these event times were closed by earlier epochs."""
         late: npt.NDArray[np.bool_] = times < self.grid.first_open(closed)  # where a pane begins
         return late
 
@@ -238,81 +144,69 @@ class WindowedOperator(KeyedOperator):
         columns = [*rows.select(own).columns, *apart, *rows.select(others).columns]
         return pa.RecordBatch.from_arrays(columns, names=[*entry, *others])
 
-    def numbered(self, rows: pa.RecordBatch, epoch: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Give rows that have arrived numbers, if they are told apart by them."""
-        return rows
+    # -- time ----------------------------------------------------------------------------------
+
+    def closes(self, time: OperatorTime) -> bool:
+        """Whether any window is over in this epoch that was not before."""
+        return self.grid.closes(time.closed, time.until)
+
+    def needs_state(self, time: OperatorTime) -> bool:
+        """Whether windows come out in this epoch, or it is the last that finds some panes."""
+        return (
+            super().needs_state(time)
+            or self.closes(time)
+            or self.gone_before(time.until) > self.gone_before(time.closed)
+        )
+
+    def closing(self, time: OperatorTime) -> tuple[int, int]:
+        """Panes from the one up to the other may be of windows that are over in this epoch."""
+        return self.grid.closing(time.closed, time.until)
+
+    def end_of(self, moment: int) -> int:
+        """End of the last window that holds a row of this event time."""
+        return self.grid.end_of(moment)
+
+    def last_emitted(self, newest: int) -> int:
+        """Greatest event time of what it emits: just before the window's end."""
+        return self.end_of(newest) - 1
+
+    def gone_before(self, closed: int) -> int:
+        """Panes before this one are of no window that ends after `closed`."""
+        return self.grid.first_open(closed) if closed > BEGINNING else BEGINNING
+
+    def gone(self, closed: int) -> EntryRange:
+        """Panes that nobody asks for any more."""
+        return EntryRange(column=self.pane_position, end=self.gone_before(closed))
+
+    # -- entries -------------------------------------------------------------------------------
+
+    def closing_entries(
+        self, data: OperatorInput, changed: StateRows | None
+    ) -> tuple[StateRows, StateRows | None]:
+        """Entries of panes that are `closing`: those in the store, and those that an epoch changed.
+
+        The latter count in the place of the former; ``None`` if there are none.
+        """
+        first, end = self.closing(data.time)
+        if changed is not None:
+            panes = values_of(changed.keys.column(self.pane_position))
+            closing = (panes >= first) & (panes < end)
+            changed = changed.take(np.flatnonzero(closing)) if closing.any() else None
+        part = EntryRange(column=self.pane_position, first=first, end=end)
+        return data.state.scan(part), changed
 
     def nothing(self) -> pa.RecordBatch:
         """Output without rows."""
         empty = [pa.array([], field.type) for field in self.output]
         return pa.RecordBatch.from_arrays(empty, schema=self.output)
 
-    def closes(self, told: OperatorTime) -> bool:
-        """Whether any window is over in this epoch that was not before."""
-        return self.grid.closes(told.closed, told.until)
 
-    def needs_state(self, told: OperatorTime) -> bool:
-        """Whether windows come out in this epoch, or it is the last that finds some panes."""
-        return (
-            super().needs_state(told)
-            or self.closes(told)
-            or self.gone_before(told.until) > self.gone_before(told.closed)
-        )
-
-    def closing(self, told: OperatorTime) -> tuple[int, int]:
-        """Panes from the one up to the other may be of windows that are over in this epoch."""
-        return self.grid.closing(told.closed, told.until)
-
-    def end_of(self, moment: int) -> int:
-        """End of the last window that holds a row of this moment."""
-        return self.grid.end_of(moment)
-
-    def last_emitted(self, newest: int) -> int:
-        """Greatest event time of what it emits, where that of its rows is `newest`."""
-        return self.end_of(newest) - 1  # just before the window's end
-
-    @property
-    def output_delay_us(self) -> int:
-        """How far behind the watermark what it emits may be, in microseconds."""
-        return 0
-
-    def gone_before(self, closed: int) -> int:
-        """Panes before this one are of no window that ends after `closed`."""
-        return self.grid.first_open(closed) if closed > BEGINNING else BEGINNING
-
-    @abstractmethod
-    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
-        """Output of the windows that are over in this epoch and were not before.
-
-        Parameters
-        ----------
-        held
-            All entries whose panes are `closing`, as the last epoch left them.
-        changed
-            Those of them that this epoch changed or added, if any: they count in the others' place.
-        told
-            The epoch's moments.
-        """
-
-    def grown(
-        self,
-        groups: Groups,
-        changed: Entries,
-        find: Find,
-        told: OperatorTime,
-    ) -> pa.RecordBatch:
-        """Output of the windows that hold an entry which this epoch changed.
-
-        Parameters
-        ----------
-        groups, changed
-            The entries.
-        find
-            Finds other entries by what tells them apart, and their key groups.
-        told
-            The epoch's moments.
-        """
-        raise NotImplementedError
+def number_rows(rows: StateRows, column: str, epoch: int) -> StateRows:
+    """Give rows numbers in order of arrival, over all epochs, in one of their key columns."""
+    numbers = epoch * _ROWS_OF_EPOCH + np.arange(len(rows.hashes))
+    position = rows.keys.schema.get_field_index(column)
+    keys = rows.keys.set_column(position, rows.keys.schema.field(position), pa.array(numbers))
+    return StateRows(hashes=rows.hashes, keys=keys, values=rows.values)
 
 
 def left_out_schema(arriving: pa.Schema) -> pa.Schema:

@@ -15,13 +15,13 @@ when a session ends is part of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
@@ -29,27 +29,27 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates import max as greatest
 from godwit.operators.aggregates import min as least
 from godwit.operators.compute import ComputeOperator
-from godwit.operators.operator import Advance
+from godwit.operators.operator import STATE, OperatorOutput, changed_by_key
 from godwit.operators.windows.description import describe_windows
 from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.operator import (
     PANE,
-    Closed,
-    Entries,
-    WindowedOperator,
+    EventTimeOperator,
     output_schema,
     window_bounds,
 )
+from godwit.store.changes import EntryRange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.checkpoint.evolution import StateDescription
+    from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
-    from godwit.operators.operator import Step
+    from godwit.operators.operator import OperatorInput, StateView
     from godwit.operators.windows.moments import OperatorTime, RowTime
 
-__all__ = ["SessionCompute", "Settled"]
+__all__ = ["SessionCompute"]
 
 _FIRST: Final = f"{RESERVED_PREFIX}_first"
 _LAST: Final = f"{RESERVED_PREFIX}_last"
@@ -57,27 +57,7 @@ _LAST: Final = f"{RESERVED_PREFIX}_last"
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Settled:
-    """What an epoch makes of the sessions of some keys.
-
-    Attributes
-    ----------
-    entries, removed
-        Entries to write, ordered as the keys were, and which of them are gone.
-    key
-        Shape ``(n,)``: which key each is of.
-    output
-        Sessions that are over.
-    """
-
-    entries: Entries
-    removed: npt.NDArray[np.bool_]
-    key: IntArray
-    output: pa.RecordBatch
-
-
-class SessionCompute(ComputeOperator, WindowedOperator):
+class SessionCompute(ComputeOperator, EventTimeOperator):
     """Aggregates of the rows of each key and session.
 
     Parameters
@@ -110,7 +90,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
             inputs=inputs,
             aggregates={**ends, **aggregates},
         )
-        self.arriving, self.time, self.gap_us, self.update = arriving, time, gap_us, False
+        self.arriving, self.time, self.gap_us = arriving, time, gap_us
         self._before_us = int(time.is_end)
         self.output = self.output_of([*keyed, *window_bounds(moment.type)])
 
@@ -125,7 +105,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         return "session compute"
 
     @property
-    def last_position(self) -> int:
+    def _last_position(self) -> int:
         """Which column of an entry, key columns first, holds the moment of the last row."""
         return len(self.schema.keys) + 1
 
@@ -144,9 +124,9 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         marks[order] = np.repeat(times[order][firsts], np.diff(np.append(firsts, len(order))))
         return marks
 
-    def closes(self, told: OperatorTime) -> bool:
+    def closes(self, time: OperatorTime) -> bool:
         """Whether any session may be over in this epoch that was not before."""
-        return told.until > told.closed
+        return time.until > time.closed
 
     def end_of(self, moment: int) -> int:
         """End of the session whose last row is of this moment."""
@@ -156,27 +136,74 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         """Nothing is dropped in bulk."""
         return BEGINNING
 
-    def advance(self, step: Step) -> Advance:
-        """Aggregate an epoch's rows into sessions of their own."""
-        return Advance(state=self.updated(step), removed=None, output=self.nothing())
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Let the rows of an epoch meet the sessions of their keys, and close what is over.
 
-    def close(self, held: Entries, changed: Entries | None, told: OperatorTime) -> Closed:
-        """Sessions come out where they are settled."""
-        raise NotImplementedError
+        The keys that are looked at are those that have rows or whose sessions are over; which
+        those are is found by one scan of one column.
+        """
+        time, names = data.time, self.keys.names
+        arrived = self.combined(data)
+        hashes, keys = [arrived.hashes], [arrived.keys.select(names)]
+        if self.closes(time):
+            over = EntryRange(column=self._last_position, end=self._last_before(time.until))
+            found = data.state.scan(over)
+            hashes.append(found.hashes)
+            keys.append(found.keys.select(names))
+        every = pa.concat_batches(keys)
+        if not every.num_rows:
+            return OperatorOutput()
+        groups = group_rows(np.concatenate(hashes), every, data.num_key_groups)
+        distinct = every.take(pa.array(groups.first_row))
+        stored, of_key, slots = self._stored(groups, distinct, data.state)
+        key = np.concatenate([of_key, groups.of_row[: len(arrived.hashes)]])
+        return self._met(groups, stored.then(arrived), key, slots, time)
 
-    def settle(self, own: Entries, key: IntArray, slots: IntArray, told: OperatorTime) -> Settled:
-        """Let sessions of keys meet, and part those that are over from those that are not.
+    def _stored(
+        self, groups: Groups, keys: pa.RecordBatch, state: StateView
+    ) -> tuple[StateRows, IntArray, IntArray]:
+        """All sessions of some keys in the state, the key of each, and its slot."""
+        pending, first, width = np.arange(groups.count), 0, 1
+        entries, values, of_key, slots = [], [], [], []
+        while pending.size:
+            # Slots of a key have no gaps: twice as many are looked for each time, until one is
+            # free.
+            key = np.repeat(pending, width)
+            slot = np.tile(np.arange(first, first + width), len(pending))
+            wanted = self._in_slots(keys.take(pa.array(key)), slot)
+            known, prior = state.find(wanted, groups.key_groups[key])
+            there = pa.array(np.flatnonzero(known))
+            entries.append(wanted.take(there))
+            values.append(prior.take(there))
+            of_key.append(key[known])
+            slots.append(slot[known])
+            pending = pending[known[width - 1 :: width]]
+            first, width = first + width, 2 * width
+        every = np.concatenate(of_key)
+        rows = StateRows(
+            hashes=groups.hashes[every],
+            keys=pa.concat_batches(entries),
+            values=pa.concat_batches(values),
+        )
+        return rows, every, np.concatenate(slots)
+
+    def _met(
+        self, groups: Groups, own: StateRows, key: IntArray, slots: IntArray, time: OperatorTime
+    ) -> OperatorOutput:
+        """Merge sessions of keys that meet, and part those that are over from those that are not.
 
         Parameters
         ----------
+        groups
+            The keys.
         own
             Sessions: those of the state first.
         key
             Shape ``(n,)``: which key each is of.
         slots
             Shape ``(m,)``: slots of those of the state, which are the first m.
-        told
-            The epoch's moments.
+        time
+            The epoch's time.
         """
         firsts, lasts = (values_of(own.values.column(i)) for i in (0, 1))
         order = np.lexsort((firsts, key))
@@ -184,8 +211,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         starts = np.append(begins, len(order))
         merged = self.merge_in_order(own.values.take(pa.array(order)), starts)
         of_key, some = key[order][begins], order[begins]
-        end = self.ends(merged.column(1))
-        over = end <= told.until
+        over = self._ends(merged.column(1)) <= time.until
         open_ = np.flatnonzero(~over)
         # Slots of a key are numbered anew, so that there are no gaps among them.
         new = np.ones(len(open_), np.bool_)
@@ -193,24 +219,21 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         run = np.flatnonzero(new)
         slot = np.arange(len(open_)) - np.repeat(run, np.diff(np.append(run, len(open_))))
         count = np.bincount(of_key[open_], minlength=int(key.max(initial=0)) + 1)
-        left = np.flatnonzero(slots >= count[key[: len(slots)]])
-        which = np.concatenate([some[open_], left])
-        written = np.concatenate([of_key[open_], key[left]])
-        by_key = np.argsort(written, kind="stable")
-        taken = pa.array(which[by_key])
-        values = pa.concat_batches(
-            [merged.take(pa.array(open_)), own.values.take(pa.array(left))]
-        ).take(pa.array(by_key))
-        return Settled(
-            entries=Entries(
-                hashes=own.hashes[which[by_key]],
-                keys=self.in_slots(
-                    own.keys.take(taken), np.concatenate([slot, slots[left]])[by_key]
+        free = np.flatnonzero(slots >= count[key[: len(slots)]])
+        which = np.concatenate([some[open_], free])
+        return OperatorOutput(
+            groups=groups,
+            changed=changed_by_key(
+                groups,
+                key=np.concatenate([of_key[open_], key[free]]),
+                keys=self._in_slots(
+                    own.keys.take(pa.array(which)), np.concatenate([slot, slots[free]])
                 ),
-                values=values,
+                values=pa.concat_batches(
+                    [merged.take(pa.array(open_)), own.values.take(pa.array(free))]
+                ),
+                removed=np.arange(len(which)) >= len(open_),
             ),
-            removed=np.arange(len(which))[by_key] >= len(open_),
-            key=written[by_key],
             output=self.emitted(
                 own.keys.take(pa.array(some[over])), merged.take(pa.array(np.flatnonzero(over)))
             ),
@@ -227,23 +250,23 @@ class SessionCompute(ComputeOperator, WindowedOperator):
         bounds = self.bounds(first, last)
         return pa.RecordBatch.from_arrays([*own, *bounds, *results], schema=self.output)
 
-    def ends(self, last: pa.Array) -> IntArray:
+    def _ends(self, last: pa.Array) -> IntArray:
         """Give the ends of sessions, from the values of their last rows."""
         found: IntArray = values_of(last) - self._before_us + self.gap_us
         return found
 
-    def last_before(self, until: int) -> int:
+    def _last_before(self, until: int) -> int:
         """Give the bound that the value of the last row is below if a session ends by `until`."""
         return until - self.gap_us + self._before_us + 1
 
     def bounds(self, first: pa.Array, last: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Beginnings and ends of sessions, from the values of their first and last rows."""
         starts = column_of(values_of(first) - self._before_us, None, first.type)
-        return starts, column_of(self.ends(last), None, last.type)
+        return starts, column_of(self._ends(last), None, last.type)
 
-    def describe_state(self) -> StateDescription:
+    def describe_state(self, state: str = STATE) -> StateDescription:
         """Say what the partials are, and of what sessions."""
-        return describe_windows(super().describe_state(), self, [{"gap_us": self.gap_us}])
+        return describe_windows(super().describe_state(state), self, [{"gap_us": self.gap_us}])
 
     def _begins(self, key: IntArray, first: IntArray, last: IntArray) -> npt.NDArray[np.bool_]:
         """Whether a session begins, where sessions are ordered by key and beginning."""
@@ -260,7 +283,7 @@ class SessionCompute(ComputeOperator, WindowedOperator):
             begins[1:] |= first[1:] > last[by_last[reached[:-1]]] + self.gap_us
         return begins
 
-    def in_slots(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
+    def _in_slots(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
         """Return what tells the entry of each key in its slot."""
         own = keys.columns[: self.pane_position]
         moment = self.schema.keys.field(self.pane_position).type

@@ -65,7 +65,7 @@ def test_rows_come_in_the_order_of_their_origin_with_their_hashes() -> None:
     payloads = arrived(operator, batch(("a", 1), ("b", 2)), batch(("a", 3)))
     rows = arrived_rows(operator, NUM_KEY_GROUPS, payloads, partial=False)
     assert rows.batch.column("v").to_pylist() == [1, 2, 3]
-    assert rows.hashes.tolist() == hash_keys(rows.keys).tolist()
+    assert rows.hashes.tolist() == hash_keys(rows.entries.keys).tolist()
     assert not rows.partial
 
 
@@ -75,10 +75,10 @@ def test_partial_states_are_combined_payload_by_payload() -> None:
     rows = arrived_rows(operator, NUM_KEY_GROUPS, payloads, partial=True)
     assert rows.partial
     found = list(
-        zip(rows.keys.column(0).to_pylist(), rows.batch.column(2).to_pylist(), strict=True)
+        zip(rows.entries.keys.column(0).to_pylist(), rows.batch.column(2).to_pylist(), strict=True)
     )
     assert sorted(found) == [("a", 3), ("a", 10), ("b", 5)]
-    assert rows.hashes.tolist() == hash_keys(rows.keys).tolist()
+    assert rows.hashes.tolist() == hash_keys(rows.entries.keys).tolist()
     assert rows.combined() is rows
 
 
@@ -120,9 +120,9 @@ def test_rows_that_wait_come_back_first_in_order(tmp_path: Path) -> None:
     three = np.array([of_three])
     back = with_waiting(now, three, segments[::-1], layout, storage, since={})
     assert set(back.key_groups.tolist()) == {of_three}
-    mine = np.flatnonzero(np.array(back.keys.column(0).to_pylist()) == "key 3")
+    mine = np.flatnonzero(np.array(back.entries.keys.column(0).to_pylist()) == "key 3")
     assert back.batch.column("v").take(pa.array(mine)).to_pylist() == [0, 1, 10, 11, 99]
-    assert back.hashes.tolist() == hash_keys(back.keys).tolist()
+    assert back.hashes.tolist() == hash_keys(back.entries.keys).tolist()
 
 
 def test_what_waits_of_an_operator_that_aggregates_is_partial_states(tmp_path: Path) -> None:
