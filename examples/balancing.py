@@ -70,11 +70,11 @@ for number in range(100):
     for event in events:
         if isinstance(event, gw.events.LoadMeasured | gw.events.RebalancingStarted):
             print(event.describe())
-    if len(query.assignment["scores"].key_groups("local-0")) < KEY_GROUPS * 0.75:
+    if len(query.placement.assignments["scores"].key_groups("local-0")) < KEY_GROUPS * 0.75:
         break
 put(number + 1)
 query.processAllAvailable()
-owned = {e: len(query.assignment["scores"].key_groups(e)) for e in query.executors}
+owned = {e: len(query.placement.assignments["scores"].key_groups(e)) for e in query.executors}
 print("key groups:", owned)
 query.stop()
 spark.stop()

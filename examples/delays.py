@@ -71,7 +71,7 @@ query.stop()
 days(11, 20)
 query = build().start(checkpoint=work / "checkpoint")  # goes on where it stopped
 query.processAllAvailable()
-name = next(iter(query.assignment))
+name = next(iter(query.placement.assignments))
 query.stop()
 
 state = gw.read_state(spark, work / "checkpoint", name)

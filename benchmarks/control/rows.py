@@ -164,7 +164,7 @@ def _controller_cpu_s() -> float:
 def _twice_the_keys_of(executor: str, fed: Fed) -> np.ndarray:
     """Weigh the keys that an executor has now so that it gets twice the share of each other one."""
     keys = pa.record_batch({"k": pa.array(np.arange(fed.setup.keys, dtype=np.int32))})
-    held = fed.query.assignment["totals"].key_groups(executor)
+    held = fed.query.placement.assignments["totals"].key_groups(executor)
     theirs = np.isin(key_groups_of(hash_keys(keys), fed.setup.key_groups), held)
     share = theirs.mean()
     return np.where(theirs, 2 * (1 - share) / (share * (fed.setup.executors - 1)), 1.0)

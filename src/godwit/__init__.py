@@ -68,7 +68,7 @@ from godwit.values.codec import State
 if TYPE_CHECKING:
     from typing import Any
 
-    from godwit.cluster.spark.query.migrations import Migration
+    from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
     from godwit.cluster.spark.query.read_state import read_state
 
@@ -144,7 +144,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LOADS_SPARK = {
-    "Migration": "godwit.cluster.spark.query.migrations",
+    "Migration": "godwit.cluster.spark.query.placement",
     "Query": "godwit.cluster.spark.query.query",
     "read_state": "godwit.cluster.spark.query.read_state",
 }

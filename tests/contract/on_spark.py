@@ -215,11 +215,12 @@ class OnSpark:
 
     def regroup(self, components: Mapping[str, tuple[str, ...]]) -> None:
         """See `Realization.regroup`."""
-        self._query.regroup(components)
+        self._query.components.regroup(components)
 
     def drain(self, executor: str) -> None:
         """See `Realization.drain`."""
-        self._query._start_draining(executor)
+        with self._query._run.conducting.locked() as conductor:
+            conductor.drain(executor)
 
     def cancel(self, migration: str) -> None:
         """See `Realization.cancel`."""

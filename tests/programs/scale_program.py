@@ -119,7 +119,7 @@ def go_on(query: gw.Query) -> None:
 
 def owners(query: gw.Query) -> dict[str, int]:
     """Executor → key groups it owns."""
-    now = query.assignment["counted"]
+    now = query.placement.assignments["counted"]
     return {name: len(now.key_groups(name)) for name in now.executors}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.cluster.spark.query.migrations import Migration
+    from godwit.cluster.spark.query.placement import Migration
 
 pytestmark = pytest.mark.spark
 
@@ -53,26 +53,28 @@ def test_a_query_is_planned_for_balanced_and_drained(spark: SparkSession, tmp_pa
     heap = query.migrate(dict.fromkeys(range(16), "local-0"))
     carried_out(query, inbox, [heap])
 
-    problem = query.problem()
-    assert problem.executors == query.assignment[component].executors
+    problem = query.placement.problem()
+    assert problem.executors == query.placement.assignments[component].executors
     assert problem.current.tolist() == [0] * 16
     assert problem.load.sum() > 0
     assert problem.state_bytes.sum() > 0
     assert len(problem.history) > 0
     solution = planner("milp")(problem)
-    shown = query.preview(solution)
+    shown = query.placement.preview(solution)
     assert shown.moves == solution.moves
     assert len(shown.moves) > 0
     assert sum(len(r.key_groups) for r in shown.routes) == len(shown.moves)
     assert {r.component for r in shown.routes} == {component}
-    by_hand = query.preview({3: "local-1"})
+    by_hand = query.placement.preview({3: "local-1"})
     assert [(m.key_group, m.destination) for m in by_hand.moves] == [(3, "local-1")]
     with pytest.raises(InvalidPlanError, match=r"executor .local-9., which is not there"):
-        query.preview({3: "local-9"})
+        query.placement.preview({3: "local-9"})
 
     moved = query.migrate(solution)
     carried_out(query, inbox, [moved])
-    assert query.assignment[component].executor_of.tolist() == solution.assignment.tolist()
+    assert (
+        query.placement.assignments[component].executor_of.tolist() == solution.assignment.tolist()
+    )
     with pytest.raises(InvalidPlanError, match="found it on 'local-0'"):
         query.migrate(solution)
 
@@ -86,9 +88,9 @@ def test_a_query_is_planned_for_balanced_and_drained(spark: SparkSession, tmp_pa
     with pytest.raises(InvalidPlanError, match="'local-9' cannot be drained: it is not there"):
         query.drain("local-9")
     carried_out(query, inbox, query.drain("local-0"))
-    assert "local-0" not in {query.assignment[component].executor(g) for g in range(16)}
-    assert query.problem().draining.tolist() == [
-        name == "local-0" for name in query.problem().executors
+    assert "local-0" not in {query.placement.assignments[component].executor(g) for g in range(16)}
+    assert query.placement.problem().draining.tolist() == [
+        name == "local-0" for name in query.placement.problem().executors
     ]
     with pytest.raises(InvalidPlanError, match="draining"):
         query.migrate({0: "local-0"})
@@ -120,14 +122,14 @@ def test_albic_brings_together_what_key_groups_send_to_each_other_in_a_live_quer
     inbox.put(rows)
     query.processAllAvailable()
     other = {"local-0": "local-1", "local-1": "local-0"}
-    places = query.assignment["first"]
+    places = query.placement.assignments["first"]
     apart = {g: other[places.executor(g)] for g in range(8)}
     carried_out(query, inbox, [query.migrate(apart, component="second")])
     for _ in range(3):
         inbox.put(rows)
         query.processAllAvailable()
 
-    problem = query.problem()
+    problem = query.placement.problem()
     assert problem.operators == ("first", "second")
     assert (problem.traffic.target == problem.traffic.source + 8).all()
     assert sorted(problem.traffic.source.tolist()) == list(range(8))
@@ -136,8 +138,8 @@ def test_albic_brings_together_what_key_groups_send_to_each_other_in_a_live_quer
     assert solution.moves
     with pytest.raises(InvalidPlanError, match="moves key groups of 'first', 'second'"):
         query.migrate(solution, component="second")
-    carried_out(query, inbox, query.carry_out(solution))
-    where = [query.assignment[name] for name in ("first", "second")]
+    carried_out(query, inbox, query.placement.carry_out(solution))
+    where = [query.placement.assignments[name] for name in ("first", "second")]
     together = [where[0].executor(g) == where[1].executor(g) for g in range(8)]
     assert sum(together) > 0
     assert [where[0].executors.index(where[0].executor(g)) for g in range(8)] == (
@@ -155,5 +157,5 @@ def test_albic_brings_together_what_key_groups_send_to_each_other_in_a_live_quer
     build(again)
     query = again.start(checkpoint=tmp_path / "ck", name="pairs")
     # What key groups cost in the last run is known before the first row of this one.
-    assert query.problem().load.sum() > 0
+    assert query.placement.problem().load.sum() > 0
     query.stop()

@@ -101,7 +101,7 @@ def told(query: gw.Query, *kinds: type[events.Event]) -> list[Any]:
 
 def spread(query: gw.Query) -> int:
     """Key groups on the executor that has most."""
-    (assignment,) = query.assignment.values()
+    (assignment,) = query.placement.assignments.values()
     return int(np.bincount(assignment.executor_of).max())
 
 

@@ -26,12 +26,12 @@ PATIENCE_S = 120.0
 
 
 def everything_to(query: gw.Query, component: str, executor: str) -> dict[int, str]:
-    return dict.fromkeys(range(query.assignment[component].num_key_groups), executor)
+    return dict.fromkeys(range(query.placement.assignments[component].num_key_groups), executor)
 
 
 def exchanged(query: gw.Query, component: str) -> dict[int, str]:
     """Every key group to the other executor."""
-    assignment = query.assignment[component]
+    assignment = query.placement.assignments[component]
     other = {"local-0": "local-1", "local-1": "local-0"}
     return {g: other[assignment.executor(g)] for g in range(assignment.num_key_groups)}
 
@@ -43,7 +43,7 @@ def test_plans_that_make_no_sense_are_refused_and_change_nothing(
     inbox.put(generated(1)[0])
     query = Example(inbox).flow.start(checkpoint=tmp_path / "ck")
     query.processAllAvailable()
-    before = query.assignment
+    before = query.placement.assignments
     current = before["totals"]
     with pytest.raises(InvalidPlanError, match="executor 'local-9', which is not there"):
         query.migrate({1: "local-9"}, component="totals")
@@ -73,7 +73,7 @@ def test_plans_that_make_no_sense_are_refused_and_change_nothing(
         query.migrate(gw.even_assignment(8, ["local-0", "local-1"], [1, 1]), component="totals")
     with pytest.raises(InvalidPlanError, match="ghost"):
         query.migrate(gw.even_assignment(16, ["local-0", "ghost"], [1, 1]), component="totals")
-    assert query.assignment == before
+    assert query.placement.assignments == before
     assert not any(isinstance(e, events.MigrationStarted) for e in query.events)
     inbox.put(generated(1)[1])
     query.processAllAvailable()

@@ -42,7 +42,7 @@ def test_a_query_tells_what_it_does_while_it_runs_and_after_it_has_stopped(
 
     assert (query.name, query.isActive, query.exception()) == ("told", True, None)
     assert query.executors == ("local-0", "local-1")
-    assert query.assignment["t"].key_groups("local-1").tolist() == [1, 3, 5, 7]
+    assert query.placement.assignments["t"].key_groups("local-1").tolist() == [1, 3, 5, 7]
     status = query.status
     assert (status["committedEpoch"], status["held"]) == (1, [])
     assert (status["keyGroupsInFlight"], status["keyGroupsSuspended"]) == (0, 0)

@@ -33,11 +33,11 @@ def test_a_chain_is_fused_by_traffic_and_parts_by_hand_and_gives_what_it_gave(
         for number in range(6):
             if number == 4:
                 with pytest.raises(InvalidPlanError, match="no operator 'third'"):
-                    query.regroup({"x": ["first", "third"]})
-                planned = query.plan_regrouping({"first": ["first"]})
+                    query.components.regroup({"x": ["first", "third"]})
+                planned = query.components.plan_regrouping({"first": ["first"]})
                 assert (planned.levels, planned.exchanges) == ((1, 2), (1, 2))
                 assert "no state moves" in planned.to_text()
-                assert query.regroup({"first": ["first"]}).wait(30).done
+                assert query.components.regroup({"first": ["first"]}).wait(30).done
             rows = [(f"key {k}", k * number) for k in range(20)]
             inbox.put(rows)
             query.processAllAvailable()

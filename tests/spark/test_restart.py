@@ -132,7 +132,7 @@ def test_runs_one_after_the_other_with_other_numbers_of_lanes_give_what_one_run_
             query = drain(example.flow, tmp_path / "ck", snapshot_growth=0.01)
         snapshot_bytes += sum(p["snapshotBytes"] for p in query.recentProgress)
         assert query.executors == tuple(f"local-{i}" for i in range(lanes))
-        assert {len(a.executors) for a in query.assignment.values()} == {lanes}
+        assert {len(a.executors) for a in query.placement.assignments.values()} == {lanes}
         started = next(e for e in query.events if isinstance(e, events.QueryStarted))
         assert started.resumed == (first > 0)
         for name, results in example.results().items():

@@ -45,7 +45,7 @@ def test_what_cannot_be_scaled_says_so_and_the_stream_goes_on(
     inbox.put([(1, 1)])
     query.processAllAvailable()
     assert sink.table().to_pylist() == [{"k": 1, "n": 2}]
-    assert query.scaling is None
+    assert query.scaling.latest is None
     query.stop()
     with pytest.raises(ScalingError, match="query has stopped"):
         query.scale(4)

@@ -153,7 +153,7 @@ def test_windows_hold_every_row_once_while_key_groups_move(
         inbox.put(*epochs[3 * turn : 3 * turn + 3])
         if turn:
             component = "w_second" if turn == 2 and strategy == "instant" else "w"
-            current = query.assignment[component]
+            current = query.placement.assignments[component]
             plan = {g: other[current.executor(g)] for g in range(16)}
             migration = query.migrate(plan, component=component, strategy=strategy)
         query.processAllAvailable()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tests.oracles.noting_ports import NotingPorts
 
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
-from godwit.cluster.spark.query.balancing import Balancing
-from godwit.cluster.spark.query.migrations import Migration
+from godwit.cluster.spark.query.placement import QueryPlacement
 from godwit.cluster.spark.run.gate import EpochGate
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import (
     ComponentLoad,
     Conductor,
     EpochOutcome,
-    MigrationRequested,
     Policy,
     Warmed,
     inputs,
@@ -28,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.model.assignment import Assignment
-    from godwit.model.pairs import KeyGroupPairs
-    from godwit.planning.carrying_out import CarryingOut
-    from godwit.planning.copy_routes import CopyRoute
 
 __all__ = ["FakeScheduler", "FakeStream"]
 
@@ -60,7 +54,7 @@ class FakeScheduler:
         return self.takes
 
 
-class FakeStream(Balancing):
+class FakeStream:
     """A query of one component whose epochs a test carries out, with a pool beside it."""
 
     def __init__(self, executors: Sequence[str], scheduler: FakeScheduler) -> None:
@@ -84,6 +78,12 @@ class FakeStream(Balancing):
             gate=self.gate,
             patience_s=60.0,
             now_s=lambda: self.now_s,
+        )
+        self.placement = QueryPlacement(
+            "totals",
+            conducting=self.conducting,
+            state_bytes=lambda _: np.arange(10, 10 + KEY_GROUPS),
+            is_active=lambda: True,
         )
         self.fails_to_warm, self.answers = False, True
         self._warmed = 0
@@ -143,67 +143,6 @@ class FakeStream(Balancing):
     @property
     def assignment(self) -> Assignment:
         return self.conducting.view.components["totals"].assignment
-
-    # -- what a scaling asks of a query -------------------------------------------------------
-
-    def migrate(
-        self,
-        plan: Any,
-        *,
-        component: str | None = None,
-        strategy: Any = "live",
-        bounds: Any = None,
-    ) -> Migration:
-        carrying: CarryingOut = plan
-        name = uuid.uuid4().hex[:8]
-        assert component == "totals"
-        with self.conducting.locked() as conductor:
-            conductor.migrate(
-                MigrationRequested(
-                    id=name,
-                    component=component,
-                    target=carrying.target(self._places(component)),
-                    order=tuple(carrying.places),
-                )
-            )
-        return Migration(name, component, self.conducting)
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        return ("totals",)
-
-    def _component(self, component: str | None) -> str:
-        return component or "totals"
-
-    def _places(self, component: str) -> Assignment:
-        now, there = self.assignment, self.conducting.view.executors
-        new = sorted(there.keys() - set(now.executors))
-        return now.on([*now.executors, *new], [*now.lanes, *(there[n] for n in new)])
-
-    def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
-        with self.conducting.locked() as conductor:
-            return conductor.recent_load.cpu_ms(component)
-
-    def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
-        return {}
-
-    def _sizes(self, component: str) -> np.ndarray:
-        return np.arange(10, 10 + KEY_GROUPS)
-
-    def _foresee(self, component: str, places: Mapping[int, str]) -> tuple[CopyRoute, ...]:
-        with self.conducting.locked() as conductor:
-            return conductor.foresee(component, places, {})
-
-    def _draining(self) -> frozenset[str]:
-        return self.conducting.view.draining
-
-    def _start_draining(self, executor: str) -> None:
-        with self.conducting.locked() as conductor:
-            conductor.drain(executor)
-
-    def _stop_draining(self, executor: str) -> None:
-        with self.conducting.locked() as conductor:
-            conductor.stay(executor)
 
 
 def _outcome(

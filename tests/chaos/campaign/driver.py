@@ -198,7 +198,7 @@ class Round:
         for _ in range(self.told["migrations"]):
             time.sleep(self.rng.uniform(0.0, 0.6))
             with suppress(gw.GodwitError):
-                component = self.rng.choice(sorted(query.assignment))
+                component = self.rng.choice(sorted(query.placement.assignments))
                 moving = range(self.history.num_key_groups)
                 chosen = self.rng.sample(moving, self.rng.randint(1, len(moving)))
                 query.migrate(

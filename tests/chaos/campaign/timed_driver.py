@@ -174,7 +174,7 @@ class Round:
             if number or not held:
                 time.sleep(self.rng.uniform(0.0, 1.5))
             with suppress(gw.GodwitError):
-                component = self.rng.choice(sorted(query.assignment))
+                component = self.rng.choice(sorted(query.placement.assignments))
                 chosen = self.rng.sample(range(GROUPS), self.rng.randint(1, GROUPS))
                 query.migrate(
                     dict.fromkeys(chosen, self.rng.choice(query.executors)),

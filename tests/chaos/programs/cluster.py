@@ -126,7 +126,7 @@ def fetched(scenario: Scenario) -> None:
     scenario.process(3)
     shards = pa.record_batch({"shard": pa.array(range(SHARDS), pa.int32())})
     key_groups = key_groups_of(hash_keys(shards), NUM_KEY_GROUPS)
-    where = [scenario.query.assignment["shards"].executor(int(g)) for g in key_groups]
+    where = [scenario.query.placement.assignments["shards"].executor(int(g)) for g in key_groups]
     dying = where[0]
     other = next(shard for shard, executor in enumerate(where) if executor != dying)
     application = scenario.spark.sparkContext.applicationId
@@ -150,7 +150,7 @@ def timed(
     for number, rows in enumerate(epochs):
         put_timed(directory / "in", number, rows)
         if number == len(epochs) // 2:
-            dying = query.assignment["timers"].executor(0)
+            dying = query.placement.assignments["timers"].executor(0)
             os.kill(cluster.executor_pids(spark.sparkContext.applicationId)[dying], signal.SIGKILL)
             query.processAllAvailable()
             wait_for_loss(query, dying)

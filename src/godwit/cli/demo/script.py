@@ -189,7 +189,8 @@ class Script:
         )
         self.recording.mark("migration started", time.time())
         plans = {
-            name: third_to(assignment, idle) for name, assignment in self._query.assignment.items()
+            name: third_to(assignment, idle)
+            for name, assignment in self._query.placement.assignments.items()
         }
         self._unfinished = len(plans)
         self._moves = [
@@ -200,7 +201,7 @@ class Script:
     def _idle_executor(self) -> str | None:
         owners = {
             assignment.executor(g)
-            for assignment in self._query.assignment.values()
+            for assignment in self._query.placement.assignments.values()
             for g in range(assignment.num_key_groups)
         }
         return next((name for name in self._query.executors if name not in owners), None)

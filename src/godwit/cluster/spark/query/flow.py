@@ -190,11 +190,12 @@ class Flow(LogicalFlow):
         components
             Component → names of the operators that are to share it, and with it one assignment and
             one exchange; operators that are not named are as the checkpoint has them, or each by
-            itself. ``query.regroup`` changes it while the query runs.
+            itself. ``query.components.regroup`` changes it while the query runs.
         fusion
             Lets operators in a row that send each other many rows come to share a component while
             the stream runs, and part again, as in ``gw.Fusion()``; operators that are named in
-            `components`, or by ``query.regroup``, are left alone. By default nobody but you does.
+            `components`, or by ``query.components.regroup``, are left alone. By default nobody but
+            you does.
         splitting
             How it is decided where windows with ``consolidate="measured"`` are consolidated, as in
             ``gw.Splitting(max_latency="500 milliseconds")``; by default as that is by itself.

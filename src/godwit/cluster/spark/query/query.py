@@ -1,50 +1,51 @@
-"""What the user holds of a running flow: StreamingQuery's names, and the state's whereabouts."""
+"""A running flow: ``StreamingQuery``'s names, and what is Godwit's own by composition.
+
+`Query.placement`, `Query.scaling` and `Query.components` do what concerns them; the verbs of every
+day are on the query too.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
-import uuid
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from godwit.api.calls import NoSuchCallError
 from godwit.cluster.spark.observe.progress_sources import rows_held_back, sources_of, with_sources
 from godwit.cluster.spark.query.ending import Ending
 from godwit.cluster.spark.query.failures import epoch_failed
 from godwit.cluster.spark.query.input_end import is_bounded
-from godwit.cluster.spark.query.migrations import Migration
-from godwit.cluster.spark.query.plans import checked_bounds, checked_strategy, target_of
-from godwit.cluster.spark.query.regrouping import Regroupable
+from godwit.cluster.spark.query.placement import Migration, QueryPlacement
+from godwit.cluster.spark.query.regrouping import QueryComponents
+from godwit.cluster.spark.query.scaling import QueryScaling
 from godwit.cluster.spark.run.quiet_epochs import QuietEpochs
 from godwit.cluster.spark.run.threads import close_all
 from godwit.engine.outcomes import state_bytes
-from godwit.migration import inputs
-from godwit.migration.placement import with_newcomers
+from godwit.migration import Strategy
 from godwit.model import events
-from godwit.model.errors import GodwitError, InvalidPlanError, MigrationError
+from godwit.model.errors import GodwitError
 from godwit.model.frames import user_call
+from godwit.model.naming import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    import numpy as np
     import numpy.typing as npt
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.observe.metrics_server import MetricsServer
-    from godwit.cluster.spark.query.balancing import AnyStrategy
+    from godwit.cluster.spark.query.placement import AnyPlan, AnyStrategy
+    from godwit.cluster.spark.query.scaling import Scaling
     from godwit.cluster.spark.run.epoch_driver import EpochDriver
     from godwit.cluster.spark.run.gate import EpochGate
     from godwit.cluster.spark.run.run import Run
     from godwit.migration import Bounds
-    from godwit.model.assignment import Assignment
     from godwit.model.events import Event
-    from godwit.model.pairs import KeyGroupPairs
-    from godwit.planning import Solution
-    from godwit.planning.carrying_out import CarryingOut
-    from godwit.planning.copy_routes import CopyRoute
+    from godwit.planning import Limits
 
 __all__ = ["Migration", "Query", "end_terminated"]
 
@@ -67,12 +68,30 @@ def _left(began_s: float, timeout_s: float | None) -> float | None:
     return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
 
 
-class Query(Regroupable):
+_MOVED = {
+    "assignment": "placement.assignments",
+    "problem": "placement.problem",
+    "preview": "placement.preview",
+    "carry_out": "placement.carry_out",
+    "regroup": "components.regroup",
+    "plan_regrouping": "components.plan_regrouping",
+}
+"""Former attributes of a query → where they are."""
+
+
+class Query:
     """A running flow.
 
-    The names and habits are those of ``pyspark.sql.streaming.StreamingQuery``; beside them it
-    says where the key groups are (`assignment`), moves them (`migrate`) and tells what happens
-    (`events`).
+    The names and habits are those of ``pyspark.sql.streaming.StreamingQuery``.
+
+    Attributes
+    ----------
+    placement
+        Where key groups are, what a planner would do about it, and migrations.
+    scaling
+        The number of executors, changed by hand.
+    components
+        Which operators share a component, and regroupings.
     """
 
     def __init__(
@@ -100,6 +119,21 @@ class Query(Regroupable):
         dispatcher.sample("sources", partial(sources_of, spark))
         if run.controlling is not None:
             run.controlling.backlog_rows = partial(rows_held_back, spark)
+        self.placement = QueryPlacement(
+            spark.name,
+            conducting=run.conducting,
+            state_bytes=self._state_bytes,
+            is_active=lambda: self.isActive,
+            controlling=run.controlling,
+        )
+        self.scaling = QueryScaling(
+            self.placement,
+            pool=run.pool,
+            conducting=run.conducting,
+            is_active=lambda: self.isActive,
+            controlling=run.controlling,
+        )
+        self.components = QueryComponents(run, is_active=lambda: self.isActive)
         _open.add(self)
         self._quiet = QuietEpochs(
             run=run, driver=driver, spark_query=spark, ending=self._ending, trigger=trigger
@@ -107,6 +141,20 @@ class Query(Regroupable):
 
     def __repr__(self) -> str:
         return f"<Query {self._flow_name!r}: {self.status['message']}>"
+
+    if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                message = f"A query has no attribute {name!r}"
+                raise AttributeError(message)
+            if name in _MOVED:
+                remedy = f"Use query.{_MOVED[name]}."
+            else:
+                known = [known for known in dir(type(self)) if not known.startswith("_")]
+                parts = ("placement", "scaling", "components")
+                remedy = f"{did_you_mean(name, [*known, *parts])}See dir(query)."
+            raise NoSuchCallError(f"A query has no {name!r}.", remedy=remedy, call=name)
 
     # -- StreamingQuery -----------------------------------------------------------------------
 
@@ -127,18 +175,18 @@ class Query(Regroupable):
 
     @property
     def isActive(self) -> bool:  # noqa: N802  StreamingQuery's name
-        """Whether the query is running."""
+        """True while the query runs."""
         return not self._ending.finished
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the query is doing, with the last committed epoch and what is on the move."""
+        """Spark's status of the query, with the last committed epoch and what is on the move."""
         status = dict(self._spark_query.status)
         view = self._run.view
         status["committedEpoch"] = self._run.log.latest_epoch
         status["executors"] = sorted(view.executors)
         status["held"] = list(view.holds)
-        status["components"] = self._components_told()
+        status["components"] = {n: list(ops) for n, ops in self.components.operators.items()}
         taken = {n: c.takes for n, c in view.components.items() if c.takes is not None}
         if taken:  # slots: which component takes the rows of which key groups
             status["slots"] = {name: sorted(takes) for name, takes in taken.items()}
@@ -294,27 +342,88 @@ class Query(Regroupable):
             else:
                 conductor.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
 
-    # -- the whereabouts of state -------------------------------------------------------------
+    def explain(self) -> None:
+        """Print how the flow runs now: as `Flow.explain`, under today's components."""
+        sys.stdout.write(self.components.explain() + "\n")
 
-    @property
-    def assignment(self) -> Mapping[str, Assignment]:
-        """Component → assignment of the next epoch."""
-        view = self._run.view
-        return {name: component.assignment for name, component in view.components.items()}
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """Names of the components, upstream before downstream: what `migrate` takes."""
-        return tuple(self.assignment)
+    # -- state and executors: the verbs of every day ------------------------------------------
 
     @property
     def executors(self) -> tuple[str, ...]:
         """Names of the executors that are alive."""
-        return tuple(sorted(self._run.view.executors))
+        return self.placement.executors
+
+    @user_call
+    def migrate(
+        self,
+        plan: AnyPlan,
+        *,
+        component: str | None = None,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+    ) -> Migration:
+        """Move key groups to other executors while the stream flows.
+
+        See `QueryPlacement.migrate`, which takes the same.
+        """
+        return self.placement.migrate(plan, component=component, strategy=strategy, bounds=bounds)
+
+    @user_call
+    def balance(
+        self,
+        planner: str = "milp",
+        *,
+        component: str | None = None,
+        limits: Limits | None = None,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+        **options: Any,
+    ) -> Migration | None:
+        """Plan once on the load there is now, and carry the plan out.
+
+        See `QueryPlacement.balance`, which takes the same.
+        """
+        return self.placement.balance(
+            planner, component=component, limits=limits, strategy=strategy, bounds=bounds, **options
+        )
+
+    @user_call
+    def drain(
+        self,
+        executor: str,
+        *,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+    ) -> tuple[Migration, ...]:
+        """Empty an executor, and let nothing move onto it any more.
+
+        See `QueryPlacement.drain`, which takes the same.
+        """
+        return self.placement.drain(executor, strategy=strategy, bounds=bounds)
+
+    @user_call
+    def scale(
+        self,
+        executors: int,
+        *,
+        planner: str = "milp",
+        strategy: AnyStrategy = Strategy.LIVE,
+        bounds: Bounds | None = None,
+        timeout_s: float | None = None,
+    ) -> Scaling:
+        """Go on with another number of executors, while the stream flows.
+
+        See `QueryScaling.scale`, which takes the same.
+        """
+        return self.scaling.scale(
+            executors, planner=planner, strategy=strategy, bounds=bounds, timeout_s=timeout_s
+        )
+
+    # -- what happens -------------------------------------------------------------------------
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What has happened lately, oldest first: the last 10,000 events, as a value.
+        """The last 10,000 events, oldest first, as a value.
 
         May be asked for from any thread at any time, also once the query has ended.
         """
@@ -322,7 +431,7 @@ class Query(Regroupable):
 
     @property
     def metrics_url(self) -> str | None:
-        """Where Prometheus may read metrics while the query runs; ``None``: nowhere."""
+        """Address of the metrics for Prometheus; ``None`` where they are not served."""
         return None if self._metrics is None else self._metrics.url
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
@@ -335,121 +444,8 @@ class Query(Regroupable):
         """
         self._dispatcher.add_listener(listener)
 
-    @user_call
-    def migrate(
-        self,
-        plan: Assignment | Mapping[int, str] | Solution | CarryingOut,
-        *,
-        component: str | None = None,
-        strategy: AnyStrategy | None = None,
-        bounds: Bounds | None = None,
-    ) -> Migration:
-        """Move key groups to other executors while the stream flows.
-
-        Parameters
-        ----------
-        plan
-            The assignment to arrive at, or just the moves: key group → executor; or a planner's
-            solution (see `problem`), whose order of moves is kept.
-        component
-            Whose key groups; may be left out if the flow has only one component.
-        strategy
-            ``"live"``: copies are warmed in the background, each key group switches at an epoch
-            boundary once its copy is nearly fresh (paper 1 §3.2). ``"disruptive"``: all switch now
-            and the next epoch waits for the load. ``"stop_the_world"``: no epoch runs until
-            everything is in place. ``"instant"``: no state moves; rows go to empty slots at the
-            destination, and the windows that they are of are merged from both. ``"smooth"``:
-            likewise, but panes that have begun stay where they are. The last two only for windows
-            that are consolidated apart, and ``"instant"`` is their default; that of others is
-            ``"live"``.
-        bounds
-            Limits of a live migration: key groups and bytes in flight at once, and the epochs a
-            copy may lag by when it takes over. Left out, the default ones.
-
-        Returns
-        -------
-        Migration
-            Returns at once; ``wait()`` on it if need be.
-
-        Raises
-        ------
-        InvalidPlanError
-            If the plan is no plan, is not total, or names something that does not exist.
-        MigrationError
-            If the component is being migrated already (a controller's migration gives way), or
-            cannot be migrated by that strategy, or the query has stopped.
-        """
-        if not self.isActive:
-            raise MigrationError(
-                f"Query {self.name!r} has stopped, so none of its key groups can move.",
-                remedy="Start the flow again from its checkpoint, and migrate that query.",
-                query=self.name,
-            )
-        limits, name = checked_bounds(bounds), self._component(component)
-        default = self._run.view.components[name].default_strategy
-        chosen = default if strategy is None else checked_strategy(strategy)
-        target, order = target_of(plan, self._places(name))
-        migration = uuid.uuid4().hex[:8]
-        sizes = self._sizes(name)
-        with self._run.conducting.locked() as conductor:
-            if self._run.controlling is not None:
-                self._run.controlling.give_way(conductor, name)
-            conductor.migrate(
-                inputs.MigrationRequested(
-                    id=migration,
-                    component=name,
-                    target=target,
-                    strategy=chosen,
-                    bounds=limits,
-                    loads=conductor.recent_load.mean_cpu_ms(name),
-                    state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
-                    order=order,
-                )
-            )
-        return Migration(migration, name, self._run.conducting)
-
-    def _places(self, component: str) -> Assignment:
-        return with_newcomers(self.assignment[component], self._run.view.executors)
-
-    def _cpu_ms(self, component: str) -> Sequence[Mapping[int, float]]:
-        with self._run.conducting.locked() as conductor:
-            return conductor.recent_load.cpu_ms(component)
-
-    def _pairs(self) -> Mapping[tuple[str, str], KeyGroupPairs]:
-        with self._run.conducting.locked() as conductor:
-            return conductor.recent_load.mean_pairs()
-
-    def _sizes(self, component: str) -> npt.NDArray[np.int64]:
+    def _state_bytes(self, component: str) -> npt.NDArray[np.int64]:
         with self._run.conducting.locked() as conductor:
             states = conductor.copies.states(component)
         with self._run.log.lock:
             return state_bytes(states, self._run.log.chains)
-
-    def _foresee(self, component: str, places: Mapping[int, str]) -> tuple[CopyRoute, ...]:
-        sizes = dict(enumerate(self._sizes(component).tolist()))
-        with self._run.conducting.locked() as conductor:
-            return conductor.foresee(component, places, sizes)
-
-    def _draining(self) -> frozenset[str]:
-        return self._run.view.draining
-
-    def _start_draining(self, executor: str) -> None:
-        with self._run.conducting.locked() as conductor:
-            conductor.drain(executor)
-
-    def _stop_draining(self, executor: str) -> None:
-        with self._run.conducting.locked() as conductor:
-            conductor.stay(executor)
-
-    def _component(self, component: str | None) -> str:
-        names = list(self.assignment)
-        if component is None and len(names) == 1:
-            return names[0]
-        if component not in names:
-            raise InvalidPlanError(
-                f"There is no component {component!r}."
-                if component is not None
-                else "The flow has several components.",
-                remedy=f"Name one with component=: {', '.join(names)}.",
-            )
-        return component

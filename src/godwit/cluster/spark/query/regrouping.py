@@ -1,32 +1,28 @@
-"""``query.regroup``: what shares a component, changed while the stream runs."""
+"""Which operators share a component, changed while the stream runs: ``query.components``."""
 
 from __future__ import annotations
 
-import sys
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from godwit.cluster.spark.query.migrations import Asked
-from godwit.cluster.spark.query.plans import checked_bounds
-from godwit.cluster.spark.query.scalable import Scalable
+from godwit.cluster.spark.query.placement import Pending, checked_bounds
 from godwit.cluster.spark.run.deciding import planned_regrouping, regrouping_of
 from godwit.model.errors import MigrationError
 from godwit.model.frames import user_call
 from godwit.plan.regrouping import checked_components
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from godwit.cluster.spark.run.run import Run
     from godwit.engine.regrouping import RegroupingPlan
     from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Bounds, EndRegrouping
-    from godwit.model.assignment import Assignment
 
-__all__ = ["AskedRegrouping", "Regroupable"]
+__all__ = ["PendingRegrouping", "QueryComponents"]
 
 
-class AskedRegrouping(Asked["EndRegrouping"]):
+class PendingRegrouping(Pending["EndRegrouping"]):
     """A regrouping that was asked for.
 
     Cancelled, it leaves the physical plan as it is, and what has moved for it where it is.
@@ -34,7 +30,7 @@ class AskedRegrouping(Asked["EndRegrouping"]):
     Attributes
     ----------
     plan
-        What it takes.
+        The levels, exchanges and moves that it takes.
     """
 
     def __init__(self, regrouping: str, plan: RegroupingPlan, conducting: SharedConductor) -> None:
@@ -42,26 +38,48 @@ class AskedRegrouping(Asked["EndRegrouping"]):
         self.plan = plan
 
     @property
-    def _what(self) -> str:
+    def _description(self) -> str:
         return f"Regrouping {self.id}"
 
-    def _ended(self, timeout_s: float | None) -> EndRegrouping | None:
+    def _end(self, timeout_s: float | None) -> EndRegrouping | None:
         return self._conducting.ended_regrouping(self.id, timeout_s)
 
 
-class Regroupable(Scalable):
-    """What a query can do about its components; the query itself gives the means."""
+class QueryComponents(Collection[str]):
+    """The components of a running query, and what regroups them: ``query.components``.
 
-    _run: Run
+    A collection of their names, upstream before downstream.
+    """
+
+    def __init__(self, run: Run, *, is_active: Callable[[], bool]) -> None:
+        self._run, self._is_active = run, is_active
+
+    def __repr__(self) -> str:
+        return f"<QueryComponents: {', '.join(self.names)}>"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
 
     @property
-    @abstractmethod
-    def assignment(self) -> Mapping[str, Assignment]:
-        """Component → assignment of the next epoch."""
+    def names(self) -> tuple[str, ...]:
+        """Names of the components, upstream before downstream: what `migrate` takes."""
+        return tuple(self._run.view.components)
 
-    def explain(self) -> None:
-        """Print how the flow runs now: as `Flow.explain`, under today's components."""
-        sys.stdout.write(self._run.flow.explain() + "\n")
+    @property
+    def operators(self) -> Mapping[str, tuple[str, ...]]:
+        """Component → names of the operators that share it."""
+        with self._run.conducting.locked() as conductor:
+            return {c.name: tuple(c.operators) for c in conductor.plan.components}
+
+    def explain(self) -> str:
+        """Return how the flow runs now, as `Flow.explain` prints it."""
+        return self._run.flow.explain()
 
     @user_call
     def plan_regrouping(self, components: Mapping[str, Sequence[str]]) -> RegroupingPlan:
@@ -88,7 +106,7 @@ class Regroupable(Scalable):
     @user_call
     def regroup(
         self, components: Mapping[str, Sequence[str]], *, bounds: Bounds | None = None
-    ) -> AskedRegrouping:
+    ) -> PendingRegrouping:
         """Let other operators share a component from some epoch on, while the stream flows.
 
         Operators that are to share one are brought to the same places first, by live migrations;
@@ -106,7 +124,7 @@ class Regroupable(Scalable):
 
         Returns
         -------
-        AskedRegrouping
+        PendingRegrouping
             Returns at once; ``wait()`` on it if need be.
 
         Raises
@@ -118,10 +136,10 @@ class Regroupable(Scalable):
 
         Examples
         --------
-        ``query.regroup({"planes": ["by_plane", "late_planes"]}).wait()``, and back:
-        ``query.regroup({"by_plane": ["by_plane"]})``.
+        ``query.components.regroup({"planes": ["by_plane", "late_planes"]}).wait()``, and back:
+        ``query.components.regroup({"by_plane": ["by_plane"]})``.
         """
-        if not self.isActive:
+        if not self._is_active():
             raise MigrationError(
                 "The query has stopped, so its components stay as they are.",
                 remedy="Start the flow again from its checkpoint, with components= if need be.",
@@ -130,15 +148,11 @@ class Regroupable(Scalable):
         self._planned(named)  # nothing gives way to what cannot be
         with self._run.deciding.by_hand(name for of in named.values() for name in of):
             plan = self._planned(named)
-            asked = regrouping_of(plan, limits)
+            regrouping = regrouping_of(plan, limits)
             with self._run.conducting.locked() as conductor:
-                conductor.regroup(asked)
-        return AskedRegrouping(asked.id, plan, self._run.conducting)
+                conductor.regroup(regrouping)
+        return PendingRegrouping(regrouping.id, plan, self._run.conducting)
 
     def _planned(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:
         run = self._run
         return planned_regrouping(run.flow, components, conducting=run.conducting, log=run.log)
-
-    def _components_told(self) -> dict[str, Any]:
-        with self._run.conducting.locked() as conductor:
-            return {c.name: list(c.operators) for c in conductor.plan.components}

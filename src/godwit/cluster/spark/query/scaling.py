@@ -19,9 +19,13 @@ import numpy as np
 
 from godwit.adapt.carrying import is_own
 from godwit.cluster.spark.platform.executor_pool import owns_nothing
-from godwit.migration import MigrationOutcome
+from godwit.cluster.spark.query.placement import checked_bounds, checked_strategy
+from godwit.migration import MigrationOutcome, Strategy
 from godwit.model import events
+from godwit.model.checks import insist_on_number
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
+from godwit.model.frames import user_call
+from godwit.model.naming import type_name
 from godwit.model.wording import counted
 from godwit.planning import Limits
 from godwit.planning import planner as planner_named
@@ -31,13 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
-    from godwit.cluster.spark.query.balancing import AnyStrategy, Balancing
-    from godwit.cluster.spark.query.migrations import Migration
+    from godwit.cluster.spark.query.placement import AnyStrategy, Migration, QueryPlacement
+    from godwit.cluster.spark.run.controlling import Controlling
     from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Bounds
     from godwit.planning import Problem
 
-__all__ = ["Scaling"]
+__all__ = ["QueryScaling", "Scaling"]
 
 _LOOK_S = 0.1
 _ROUNDS = 8
@@ -45,40 +49,22 @@ _ROUNDS = 8
 
 
 class Scaling:
-    """A change of the number of executors that was asked for.
-
-    Goes on in the background, whether or not somebody waits for it.
-
-    Parameters
-    ----------
-    wanted
-        How many executors there are to be.
-    query
-        Plans and migrates.
-    pool
-        Adds and removes executors.
-    conducting
-        The conductor.
-    planner, strategy, bounds
-        Who plans where key groups go, and how they move.
-    patience_s
-        How long executors that are asked for are waited for, if not as long as ever.
-    """
+    """A change of the number of executors, under way whether or not somebody waits for it."""
 
     def __init__(
         self,
-        wanted: int,
+        target: int,
         *,
-        query: Balancing,
+        placement: QueryPlacement,
         pool: SparkExecutorPool,
         conducting: SharedConductor,
         planner: str,
         strategy: AnyStrategy,
         bounds: Bounds | None,
-        patience_s: float | None = None,
+        patience_s: float | None = None,  # to wait for new executors; None: the pool's default
     ) -> None:
-        self.wanted, self._patience_s = wanted, patience_s
-        self._query, self._pool, self._conducting = query, pool, conducting
+        self.target, self._patience_s = target, patience_s
+        self._placement, self._pool, self._conducting = placement, pool, conducting
         self._planner, self._strategy, self._bounds = planner, strategy, bounds
         self._stage = "beginning"
         self._drained: set[str] = set()
@@ -89,21 +75,21 @@ class Scaling:
         self._failure: GodwitError | None = None
         self._executors: tuple[str, ...] = ()
         self._ended = threading.Event()
-        self._announce(events.ScalingStarted, before=len(pool.staying), wanted=wanted)
+        self._announce(events.ScalingStarted, before=len(pool.staying), wanted=target)
         self._thread = threading.Thread(target=self._work, name="godwit-scaling", daemon=True)
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"<Scaling to {counted(self.wanted, 'executor')}: {self._stage}>"
+        return f"<Scaling to {counted(self.target, 'executor')}: {self._stage}>"
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """True once it has ended."""
         return self._ended.is_set()
 
     @property
     def stage(self) -> str:
-        """What it does now, in words."""
+        """Description of what it does now."""
         return self._stage
 
     def wait(self, timeout: float | None = None) -> tuple[str, ...]:
@@ -123,10 +109,10 @@ class Scaling:
         """
         if not self._ended.wait(timeout):
             raise ScalingError(
-                f"The scaling to {counted(self.wanted, 'executor')} has not ended after "
+                f"The scaling to {counted(self.target, 'executor')} has not ended after "
                 f"{timeout} s; it is {self._stage}.",
                 remedy="It goes on; look at query.events, or cancel it.",
-                wanted=self.wanted,
+                wanted=self.target,
             )
         if self._failure is not None:
             raise self._failure
@@ -146,7 +132,7 @@ class Scaling:
             self._give_up()
             self._stage = f"failed: {self._failure.message}"
             self._announce(
-                events.ScalingFailed, wanted=self.wanted, reason=self._failure.message.rstrip(".")
+                events.ScalingFailed, wanted=self.target, reason=self._failure.message.rstrip(".")
             )
         else:
             self._executors = self._pool.staying
@@ -161,10 +147,10 @@ class Scaling:
         while True:
             self._insist_on_going_on()
             staying, there = self._pool.staying, self._there()
-            if len(staying) < self.wanted and not missing:
-                missing = self._grow(self.wanted - len(staying))
+            if len(staying) < self.target and not missing:
+                missing = self._grow(self.target - len(staying))
                 grown = True
-            elif len(there) > self.wanted and len(staying) >= self.wanted:
+            elif len(there) > self.target and len(staying) >= self.target:
                 rounds += 1
                 self._shrink(there, staying, rounds)
             else:
@@ -173,11 +159,11 @@ class Scaling:
             self._spread()
         if missing:
             raise ScalingError(
-                f"There are {counted(len(self._pool.staying), 'executor')} where {self.wanted} "
+                f"There are {counted(len(self._pool.staying), 'executor')} where {self.target} "
                 f"were asked for: {missing}.",
                 remedy="Those there are carry the stream. Make room on the cluster and scale "
                 "again.",
-                wanted=self.wanted,
+                wanted=self.target,
                 executors=self._pool.staying,
             )
 
@@ -193,9 +179,9 @@ class Scaling:
         if more > 0:
             self._asked = True
             self._pool.add(more, self._patience_s)
-        while len(self._pool.staying) < self.wanted:
+        while len(self._pool.staying) < self.target:
             self._stage = (
-                f"waiting for {counted(self.wanted - len(self._pool.staying), 'executor')}"
+                f"waiting for {counted(self.target - len(self._pool.staying), 'executor')}"
             )
             view = self._pool.view
             if view.refused:
@@ -207,7 +193,7 @@ class Scaling:
 
     def _shrink(self, there: Collection[str], staying: Collection[str], rounds: int) -> None:
         """Empty the executors that are to go, and give back those that are empty."""
-        leaving = self._least(list(staying), len(staying) - self.wanted)
+        leaving = self._least(list(staying), len(staying) - self.target)
         leaving |= {*there} - {*staying}
         with self._conducting.locked() as conductor:
             for name in leaving - conductor.view.draining:
@@ -242,13 +228,13 @@ class Scaling:
             self._pause()
 
     def _is_short(self) -> bool:
-        return len(self._pool.staying) < self.wanted
+        return len(self._pool.staying) < self.target
 
     def _least(self, names: list[str], count: int) -> set[str]:
         """Choose the executors with the least state; the newest of those that have as much."""
         state = dict.fromkeys(names, 0)
-        for component in self._query.components:
-            problem = self._query.problem(component)
+        for component in self._placement.assignments:
+            problem = self._placement.problem(component)
             for name in names:
                 if name in problem.executors:
                     owned = problem.current == problem.executors.index(name)
@@ -274,13 +260,13 @@ class Scaling:
     def _migrate(self, ask: Callable[[Problem], Problem]) -> int:
         """Plan for every component and have the plans carried out; return how many are left."""
         left = 0
-        for component in self._query.components:
+        for component in self._placement.assignments:
             self._wait_for_others(component)
-            plan = carry_out(planner_named(self._planner)(ask(self._query.problem(component))))
+            plan = carry_out(planner_named(self._planner)(ask(self._placement.problem(component))))
             if not plan.moves:
                 continue
             try:
-                self._migrations[component] = self._query.migrate(
+                self._migrations[component] = self._placement.migrate(
                     plan, component=component, strategy=self._strategy, bounds=self._bounds
                 )
             except GodwitError:
@@ -309,15 +295,15 @@ class Scaling:
     def _insist_on_going_on(self) -> None:
         if self._cancelled:
             raise ScalingError(
-                f"The scaling to {counted(self.wanted, 'executor')} was ended: {self._cancelled}.",
+                f"The scaling to {counted(self.target, 'executor')} was ended: {self._cancelled}.",
                 remedy="What had been done stays.",
-                wanted=self.wanted,
+                wanted=self.target,
             )
         if self._conducting.closed:
             raise ScalingError(
-                f"The query ended before there were {counted(self.wanted, 'executor')}.",
+                f"The query ended before there were {counted(self.target, 'executor')}.",
                 remedy="Start the flow again from its checkpoint, and scale that query.",
-                wanted=self.wanted,
+                wanted=self.target,
             )
 
     def _give_up(self) -> None:
@@ -339,10 +325,10 @@ class Scaling:
         if isinstance(error, GodwitError):
             return error
         return ScalingError(
-            f"The scaling to {counted(self.wanted, 'executor')} failed: "
+            f"The scaling to {counted(self.target, 'executor')} failed: "
             f"{type(error).__name__}: {str(error).partition(chr(10))[0]}.",
             remedy="The stream goes on with the executors there are.",
-            wanted=self.wanted,
+            wanted=self.target,
         )
 
     def _announce(self, kind: type[events.Event], **values: object) -> None:
@@ -356,3 +342,122 @@ def _load_of(problem: Problem) -> np.ndarray:
         if load.sum() > 0:
             return np.broadcast_to(load, problem.load.shape)
     return np.ones_like(problem.load)
+
+
+class QueryScaling:
+    """The number of executors of a running query, changed by hand: ``query.scaling``.
+
+    Parameters
+    ----------
+    placement
+        Plans and migrates.
+    pool
+        Adds and removes executors.
+    conducting
+        The conductor.
+    is_active
+        Says whether the query still runs.
+    controlling
+        The controller, if there is one; it leaves a number that was asked for here alone.
+    """
+
+    def __init__(
+        self,
+        placement: QueryPlacement,
+        *,
+        pool: SparkExecutorPool,
+        conducting: SharedConductor,
+        is_active: Callable[[], bool],
+        controlling: Controlling | None = None,
+    ) -> None:
+        self._placement, self._pool, self._conducting = placement, pool, conducting
+        self._is_active, self._controlling = is_active, controlling
+        self._latest: Scaling | None = None
+
+    def __repr__(self) -> str:
+        return f"<QueryScaling: {self._latest or 'none was asked for'}>"
+
+    @property
+    def latest(self) -> Scaling | None:
+        """The last scaling that was asked for by hand, if any."""
+        return self._latest
+
+    @user_call
+    def scale(
+        self,
+        executors: int,
+        *,
+        planner: str = "milp",
+        strategy: AnyStrategy = Strategy.LIVE,
+        bounds: Bounds | None = None,
+        timeout_s: float | None = None,
+    ) -> Scaling:
+        """Go on with another number of executors, while the stream flows.
+
+        More: the cluster is asked for them, and once they have come they are given their share.
+        Fewer: those with the least state (draining ones first) are emptied, and given back to the
+        cluster between two epochs.
+
+        Parameters
+        ----------
+        executors
+            How many there are to be.
+        planner
+            Name of the planner that says where key groups go, as in `godwit plan`.
+        strategy, bounds
+            How key groups move, as for `migrate`.
+        timeout_s
+            Seconds that executors which the cluster is asked for are waited for; by default the
+            `executors_timeout_s` that the query was started with.
+
+        Returns
+        -------
+        Scaling
+            Returns at once; ``wait()`` on it if need be. It goes on if that is interrupted.
+
+        Raises
+        ------
+        ScalingError
+            If the number makes no sense, executors cannot be added or removed here, another
+            scaling is under way, or the query has stopped.
+        InvalidProblemError
+            If the planner does not exist.
+        """
+        if isinstance(executors, bool) or not isinstance(executors, int) or executors < 1:
+            told = executors if isinstance(executors, int) else f"{executors!r}"
+            raise ScalingError(
+                f"scale was asked for {told} executors"
+                + ("." if isinstance(executors, int) else f", of type {type_name(executors)}."),
+                remedy="Give a whole number that is at least 1; query.stop() ends the query.",
+            )
+        if timeout_s is not None:
+            insist_on_number(
+                "The timeout_s of scale", timeout_s, least=0, whole=False, error=ScalingError
+            )
+        if not self._is_active():
+            raise ScalingError(
+                "The query has stopped, so it has no executors to be scaled.",
+                remedy="Start the flow again from its checkpoint, and scale that query.",
+            )
+        if self._latest is not None and not self._latest.done:
+            raise ScalingError(
+                f"A scaling to {counted(self._latest.target, 'executor')} is under way: "
+                f"{self._latest.stage}.",
+                remedy="Wait for its end, or cancel it (query.scaling.latest.cancel()).",
+            )
+        chosen, limits = checked_strategy(strategy), checked_bounds(bounds)
+        planner_named(planner).load()
+        self._pool.insist_on_scaling()
+        if self._controlling is not None:
+            self._controlling.scaled_by_hand()
+        self._latest = Scaling(
+            executors,
+            placement=self._placement,
+            pool=self._pool,
+            conducting=self._conducting,
+            planner=planner,
+            strategy=chosen,
+            bounds=limits,
+            patience_s=timeout_s,
+        )
+        return self._latest

@@ -33,7 +33,7 @@ def stream() -> Iterator[FakeStream]:
 def scaled(stream: FakeStream, wanted: int, patience_s: float | None = None) -> Scaling:
     return Scaling(
         wanted,
-        query=stream,
+        placement=stream.placement,
         pool=stream.pool,
         conducting=stream.conducting,
         planner="milp",
@@ -266,8 +266,8 @@ def test_a_drain_that_cannot_be_planned_leaves_the_executor_as_it_was(
     def fail(_name: str) -> Any:
         raise ScalingError("No planner is there.", remedy="Install one.")
 
-    monkeypatch.setattr("godwit.cluster.spark.query.balancing.planner_named", fail)
+    monkeypatch.setattr("godwit.cluster.spark.query.placement.planner_named", fail)
     with pytest.raises(ScalingError, match="No planner"):
-        stream.drain("b")
+        stream.placement.drain("b")
     assert stream.conducting.view.draining == frozenset()
     assert stream.owned().keys() == {"a", "b"}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from godwit.cluster.spark.query.plans import (
+from godwit.cluster.spark.query.placement import (
     checked_bounds,
     checked_moves,
     checked_strategy,

@@ -1,0 +1,631 @@
+"""Where the key groups of a running query are, and how they move: planners and migrations.
+
+Problem: planners are pure functions of a `Problem`; a query has the facts (where key groups are,
+what they cost, how much state they hold) and can carry a plan out.
+
+Invariant: what `QueryPlacement.preview` shows, `QueryPlacement.balance` and `migrate` carry out:
+the same moves in the same order, made by `godwit.planning.carrying_out.carry_out`.
+"""
+
+from __future__ import annotations
+
+import operator
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import numpy as np
+
+from godwit.migration import Bounds, MigrationRequested, Strategy
+from godwit.migration.placement import check_target, with_newcomers
+from godwit.model.assignment import Assignment
+from godwit.model.errors import InvalidPlanError, MigrationError
+from godwit.model.frames import user_call
+from godwit.model.naming import listing, type_name
+from godwit.planning import Limits, Solution
+from godwit.planning import planner as planner_named
+from godwit.planning.carrying_out import CarryingOut, carry_out, carry_out_each
+from godwit.planning.preview import preview
+from godwit.planning.running import ComponentFacts, joint_problem, problem_of
+from godwit.planning.validation import make_solution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from godwit.cluster.spark.run.controlling import Controlling
+    from godwit.engine.shared_conductor import SharedConductor
+    from godwit.migration import EndMigration
+    from godwit.planning import Problem
+    from godwit.planning.copy_routes import CopyRoute
+    from godwit.planning.preview import PlanPreview
+
+__all__ = [
+    "AnyPlan",
+    "AnyStrategy",
+    "Migration",
+    "Pending",
+    "QueryPlacement",
+    "checked_bounds",
+    "checked_moves",
+    "checked_strategy",
+    "target_of",
+]
+
+AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instant", "smooth"]
+AnyPlan = Assignment | Mapping[int, str] | Solution | CarryingOut
+
+
+def target_of(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[int, ...]]:
+    """Return the assignment that a plan leads to, and the order in which it wants moves made.
+
+    `places` are today's, executors included that own no key group. Refuses what is no plan, is
+    outdated, or is of several components.
+    """
+    if isinstance(plan, Solution):
+        if len(plan.problem.operators) > 1:
+            raise InvalidPlanError(
+                f"The solution moves key groups of {listing(plan.problem.operators)}.",
+                remedy="Carry it out for all of them, with query.placement.carry_out(solution).",
+            )
+        plan = carry_out(plan)
+    if isinstance(plan, CarryingOut):
+        return plan.target(places), tuple(plan.places)
+    if isinstance(plan, Assignment):
+        return plan, ()
+    return places.moved(checked_moves(plan)), ()
+
+
+def checked_moves(plan: Any) -> dict[int, str]:
+    """Return the moves of a plan that is no `Assignment`: key group → executor.
+
+    Whole numbers of any kind (NumPy's too) name key groups; whether they and the executors exist
+    is for the assignment to say.
+    """
+    if not isinstance(plan, Mapping):
+        raise InvalidPlanError(
+            f"migrate was given a plan of type {type_name(plan)}.",
+            remedy='Give the moves, as in {0: "2", 1: "2"} (key group → executor), or a '
+            "gw.Assignment.",
+        )
+    if not plan:
+        raise InvalidPlanError(
+            "migrate was given a plan without moves.",
+            remedy='Name at least one, as in {0: "2"} (key group → executor).',
+        )
+    return {_key_group(number): _executor(number, name) for number, name in plan.items()}
+
+
+def _key_group(number: Any) -> int:
+    try:
+        if isinstance(number, bool):
+            raise TypeError  # noqa: TRY301  it would be taken for 0 or 1
+        return operator.index(number)
+    except TypeError:
+        raise InvalidPlanError(
+            f"The plan names key group {number!r}, of type {type_name(number)}.",
+            remedy='Key groups are whole numbers, as in {0: "2"}.',
+            key_group=number,
+        ) from None
+
+
+def _executor(number: object, name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidPlanError(
+            f"The plan sends key group {number!r} to {name!r}, of type {type_name(name)}.",
+            remedy='Name executors by text, as in {0: "2"}; query.executors lists them.',
+            key_group=number,
+        )
+    return name
+
+
+def checked_bounds(bounds: Any) -> Bounds:
+    """Return `bounds`, or the default ones for ``None``; refuse anything else."""
+    if bounds is None:
+        return Bounds()
+    if not isinstance(bounds, Bounds):
+        raise InvalidPlanError(
+            f"migrate was given bounds of type {type_name(bounds)}.",
+            remedy="Give gw.Bounds, as in bounds=gw.Bounds(max_moves=8).",
+        )
+    return bounds
+
+
+def checked_strategy(strategy: Any) -> Strategy:
+    """Return the strategy of that name; refuse one that does not exist."""
+    try:
+        return Strategy(strategy)
+    except ValueError:
+        raise InvalidPlanError(
+            f"There is no strategy {strategy!r}.",
+            remedy=f"Use one of {', '.join(s.value for s in Strategy)}.",
+        ) from None
+
+
+End = TypeVar("End")
+
+
+class Pending(ABC, Generic[End]):
+    """A change that was asked for and goes on in the background."""
+
+    def __init__(self, id: str, conducting: SharedConductor) -> None:  # noqa: A002  its name in events
+        self.id, self._conducting = id, conducting
+
+    def __repr__(self) -> str:
+        return f"<{self._description}: {'done' if self.done else 'under way'}>"
+
+    @property
+    @abstractmethod
+    def _description(self) -> str: ...
+
+    @abstractmethod
+    def _end(self, timeout_s: float | None) -> End | None:
+        """Its end, once it has come; ``None`` if it has not by then."""
+
+    @property
+    def done(self) -> bool:
+        """True once it has ended."""
+        return self._end(0) is not None
+
+    def wait(self, timeout: float | None = None) -> End:
+        """Wait for its end and return how it ended.
+
+        Parameters
+        ----------
+        timeout
+            Seconds.
+
+        Raises
+        ------
+        MigrationError
+            If it has not ended by then, or the query stopped first.
+        """
+        end = self._end(timeout)
+        if end is None:
+            raise MigrationError(
+                f"{self._description} has not ended"
+                + ("." if timeout is None else f" after {timeout} s."),
+                remedy="Look at query.status and query.events: copies may still be warming.",
+            )
+        return end
+
+    def cancel(self, reason: str = "cancelled by the user") -> None:
+        """End it: what has switched stays as it is, and the rest stays where it was."""
+        with self._conducting.locked() as conductor:
+            conductor.cancel(self.id, reason)
+
+
+class Migration(Pending["EndMigration"]):
+    """A migration that was asked for."""
+
+    def __init__(self, migration: str, component: str, conducting: SharedConductor) -> None:
+        super().__init__(migration, conducting)
+        self.component = component
+
+    @property
+    def _description(self) -> str:
+        return f"Migration {self.id} of {self.component!r}"
+
+    def _end(self, timeout_s: float | None) -> EndMigration | None:
+        return self._conducting.ended(self.id, timeout_s)
+
+
+class QueryPlacement:
+    """Where the key groups of a running query are, and what moves them: ``query.placement``.
+
+    Parameters
+    ----------
+    query
+        The query's name, for messages.
+    conducting
+        The conductor.
+    state_bytes
+        Component → bytes of state of each key group.
+    is_active
+        Says whether the query still runs.
+    controlling
+        The controller, if there is one; its migrations give way to those asked for here.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        *,
+        conducting: SharedConductor,
+        state_bytes: Callable[[str], npt.NDArray[np.int64]],
+        is_active: Callable[[], bool],
+        controlling: Controlling | None = None,
+    ) -> None:
+        self._query, self._conducting, self._controlling = query, conducting, controlling
+        self._state_bytes, self._is_active = state_bytes, is_active
+
+    def __repr__(self) -> str:
+        return f"<QueryPlacement of {self._query!r}: {listing(tuple(self.assignments))}>"
+
+    @property
+    def assignments(self) -> Mapping[str, Assignment]:
+        """Component → assignment of the next epoch; components upstream come first."""
+        view = self._conducting.view
+        return {name: component.assignment for name, component in view.components.items()}
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Names of the executors that are alive."""
+        return tuple(sorted(self._conducting.view.executors))
+
+    @property
+    def draining(self) -> frozenset[str]:
+        """Executors that nothing may move onto."""
+        return self._conducting.view.draining
+
+    @user_call
+    def migrate(
+        self,
+        plan: AnyPlan,
+        *,
+        component: str | None = None,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+    ) -> Migration:
+        """Move key groups to other executors while the stream flows.
+
+        Parameters
+        ----------
+        plan
+            The assignment to arrive at, or just the moves: key group → executor; or a planner's
+            solution (see `problem`), whose order of moves is kept.
+        component
+            Whose key groups; may be left out if the flow has only one component.
+        strategy
+            ``"live"``: copies are warmed in the background, each key group switches at an epoch
+            boundary once its copy is nearly fresh (paper 1 §3.2). ``"disruptive"``: all switch now
+            and the next epoch waits for the load. ``"stop_the_world"``: no epoch runs until
+            everything is in place. ``"instant"``: no state moves; rows go to empty slots at the
+            destination, and the windows that they are of are merged from both. ``"smooth"``:
+            likewise, but panes that have begun stay where they are. The last two only for windows
+            that are consolidated apart, and ``"instant"`` is their default; that of others is
+            ``"live"``.
+        bounds
+            Limits of a live migration: key groups and bytes in flight at once, and the epochs a
+            copy may lag by when it takes over. Left out, the default ones.
+
+        Returns
+        -------
+        Migration
+            Returns at once; ``wait()`` on it if need be.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the plan is no plan, is not total, or names something that does not exist.
+        MigrationError
+            If the component is being migrated already (a controller's migration gives way), or
+            cannot be migrated by that strategy, or the query has stopped.
+        """
+        if not self._is_active():
+            raise MigrationError(
+                f"Query {self._query!r} has stopped, so none of its key groups can move.",
+                remedy="Start the flow again from its checkpoint, and migrate that query.",
+                query=self._query,
+            )
+        limits, name = checked_bounds(bounds), self._component(component)
+        default = self._conducting.view.components[name].default_strategy
+        chosen = default if strategy is None else checked_strategy(strategy)
+        target, order = target_of(plan, self._places(name))
+        migration = uuid.uuid4().hex[:8]
+        sizes = self._state_bytes(name)
+        with self._conducting.locked() as conductor:
+            if self._controlling is not None:
+                self._controlling.give_way(conductor, name)
+            conductor.migrate(
+                MigrationRequested(
+                    id=migration,
+                    component=name,
+                    target=target,
+                    strategy=chosen,
+                    bounds=limits,
+                    loads=conductor.recent_load.mean_cpu_ms(name),
+                    state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
+                    order=order,
+                )
+            )
+        return Migration(migration, name, self._conducting)
+
+    @user_call
+    def problem(self, component: str | None = None, *, limits: Limits | None = None) -> Problem:
+        """Ask a planner's question about a component as it runs now, or about all of them.
+
+        Load is the CPU time of each key group in milliseconds an epoch, the mean over the last
+        epochs with input, which are the problem's history too; state is what a new copy has to
+        read. Executors that own nothing yet are in it, those that drain are marked.
+
+        Parameters
+        ----------
+        component
+            Whose key groups. Left out, those of all components together: key groups are numbered
+            through, component after component, `Problem.operators` are the components, and traffic
+            is what key groups of one send to few of another, in rows an epoch.
+        limits
+            What a plan may cost and how even it must be.
+        """
+        if component is None and len(self.assignments) > 1:
+            every = {name: self._facts(name) for name in self.assignments}
+            windows = min(len(facts.load) for facts in every.values())
+            with self._conducting.locked() as conductor:
+                pairs = conductor.recent_load.mean_pairs()
+            return joint_problem(
+                {
+                    name: replace(facts, load=facts.load[len(facts.load) - windows :])
+                    for name, facts in every.items()
+                },
+                pairs,
+                draining=self.draining.intersection(
+                    *(facts.assignment.executors for facts in every.values())
+                ),
+                limits=limits,
+            )
+        facts = self._facts(self._component(component))
+        places, history = facts.assignment, facts.load
+        problem = problem_of(
+            places,
+            load=history.mean(axis=0) if len(history) else np.zeros(places.num_key_groups),
+            state_bytes=facts.state_bytes,
+            history=history if len(history) else None,
+            draining=self.draining & set(places.executors),
+            limits=limits,
+        )
+        return replace(problem, operators=(self._component(component),))
+
+    def _facts(self, component: str) -> ComponentFacts:
+        places = self._places(component)
+        with self._conducting.locked() as conductor:
+            epochs = conductor.recent_load.cpu_ms(component)
+        history = np.zeros((len(epochs), places.num_key_groups))
+        for at, epoch in enumerate(epochs):
+            for key_group, cpu_ms in epoch.items():
+                history[at, key_group] = cpu_ms
+        return ComponentFacts(
+            assignment=places,
+            load=history,
+            state_bytes=self._state_bytes(component).astype(np.float64),
+        )
+
+    @user_call
+    def preview(
+        self,
+        plan: AnyPlan,
+        *,
+        component: str | None = None,
+        bandwidth_bytes_per_s: float = 125e6,
+        changed_share: float = 0.05,
+    ) -> PlanPreview:
+        """Predict what carrying out a plan would do, and where copies would come from.
+
+        Parameters
+        ----------
+        plan
+            As `migrate` takes it; a solution may also be of all components (see `problem`).
+        component
+            Whose key groups, unless the plan is a solution; may be left out if there is only one.
+        bandwidth_bytes_per_s
+            Of ways by which nothing has come yet; of the others what came of late counts.
+        changed_share
+            Share of the state that changes while it is being copied.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the plan is none, is outdated, or is of other components.
+        InvalidProblemError
+            If the bandwidth is not positive or the share is not in [0, 1].
+        """
+        solution = plan if isinstance(plan, Solution) else self._solved(plan, component)
+        return preview(
+            solution,
+            bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+            changed_share=changed_share,
+            routes=self._routes(solution, component),
+        )
+
+    def _solved(self, plan: AnyPlan, component: str | None) -> Solution:
+        """Take a plan that somebody made as the solution of the problem there is now."""
+        name = self._component(component)
+        problem, places = self.problem(name), self._places(name)
+        target, _ = target_of(plan, places)
+        check_target(
+            name,
+            places,
+            target,
+            executors=places.executors,
+            draining=self.draining,
+        )
+        number = {executor: at for at, executor in enumerate(problem.executors)}
+        owner = np.array([number[executor] for executor in target.executors])
+        return make_solution(problem, owner[target.executor_of], method="a plan by hand")
+
+    def _routes(self, solution: Solution, component: str | None) -> tuple[CopyRoute, ...]:
+        problem, moved = solution.problem, solution.moved
+        names: tuple[str | None, ...] = problem.operators
+        if len(names) == 1 and names[0] not in self.assignments:
+            names = (component,)  # of a problem that somebody made
+        routes: list[CopyRoute] = []
+        for number, name in enumerate(map(self._component, names)):
+            own = np.flatnonzero(problem.operator_of == number)
+            going = np.flatnonzero(np.isin(own, moved)).tolist()
+            places = {g: problem.executors[solution.assignment[own[g]]] for g in going}
+            sizes = dict(enumerate(self._state_bytes(name).tolist()))
+            with self._conducting.locked() as conductor:
+                routes += conductor.foresee(name, places, sizes)
+        return tuple(routes)
+
+    @user_call
+    def balance(
+        self,
+        planner: str = "milp",
+        *,
+        component: str | None = None,
+        limits: Limits | None = None,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+        **options: Any,
+    ) -> Migration | None:
+        """Plan once on the load there is now, and carry the plan out.
+
+        Parameters
+        ----------
+        planner
+            Name of a planner, as in `godwit plan`.
+        component, limits
+            As for `problem`.
+        strategy, bounds
+            As for `migrate`.
+        **options
+            The planner's.
+
+        Returns
+        -------
+        Migration or None
+            ``None`` where the planner sees nothing worth moving.
+
+        Raises
+        ------
+        InvalidProblemError
+            If the planner does not exist, or cannot take the problem or an option.
+        InvalidPlanError
+            If no plan within the limits was found.
+        """
+        name = self._component(component)  # problem() would ask about all of several
+        solution = planner_named(planner)(self.problem(name, limits=limits), **options)
+        plan = carry_out(solution)
+        if solution.status == "infeasible":
+            raise InvalidPlanError(
+                f"Planner {planner!r} found no plan within the limits: {solution.reason}.",
+                remedy="Loosen the limits, or look at query.placement.preview(solution) and "
+                "migrate it.",
+                component=name,
+            )
+        if not plan.moves:
+            return None
+        return self.migrate(plan, component=name, strategy=strategy, bounds=bounds)
+
+    @user_call
+    def carry_out(
+        self,
+        solution: Solution,
+        *,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+    ) -> tuple[Migration, ...]:
+        """Carry out a solution of the problem of all components (see `problem`).
+
+        Parameters
+        ----------
+        solution
+            A planner's.
+        strategy, bounds
+            As for `migrate`.
+
+        Returns
+        -------
+        tuple of Migration
+            One for each component that moves, in the order of the components.
+
+        Raises
+        ------
+        InvalidPlanError
+            If the solution is illegal, or of other components.
+        """
+        components = tuple(self.assignments)
+        parts = carry_out_each(solution)
+        if len(components) == 1:
+            parts = dict(zip(components, parts.values(), strict=False))
+        elif set(solution.problem.operators) != set(components):
+            raise InvalidPlanError(
+                f"The solution is of {listing(solution.problem.operators)}.",
+                remedy="Ask for query.placement.problem(), without a component, and plan that; or "
+                "migrate the solution with query.migrate(solution, component=...).",
+            )
+        return tuple(
+            self.migrate(parts[name], component=name, strategy=strategy, bounds=bounds)
+            for name in components
+            if name in parts
+        )
+
+    @user_call
+    def drain(
+        self,
+        executor: str,
+        *,
+        strategy: AnyStrategy | None = None,
+        bounds: Bounds | None = None,
+    ) -> tuple[Migration, ...]:
+        """Empty an executor, and let nothing move onto it any more.
+
+        If it cannot be planned or begun, things may move there as before.
+
+        Parameters
+        ----------
+        executor
+            Its name.
+        strategy, bounds
+            As for `migrate`.
+
+        Returns
+        -------
+        tuple of Migration
+            One for each component that had key groups there; the executor is empty at their ends.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is no such executor, or no other one.
+        """
+        there = sorted({e for name in self.assignments for e in self._places(name).executors})
+        if executor not in there or not set(there) - self.draining - {executor}:
+            raise InvalidPlanError(
+                f"Executor {executor!r} cannot be drained: "
+                + ("nothing would be left." if executor in there else "it is not there."),
+                remedy=f"Executors are {', '.join(there)}.",
+                executor=executor,
+            )
+        new = executor not in self.draining
+        with self._conducting.locked() as conductor:
+            conductor.drain(executor)
+        migrations = []
+        try:
+            for name in self.assignments:
+                problem = self.problem(name)
+                # Without the target, what would cost balance could stay for a later plan.
+                emptied = replace(problem, limits=Limits(target_executors=len(problem.available)))
+                plan = carry_out(planner_named("milp")(emptied, time_limit_s=1.0))
+                if plan.moves:
+                    migrations.append(
+                        self.migrate(plan, component=name, strategy=strategy, bounds=bounds)
+                    )
+        except BaseException:
+            if new:
+                with self._conducting.locked() as conductor:
+                    conductor.stay(executor)
+            raise
+        return tuple(migrations)
+
+    def _places(self, component: str) -> Assignment:
+        """Where key groups are, executors included that own none."""
+        view = self._conducting.view
+        return with_newcomers(view.components[component].assignment, view.executors)
+
+    def _component(self, component: str | None) -> str:
+        names = list(self.assignments)
+        if component is None and len(names) == 1:
+            return names[0]
+        if component not in names:
+            raise InvalidPlanError(
+                f"There is no component {component!r}."
+                if component is not None
+                else "The flow has several components.",
+                remedy=f"Name one with component=: {', '.join(names)}.",
+            )
+        return component
