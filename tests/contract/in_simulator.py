@@ -282,14 +282,14 @@ class InSimulator:
                 befell.append(step)
                 raise _DiedError
 
-        setattr(self._runs, "at_step", at_step)  # noqa: B010  a method of the class
+        setattr(self._runs.loop, "at_step", at_step)  # noqa: B010  a method of the class
         try:
             with suppress(_DiedError):
                 self._catch_up()
             if misfortune == "aborted":
                 self._catch_up()
         finally:
-            del self._runs.at_step
+            del self._runs.loop.at_step
 
     @property
     def _there(self) -> Mapping[str, Machine]:

@@ -26,7 +26,7 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef
 from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.cluster.spark.run.outputs import OpenSinks
+from godwit.engine.outputs import OpenSinks
 from godwit.model.errors import SinkError
 from godwit.plan.compiled import Output
 

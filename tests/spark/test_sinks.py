@@ -13,7 +13,7 @@ from tests.spark.streams import Inbox, drain, rows_of
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 import godwit as gw
-from godwit.cluster.spark.run.outputs import SessionViews
+from godwit.cluster.spark.run.session import SinkSession
 from godwit.model.errors import SinkError
 from godwit.sinks.foreach_sink import ForeachSink
 from godwit.sinks.memory_sink import MemorySink
@@ -153,7 +153,7 @@ def test_the_function_gets_a_dataframe_that_the_executors_read(spark: SparkSessi
         seen.append((epoch, frame.selectExpr("sum(total)").collect()[0][0]))
 
     sink = ForeachSink(total)
-    sink.open(context(views=SessionViews(spark)))
+    sink.open(context(views=SinkSession(spark)))
     for epoch in EPOCHS:
         sink.deliver(replace(epoch, spark=spark))
     assert seen == [(0, 6), (1, 40)]
@@ -161,7 +161,7 @@ def test_the_function_gets_a_dataframe_that_the_executors_read(spark: SparkSessi
 
 def test_a_view_shows_the_newest_row_of_every_key_after_each_epoch(spark: SparkSession) -> None:
     sink = MemorySink("by_plane_view")
-    sink.open(context(views=SessionViews(spark)))
+    sink.open(context(views=SinkSession(spark)))
     query = "SELECT plane, total FROM by_plane_view ORDER BY plane NULLS FIRST"
     assert spark.sql(query).collect() == []
     for epoch, expected in zip(
@@ -180,4 +180,4 @@ def test_a_view_shows_the_newest_row_of_every_key_after_each_epoch(spark: SparkS
 def test_a_name_that_is_no_view_is_refused_at_open(spark: SparkSession) -> None:
     sink = MemorySink("not a view!")
     with pytest.raises(SinkError, match="cannot keep view 'not a view!'"):
-        sink.open(context(views=SessionViews(spark)))
+        sink.open(context(views=SinkSession(spark)))

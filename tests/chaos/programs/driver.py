@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.flow import chaos_flow
 
-from godwit.cluster.spark.run.outputs import StagedOutput
 from godwit.engine.loop import EpochLoop
+from godwit.engine.outputs import StagedOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,14 +1,12 @@
-"""A simulated run: virtual time, epoch after epoch, the real conductor and the real controller.
+"""A simulated run: virtual time, and the real epoch loop, conductor and controller.
 
-What `godwit.cluster.spark.run.run` does with jobs, threads and files is done here with numbers:
-begin an epoch
-as the conductor plans it, work out how long it takes, let the background go on meanwhile, commit,
-tell the conductor the outcome, give the controller its turn.
+The loop is the one that Spark runs (`godwit.engine.loop`); the work of an epoch is numbers: work
+out how long it takes, let the background go on meanwhile, and count what it did.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,18 +17,22 @@ from godwit.cluster.simulated.flow import SimulatedFlow
 from godwit.cluster.simulated.history import EpochRecord, History
 from godwit.cluster.simulated.source import DrawnRows
 from godwit.cluster.simulated.warming import Warming
+from godwit.engine.cluster import AttemptLostError
+from godwit.engine.loop import EpochLoop
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
-from godwit.model import events
 from godwit.model.assignment import even_assignment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from godwit.adapt.ports import Driven
     from godwit.cluster.simulated.epoch_work import Batch, EpochWork
     from godwit.cluster.simulated.scenario import Scenario
     from godwit.cluster.simulated.source import Source
-    from godwit.migration import EpochOutcome
+    from godwit.engine.loop import CommittedEpoch
+    from godwit.migration import Copies, EpochOutcome, EpochPlan
+    from godwit.model import events
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
 
@@ -58,17 +60,13 @@ class Simulation:
     ----------
     conductor, executors, topology
         See above.
-    at_step
-        Called with the name of each step of an epoch as it is done, and the epoch: ``"planned"``,
-        ``"staged"`` (the lanes have done their work), ``"committed"``. Does nothing; whoever
-        studies crashes puts something else in its place.
+    loop
+        Carries out epochs.
     flow
         The flow with its state.
     history
         What has happened so far.
     """
-
-    at_step: Callable[[str, int], None] = staticmethod(lambda _step, _epoch: None)
 
     def __init__(
         self,
@@ -138,6 +136,7 @@ class Simulation:
             policy=self.scenario.policy,
             ports=self,
         )
+        self.loop = EpochLoop(self, SharedConductor(self.conductor), self)
         self._controller = None if self._make_controller is None else self._make_controller(self)
 
     def restart(self) -> None:
@@ -176,15 +175,15 @@ class Simulation:
 
     def step(self) -> None:
         """Carry out one epoch, or let a little time pass if none is due."""
-        conductor, epoch = self.conductor, self._committed + 1
         self._let_pass(self._now_s)
-        if conductor.view.holds:
-            conductor.begin(epoch)
+        if self.conductor.view.holds:
+            self.conductor.begin(self.next_epoch)
             self._let_pass(self._now_s + _PAUSE_S)
         elif (batch := self._offer()) is None:
             self._wait()
         else:
-            self._carry_out(epoch, batch)
+            self._began_s = self._now_s
+            self.loop.run(batch)
         if self._controller is not None:
             self._controller.turn()
 
@@ -214,65 +213,68 @@ class Simulation:
             until_s = max(until_s, min(self._next_trigger_s, self.executors.next_s()))
         self._let_pass(until_s)
 
-    def _carry_out(self, epoch: int, batch: Batch) -> None:
-        began_s = self._now_s
-        while (work := self._attempt(epoch, batch)) is None:
-            self.history.aborted += 1
-            if self.conductor.view.holds:
-                return
-        self._committed = epoch
-        if batch.number is not None:
-            self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
-        outcome, left = self.flow.commit(work)
-        self._durable = {name: part.plan.assignment for name, part in work.components.items()}
-        self.at_step("committed", epoch)
-        self.conductor.commit(outcome)
-        record = self._record(work, began_s, left)
-        self.history.epochs.append(record)
-        self.conductor.announce(
-            events.EpochCommitted,
-            epoch=epoch,
-            rows_in=outcome.rows_in,
-            rows_out=outcome.rows_out,
-            duration_ms=1000 * record.took_s,
-            waiting_key_groups=sum(len(c.waiting) for c in self.conductor.view.components.values()),
-        )
-        self._observe(outcome, work)
+    # -- for the loop: `godwit.engine.loop.Epochs` and `EpochObserver` ----------------------------
 
-    def _attempt(self, epoch: int, batch: Batch) -> EpochWork | None:
-        """Let an epoch run; None if an executor was lost that it ran on."""
-        plans = self.conductor.begin(epoch)
-        if plans is None:
-            return None
+    @property
+    def next_epoch(self) -> int:
+        """Number of the epoch after the last one that is committed."""
+        return self._committed + 1
+
+    def wait_while_held(self) -> bool:
+        """Give the epoch up: the controller has its turn first."""
+        return False
+
+    def regroup(self, physical_plan: Any) -> None:
+        """Do nothing: simulated components are never regrouped."""
+
+    def plan(
+        self, epoch: int, batch: Batch | None, plans: Mapping[str, EpochPlan], conductor: Conductor
+    ) -> SimulatedAttempt:
+        """Work out what the epoch does and how long it takes."""
+        assert batch is not None, "one without input has a batch without rows"
         speeds = {name: self.executors.speed(name) for name in self.executors.alive}
         work = self.flow.work(
-            epoch, batch, plans, copies=self.conductor.copies, speeds=speeds, cores=self._cores()
+            epoch, batch, plans, copies=conductor.copies, speeds=speeds, cores=self._cores()
         )
-        end_s = self._now_s + work.took_s
-        try:
-            self.at_step("planned", epoch)
-            while self._now_s < end_s and work.used <= self.executors.alive.keys():
-                self._let_pass(min(end_s, max(self.executors.next_s(), self._now_s)))
-            self.at_step("staged", epoch)
-        except BaseException as error:
-            self.conductor.abort(epoch, str(error) or repr(error))
-            raise
-        lost = work.used - self.executors.alive.keys()
-        if lost:
-            self.conductor.abort(epoch, f"executor {min(lost)} was lost")
-            return None
-        return work
+        return SimulatedAttempt(self, work)
 
-    def _observe(self, outcome: EpochOutcome, work: EpochWork) -> None:
+    def pass_through(self, work: EpochWork) -> None:
+        """Let an attempt take its time, or until an executor dies that it runs on."""
+        end_s = self._now_s + work.took_s
+        while self._now_s < end_s and work.used <= self.executors.alive.keys():
+            self._let_pass(min(end_s, max(self.executors.next_s(), self._now_s)))
+
+    def lost(self, work: EpochWork) -> str | None:
+        """Return an executor that an attempt ran on and that is dead; counts the attempt."""
+        lost = work.used - self.executors.alive.keys()
+        self.history.aborted += bool(lost)
+        return min(lost, default=None)
+
+    def commit(self, work: EpochWork) -> tuple[EpochOutcome, FloatArray]:
+        """Make an attempt durable; returns its outcome, and rows that left, with their arrival."""
+        self._committed, batch = work.epoch, work.batch
+        if batch.number is not None:
+            self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
+        committed = self.flow.commit(work)
+        self._durable = {name: part.plan.assignment for name, part in work.components.items()}
+        return committed
+
+    def committed(self, epoch: CommittedEpoch[SimulatedAttempt]) -> None:
+        """Keep the epoch in the history, and show it to the controller."""
+        work = epoch.attempt.work
+        self.history.epochs.append(self._record(work, self._began_s, epoch.attempt.left))
         if self._controller is not None:
             self._controller.observe(
                 EpochObserved(
-                    outcome=outcome,
+                    outcome=epoch.outcome,
                     assignments={n: p.plan.assignment for n, p in work.components.items()},
                     took_s=work.took_s,
                     backlog_rows=self._held_back,
                 )
             )
+
+    def delivered(self, epoch: CommittedEpoch[SimulatedAttempt]) -> None:
+        """Do nothing: there are no sinks."""
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -368,6 +370,35 @@ class Simulation:
         stay = [name for name in names if name not in view.draining]
         capacity = [self.executors.alive[e].cores * self.executors.speed(e) for e in stay]
         return load, np.array(capacity)
+
+
+class SimulatedAttempt:
+    """An attempt at a simulated epoch (see `godwit.engine.loop.EpochAttempt`)."""
+
+    def __init__(self, simulation: Simulation, work: EpochWork) -> None:
+        self._simulation, self.work = simulation, work
+
+    def run(self) -> None:
+        """Let it take its time."""
+        self._simulation.pass_through(self.work)
+
+    def commit(self) -> None:
+        """Count what it did, unless an executor that it ran on was lost meanwhile."""
+        lost = self._simulation.lost(self.work)
+        if lost is not None:
+            raise AttemptLostError(f"executor {lost} was lost")
+        self._outcome, self.left = self._simulation.commit(self.work)
+
+    def outcome(self, _copies: Copies) -> EpochOutcome:
+        """Return what it did."""
+        return self._outcome
+
+    def deliver(self) -> None:
+        """There are no sinks."""
+
+    def remarks(self, _outcome: EpochOutcome) -> tuple[()]:
+        """Nothing else is told."""
+        return ()
 
 
 def _distance(load: FloatArray, capacity: FloatArray) -> float:

@@ -16,7 +16,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.records import CommitRecord, OutputRef
 from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.cluster.spark.run.outputs import OpenSinks
+from godwit.engine.outputs import OpenSinks
 from godwit.engine.takeover import take_up
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.few_rows import FewRows
     from godwit.cluster.spark.run.gate import EpochGate
     from godwit.cluster.spark.run.micro_batches import MicroBatches
-    from godwit.cluster.spark.run.outputs import OpenSinks
     from godwit.cluster.spark.run.threads import DaemonPool
     from godwit.cluster.spark.stages.shipping import ShippedProgram
     from godwit.cluster.spark.stages.source_rows import SourceRows
     from godwit.engine.cluster import Executor, SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.outputs import OpenSinks
     from godwit.migration import DropCopies, StartWarming
 
 __all__ = ["SparkCluster"]

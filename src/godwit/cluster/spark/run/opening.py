@@ -26,14 +26,15 @@ from godwit.cluster.spark.run.errands import Errands
 from godwit.cluster.spark.run.feeds import arrow_schema, feeds_of
 from godwit.cluster.spark.run.few_rows import FewRows
 from godwit.cluster.spark.run.micro_batches import MicroBatches
-from godwit.cluster.spark.run.outputs import OpenSinks, staged_sinks
 from godwit.cluster.spark.run.run import Run
+from godwit.cluster.spark.run.session import SinkSession
 from godwit.cluster.spark.run.threads import DaemonPool
 from godwit.cluster.spark.stages.shipping import Program, ShippedProgram
 from godwit.cluster.spark.stages.source_rows import SourceRows
 from godwit.engine.cluster import ConductorPorts
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
+from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.engine.takeover import remembered_load, run_started, take_up
 from godwit.migration import Conductor, LoadSummary
@@ -109,7 +110,7 @@ def open_run(
         sinks = OpenSinks(
             flow,
             log,
-            spark,
+            SinkSession(spark),
             renamed=taken_up.changes.renamed,
             on_divergence=options.on_divergence,
         )

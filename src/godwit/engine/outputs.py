@@ -1,4 +1,4 @@
-"""The sinks of a flow on Spark's driver: opened, given what is staged, closed.
+"""The sinks of a flow on the driver: opened, given what is staged, closed.
 
 Lanes stage rows in the checkpoint, or write them to the target and stage the names of the files;
 the commit record names what counts, so whatever a sink is given, now or after a crash, is the same
@@ -8,14 +8,12 @@ rows in the same order.
 from __future__ import annotations
 
 import logging
-import pickle
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.diverted import DivertedRows
@@ -32,13 +30,11 @@ from godwit.sinks.rows import with_columns_of
 from godwit.sinks.sink import SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.history import HistoryPoint
-    from godwit.checkpoint.records import CommitRecord, OutputRef, SinkRecord
+    from godwit.checkpoint.records import BlockRef, CommitRecord, OutputRef, SinkRecord
     from godwit.checkpoint.storage.storage import CheckpointStorage
     from godwit.checkpoint.written_files import WrittenFile, WrittenFiles
     from godwit.plan.compiled import CompiledFlow, Output
@@ -46,21 +42,25 @@ if TYPE_CHECKING:
     from godwit.sinks.continuity import OnDivergence, Way
     from godwit.sinks.sink import EpochOutput, Sink
 
-__all__ = ["OpenSinks", "SessionViews", "StagedOutput", "staged_sinks"]
+__all__ = ["OpenSinks", "Session", "StagedOutput", "staged_sinks"]
 
 _logger = logging.getLogger("godwit")
 _LOCAL_BYTES = 4 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class SessionViews:
-    """Temporary views of a Spark session (see `godwit.sinks.sink.Views`)."""
-
-    spark: SparkSession
+class Session(Protocol):
+    """The session that sinks' DataFrames and views live in (see `godwit.sinks.sink.Views`)."""
 
     def show(self, name: str, rows: pa.Table) -> None:
         """Keep a temporary view."""
-        self.spark.createDataFrame(rows).createOrReplaceTempView(name)
+
+    def dataframe(self, rows: pa.Table) -> Any:
+        """Make a DataFrame of rows that are here."""
+
+    def stored_dataframe(
+        self, storage: CheckpointStorage, blocks: Sequence[BlockRef], schema: pa.Schema
+    ) -> Any:
+        """Make a DataFrame of rows in the checkpoint, which executors read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,8 @@ class StagedOutput:
         Where the rows are, in order.
     storage
         The checkpoint.
-    spark
-        The session.
+    session
+        Makes DataFrames.
     on_divert
         Gets rows that the sink rejects while it delivers, and who found them: all of each, however
         often the rows are read; ``None`` if nobody does.
@@ -99,7 +99,7 @@ class StagedOutput:
     point: HistoryPoint
     refs: Sequence[OutputRef]
     storage: CheckpointStorage
-    spark: SparkSession
+    session: Session
     on_divert: Callable[[str, pa.Table], None] | None = None
     check: RowCheck | None = None
     carried: CarriedFiles | None = None
@@ -162,23 +162,13 @@ class StagedOutput:
             written.target == target or destination_of(written.target) == destination_of(target)
         )
 
-    def dataframe(self) -> DataFrame:
+    def dataframe(self) -> Any:
         """Make a DataFrame of the rows; executors read them, unless they are few."""
         held = [ref for ref in self.refs if ref.kind == "rows"]
         size = sum(ref.block.length for ref in held)
         if size <= _LOCAL_BYTES or len(held) < len(self.refs):
-            table = pa.Table.from_batches(self.batches(), schema=self.schema)
-            return self.spark.createDataFrame(table)
-        storage = self.storage
-        rows = [(pickle.dumps(ref.block),) for ref in held]
-
-        def read(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in blocks:
-                for block in batch.column(0).to_pylist():
-                    yield decode_batch(read_block(storage, pickle.loads(block)))  # noqa: S301  our own
-
-        blocks = self.spark.createDataFrame(rows, "block binary").repartition(len(rows))
-        return blocks.mapInArrow(read, from_arrow_schema(self.schema))
+            return self.session.dataframe(pa.Table.from_batches(self.batches(), schema=self.schema))
+        return self.session.stored_dataframe(self.storage, [ref.block for ref in held], self.schema)
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
         """Keep rows for the sink of rejected rows.
@@ -243,9 +233,8 @@ class _WithDiverted:
     def files(self) -> Sequence[WrittenFile]:
         return self.staged.files()
 
-    def dataframe(self) -> DataFrame:
-        spark = self.staged.spark
-        diverted = spark.createDataFrame(pa.Table.from_batches(self.diverted))
+    def dataframe(self) -> Any:
+        diverted = self.staged.session.dataframe(pa.Table.from_batches(self.diverted))
         return self.staged.dataframe().unionByName(diverted)
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
@@ -261,8 +250,8 @@ class OpenSinks:
 
     Parameters
     ----------
-    flow, log, spark
-        The flow, its checkpoint, and the session.
+    flow, log, session
+        The flow, its checkpoint, and where sinks' DataFrames live.
     renamed
         Old name → new name of operators since the last epoch.
     on_divergence
@@ -278,12 +267,12 @@ class OpenSinks:
         self,
         flow: CompiledFlow,
         log: CommitLog,
-        spark: SparkSession,
+        session: Session,
         *,
         renamed: Mapping[str, str],
         on_divergence: OnDivergence = "refuse",
     ) -> None:
-        self._flow, self._log, self._spark = flow, log, spark
+        self._flow, self._log, self._session = flow, log, session
         self._outputs = flow.outputs
         self._rejecting = {o.rejects_of: o for o in flow.outputs if o.rejects_of}
         self._diverted = DivertedRows(log.storage)
@@ -325,7 +314,7 @@ class OpenSinks:
                 keys=output.keys,
                 unique_keys=output.unique_keys,
                 complete=state is not None and state.complete,
-                views=SessionViews(self._spark),
+                views=self._session,
             )
         )
 
@@ -425,7 +414,7 @@ class OpenSinks:
             point=self._log.point(record.epoch),
             storage=self._log.storage,
             carried=self._carried,
-            spark=self._spark,
+            session=self._session,
             on_divert=keep if output.name in self._rejecting else None,
             check=output.sink.row_check() if again and output.rejects_of is None else None,
         )

@@ -18,7 +18,7 @@ from godwit.checkpoint.diverted import DivertedRows
 from godwit.checkpoint.records import BlockRef, CommitRecord, FlowIdentity, OutputRef, SinkRecord
 from godwit.checkpoint.storage.storage import CheckpointStorage
 from godwit.checkpoint.written_files import WrittenFile, WrittenFiles, encode_files
-from godwit.cluster.spark.run.outputs import OpenSinks, staged_sinks
+from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.model.errors import SinkError
 from godwit.plan.compiled import Output
 from godwit.plan.staging import REJECTED, Rejections
