@@ -25,6 +25,7 @@ def test_whatever_happens_each_row_is_processed_once_and_in_order(
     play(scenario, OneProcess(tmp_path, deep=scenario.deep, policy=scenario.policy))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(7))
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
     tmp_path: Path, seed: int
@@ -46,7 +47,11 @@ SHARED = plan(order=("order", "totals", "again"), shards=("shards",))
     "scenario",
     [
         *(s for s in SCENARIOS if s.deep),
-        *(s for s in map(drawn, range(100, 109)) if s.deep),
+        *(
+            pytest.param(s, marks=pytest.mark.campaign)
+            for s in map(drawn, range(100, 109))
+            if s.deep
+        ),
     ],
     ids=str,
 )
@@ -59,7 +64,15 @@ def test_whatever_happens_to_operators_that_share_a_component_the_rows_are_the_s
 
 
 @pytest.mark.parametrize(
-    "scenario", [*REGROUPED, *(drawn(seed, regrouped=True) for seed in range(200, 204))], ids=str
+    "scenario",
+    [
+        *REGROUPED,
+        *(
+            pytest.param(drawn(seed, regrouped=True), marks=pytest.mark.campaign)
+            for seed in range(200, 204)
+        ),
+    ],
+    ids=str,
 )
 def test_whatever_components_are_made_of_while_the_stream_runs_the_rows_are_the_same(
     tmp_path: Path, scenario: Scenario

@@ -132,7 +132,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
     def peak(batches: int) -> int:
         lines = chain(
             as_lines(application()),
-            (line for b in range(batches) for line in as_lines(micro_batch(b, [10] * 8))),
+            (line for b in range(batches) for line in as_lines(micro_batch(b, [10] * 2))),
         )
         reader, advice = StageReader(), Advice()
         tracemalloc.start()
