@@ -45,12 +45,8 @@ class Arrivals:
     def note(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
         """Take note of an epoch that took `rows` rows.
 
-        Parameters
-        ----------
-        rows
-            What it took.
-        at_s, backlog_rows
-            When sources had so many rows beside those; ``None``: they do not say.
+        rows: What it took.
+        at_s, backlog_rows: When sources had so many rows beside those; ``None``: they do not say.
         """
         self._taken += rows
         if backlog_rows is None and self._told:

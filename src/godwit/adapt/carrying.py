@@ -62,10 +62,7 @@ class Carrying:
     def overtaken(self, plan: Planned, view: ProtocolView) -> str | None:
         """Say why what is under way of a plan's components is overtaken by it.
 
-        Returns
-        -------
-        str or None
-            Empty where it is not; ``None`` where nothing is under way.
+        Returns: Empty where it is not; ``None`` where nothing is under way.
         """
         asked = plan.asked
         number = {executor: at for at, executor in enumerate(asked.problem.executors)}
@@ -128,12 +125,8 @@ class Carrying:
     def start(self, plan: Planned, *, instead: str = "") -> None:
         """Ask for the moves that a verdict leaves, component by component.
 
-        Parameters
-        ----------
-        plan
-            What is to be done.
-        instead
-            Why what is under way of these components is given up for it, if anything is.
+        plan: What is to be done.
+        instead: Why what is under way of these components is given up for it, if anything is.
         """
         asked, verdict = plan.asked, plan.verdict
         for name in asked.components:

@@ -32,10 +32,7 @@ __all__ = ["Decider", "EpochSeen", "Verdict", "Wanted", "insist_on_epochs"]
 def insist_on_epochs(settings: Any) -> None:
     """Check the settings that every decider has: numbers of epochs, and of decisions in a row.
 
-    Raises
-    ------
-    InvalidFlowError
-        If one is no whole number from 1.
+    Raises `InvalidFlowError` if one is no whole number from 1.
     """
     for name in ("epochs", "confirm", "payback_epochs"):
         insist_on_number(
@@ -49,24 +46,13 @@ def insist_on_epochs(settings: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSeen:
-    """A committed epoch, as deciders are told of it.
+    """A committed epoch, as deciders are told of it."""
 
-    Attributes
-    ----------
-    outcome
-        What it did.
-    flow
-        The flow under the plan that it ran under.
-    plans
-        Component → how it ran.
-    copies_bytes_per_s
-        State that copies brought from the quicker side, in bytes a second of late; ``None`` where
-        nothing was measured.
-    """
-
-    outcome: EpochOutcome
-    flow: CompiledFlow
-    plans: Mapping[str, EpochPlan]
+    outcome: EpochOutcome  # what it did
+    flow: CompiledFlow  # the flow under the plan that it ran under
+    plans: Mapping[str, EpochPlan]  # component → how it ran
+    # state that copies brought from the quicker side, in bytes a second of late; ``None`` where
+    # nothing was measured
     copies_bytes_per_s: float | None = None
 
 
@@ -96,17 +82,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a decider says of an epoch.
+    """What a decider says of an epoch."""
 
-    Attributes
-    ----------
-    wanted
-        What is to change, if anything.
-    told
-        Events that people are told, and their values.
-    """
-
-    wanted: Wanted | None = None
+    wanted: Wanted | None = None  # what is to change, if anything
+    # events that people are told, and their values
     told: tuple[tuple[type[Event], Mapping[str, Any]], ...] = ()
 
 

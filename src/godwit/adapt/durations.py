@@ -18,19 +18,11 @@ Duration: TypeAlias = float | str | dt.timedelta
 def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
     """Give a length of time in seconds.
 
-    Parameters
-    ----------
-    value
-        As the user wrote it.
-    what
-        What it is, for messages.
-    least_s
-        What it must be at least.
+    value: As the user wrote it.
+    what: What it is, for messages.
+    least_s: What it must be at least.
 
-    Raises
-    ------
-    InvalidControlError
-        If it is no length of time, or too short.
+    Raises `InvalidControlError` if it is no length of time, or too short.
 
     Examples
     --------

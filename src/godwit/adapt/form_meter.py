@@ -43,43 +43,22 @@ _MEMORY: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeCosts:
-    """What an exchange costs where a flow runs, as far as lanes cannot measure it.
+    """What an exchange costs where a flow runs, as far as lanes cannot measure it."""
 
-    Attributes
-    ----------
-    row_ms
-        CPU time of parting and serialising a partial, where lanes have not measured any yet.
-    byte_ms
-        CPU time of a byte on its way, beside that.
-    lane_ms
-        CPU time of one more lane task.
-    """
-
+    # CPU time of parting and serialising a partial, where lanes have not measured any yet
     row_ms: float = 0.0002
-    byte_ms: float = 5 / 2**20
-    lane_ms: float = 0.5
+    byte_ms: float = 5 / 2**20  # CPU time of a byte on its way, beside that
+    lane_ms: float = 0.5  # CPU time of one more lane task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metered:
-    """What a period came to.
+    """What a period came to."""
 
-    Attributes
-    ----------
-    costs
-        Of the period.
-    epochs
-        Its epochs with input.
-    byte_ms
-        CPU time of a byte of state that migrates.
-    numbers
-        What the costs rest on, for people: figure → value.
-    """
-
-    costs: FormCosts
-    epochs: int
-    byte_ms: float
-    numbers: dict[str, float]
+    costs: FormCosts  # of the period
+    epochs: int  # its epochs with input
+    byte_ms: float  # CPU time of a byte of state that migrates
+    numbers: dict[str, float]  # what the costs rest on, for people: figure → value
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,27 +88,16 @@ class _Places:
 
 
 class FormMeter:
-    """Meters one windowed aggregate.
-
-    Parameters
-    ----------
-    part
-        Its consolidate part.
-    exchange
-        What an exchange costs where the flow runs.
-    period_us
-        Event time of a period, in microseconds; ``None``: the longest window.
-    epochs
-        Epochs with input that a period has at least.
-    """
+    """Meters one windowed aggregate."""
 
     def __init__(
         self,
-        part: ConsolidatePart,
-        exchange: ExchangeCosts,
+        part: ConsolidatePart,  # its consolidate part
+        exchange: ExchangeCosts,  # what an exchange costs where the flow runs
         *,
+        # event time of a period, in microseconds; ``None``: the longest window
         period_us: int | None,
-        epochs: int,
+        epochs: int,  # epochs with input that a period has at least
     ) -> None:
         self._slots, self._name = part.slots, part.name
         self._exchange, self._epochs = exchange, epochs
@@ -146,14 +114,8 @@ class FormMeter:
     def take(self, seen: EpochSeen, form: Form, levels_more: int) -> Metered | None:
         """Take an epoch; give what the period came to if that is its end.
 
-        Parameters
-        ----------
-        seen
-            The epoch.
-        form
-            That it ran in; another one than before begins a period anew.
-        levels_more
-            Levels that epochs have only in the split form.
+        form: That it ran in; another one than before begins a period anew.
+        levels_more: Levels that epochs have only in the split form.
         """
         if form != self._form:
             self._form, self._sums, self._places = form, _Sums(), None

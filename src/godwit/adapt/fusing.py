@@ -92,14 +92,8 @@ class Fusion:
 class Fusing:
     """Watches what operators send each other, and says when others should share a component.
 
-    Parameters
-    ----------
-    flow
-        The flow.
-    settings
-        How.
-    left_alone
-        Operators that a user has named; what is put together or apart by hand is added to them.
+    left_alone: Operators that a user has named; what is put together or apart by hand is added to
+    them.
     """
 
     def __init__(
@@ -184,12 +178,7 @@ def by_attributes(
 ) -> dict[str, tuple[str, ...]]:
     """Return the components of all operators in a row that can be fused: component → operators.
 
-    Parameters
-    ----------
-    flow
-        The flow.
-    left_alone
-        Operators that stay as they are.
+    left_alone: Operators that stay as they are.
     """
     every = rows_stay(flow)
     alone = set(left_alone) | _together_for_other_reasons(flow, every)

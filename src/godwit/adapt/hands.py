@@ -23,10 +23,7 @@ __all__ = ["Hands"]
 class Hands:
     """What was decided by hand lately.
 
-    Parameters
-    ----------
-    respect_s
-        For how long it is left alone.
+    respect_s: For how long it is left alone.
     """
 
     def __init__(self, respect_s: float) -> None:

@@ -35,21 +35,11 @@ _LEAST_GAIN = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneChange:
-    """Other lanes for some key groups of a component.
+    """Other lanes for some key groups of a component."""
 
-    Attributes
-    ----------
-    request
-        What to ask the conductor for.
-    executors
-        Those on which key groups change lane.
-    before, after
-        Busiest lane over mean lane, of the worst of these executors.
-    """
-
-    request: LanesRequested
-    executors: tuple[str, ...]
-    before: float
+    request: LanesRequested  # what to ask the conductor for
+    executors: tuple[str, ...]  # those on which key groups change lane
+    before: float  # before, after: Busiest lane over mean lane, of the worst of these executors
     after: float
 
 
@@ -68,14 +58,9 @@ def rebalance_lanes(
 ) -> LaneChange | None:
     """Balance the lanes of every executor that needs it; ``None`` where none does.
 
-    Parameters
-    ----------
-    component, assignment
-        Whose lanes, as they are now.
-    load
-        Shape ``(G,)``: of each key group, in any unit.
-    theta
-        Busiest lane over mean lane that is put up with.
+    component, assignment: Whose lanes, as they are now.
+    load: Shape ``(G,)``: of each key group, in any unit.
+    theta: Busiest lane over mean lane that is put up with.
     """
     lane_of: dict[int, int] = {}
     changed, before, after = [], 1.0, 1.0

@@ -67,39 +67,24 @@ class Controller:
 
     Deterministic: equal observations at equal times give equal decisions. Not thread-safe; whoever
     drives it calls `observe` after every commit, and `turn` between epochs and while none run.
-
-    Parameters
-    ----------
-    settings
-        What the user wants.
-    topology
-        Of the flow.
-    migrations
-        The conductor.
-    pool
-        Adds and removes executors; ``None``: the number of executors is nobody's business.
-    clock
-        Tells the time; on the same scale as the events of `past`.
-    run_planner
-        Runs planners and scaling models; ``None``: on a thread each, or where they may take as long
-        as they like, here.
-    state_bytes
-        Component → key group → bytes of state, as far as known when the run begins.
-    past
-        Events of earlier runs of the same stream, oldest first: cool-downs, and what was decided
-        by hand, go on. Statistics do not: no period counts for longer than one.
     """
 
     def __init__(
         self,
-        settings: Control,
+        settings: Control,  # what the user wants
         *,
         topology: Topology,
-        migrations: Migrations,
+        migrations: Migrations,  # the conductor
+        # adds and removes executors; ``None``: the number of executors is nobody's business
         pool: ExecutorPool | None = None,
-        clock: Clock,
+        clock: Clock,  # tells the time; on the same scale as the events of `past`
+        # runs planners and scaling models; ``None``: on a thread each, or where they may take as
+        # long as they like, here
         run_planner: PlannerRunner | None = None,
+        # component → key group → bytes of state, as far as known when the run begins
         state_bytes: Mapping[str, Mapping[int, int]] | None = None,
+        # events of earlier runs of the same stream, oldest first: cool-downs, and what was
+        # decided by hand, go on. Statistics do not: no period counts for longer than one.
         past: Iterable[events.Event] = (),
     ) -> None:
         self._settings, self._topology = settings, topology

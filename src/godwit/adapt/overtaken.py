@@ -30,19 +30,12 @@ __all__ = ["Promise", "why_overtaken"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a plan was made for, and was to lead to.
+    """What a plan was made for, and was to lead to."""
 
-    Attributes
-    ----------
-    executors, draining
-        Those there were, and those of them that were to leave.
-    distance
-        Load distance that it was to reach, as a share of the mean.
-    """
-
+    # executors, draining: Those there were, and those of them that were to leave
     executors: frozenset[str]
     draining: frozenset[str]
-    distance: float
+    distance: float  # load distance that it was to reach, as a share of the mean
 
     @classmethod
     def of(cls, problem: Problem, verdict: Verdict) -> Promise:
@@ -56,29 +49,16 @@ class Promise:
 
 
 def why_overtaken(
-    problem: Problem,
+    problem: Problem,  # as things stand now
+    # moves that are still to be made: key group → executor, by their numbers in the problem
     left: Mapping[int, int],
-    promise: Promise,
-    verdict: Verdict,
+    promise: Promise,  # what the plan was to lead to
+    verdict: Verdict,  # what is to be made of the plan of today
     *,
-    max_load_distance: float,
+    max_load_distance: float,  # max_load_distance, least_gain: See `godwit.adapt.worth.Terms`
     least_gain: float,
 ) -> str:
-    """Say why a plan is overtaken; empty where it is to be carried out to its end.
-
-    Parameters
-    ----------
-    problem
-        As things stand now.
-    left
-        Moves that are still to be made: key group → executor, by their numbers in the problem.
-    promise
-        What the plan was to lead to.
-    verdict
-        What is to be made of the plan of today.
-    max_load_distance, least_gain
-        See `godwit.adapt.worth.Terms`.
-    """
+    """Say why a plan is overtaken; empty where it is to be carried out to its end."""
     if not len(verdict.order):
         return ""
     after = problem.current.copy()

@@ -49,25 +49,13 @@ _WORK = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Planned:
-    """A plan for the components of one question, and what is to be made of it.
-
-    Attributes
-    ----------
-    asked
-        The question.
-    assignment
-        Shape ``(m,)``: what the planner wants.
-    verdict, terms
-        What of it is worth it, and by which terms.
-    planner
-        Whose plan.
-    """
+    """A plan for the components of one question, and what is to be made of it."""
 
     asked: Question
-    assignment: IntArray
-    verdict: Verdict
+    assignment: IntArray  # shape ``(m,)``: what the planner wants
+    verdict: Verdict  # verdict, terms: What of it is worth it, and by which terms
     terms: Terms
-    planner: str
+    planner: str  # whose plan
 
 
 class Planning:
@@ -106,27 +94,17 @@ class Planning:
 
     def plan(
         self,
-        period: PeriodStatistics,
+        period: PeriodStatistics,  # period, view, speeds: What is known
         view: ProtocolView,
         speeds: Mapping[str, float],
         *,
-        fixed: Collection[str] = (),
+        fixed: Collection[str] = (),  # components that stay as they are
+        # executors to be emptied beside those that the view says drain
         draining: frozenset[str] = frozenset(),
+        # whether it is only asked what could be had: then nothing limits what moves
         tried: bool = False,
     ) -> list[Planned]:
-        """Plan all components.
-
-        Parameters
-        ----------
-        period, view, speeds
-            What is known.
-        fixed
-            Components that stay as they are.
-        draining
-            Executors to be emptied beside those that the view says drain.
-        tried
-            Whether it is only asked what could be had: then nothing limits what moves.
-        """
+        """Plan all components."""
         settings = self._settings
         budget = Budget(max_bytes=None) if tried else settings.budget
         asked = [

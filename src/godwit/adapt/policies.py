@@ -39,10 +39,7 @@ _IDLE = 1e-9
 class Homes:
     """The executor-centric policies: homes of key groups, and the cores that they were given.
 
-    Parameters
-    ----------
-    naive
-        Whether cores are dealt out anew every time.
+    naive: Whether cores are dealt out anew every time.
     """
 
     def __init__(self, *, naive: bool) -> None:
@@ -53,16 +50,10 @@ class Homes:
     def plan(self, asked: Question, rows_per_s: FloatArray) -> IntArray:
         """Share out key groups over the cores that their elastic executors are given.
 
-        Parameters
-        ----------
-        asked
-            The question; its executors are machines, and their cores are what is given out.
-        rows_per_s
-            Shape ``(m,)``: rows that reach each key group.
+        asked: The question; its executors are machines, and their cores are what is given out.
+        rows_per_s: Shape ``(m,)``: rows that reach each key group.
 
-        Returns
-        -------
-        Shape ``(m,)``: index of each key group's executor.
+        Returns: Shape ``(m,)``: index of each key group's executor.
         """
         problem = asked.problem
         home = self._home(asked)
@@ -176,16 +167,10 @@ def share_out(weight: FloatArray, current: IntArray, quota: FloatArray) -> IntAr
     Heaviest first, each stays if its executor's share has room for half of it, and goes to the
     executor with the most room otherwise. Ties: the lower executor, the lower key group.
 
-    Parameters
-    ----------
-    weight, current
-        Shape ``(m,)``: load of each key group, and its executor.
-    quota
-        Shape ``(n,)``: shares, not all of them 0.
+    weight, current: Shape ``(m,)``: load of each key group, and its executor.
+    quota: Shape ``(n,)``: shares, not all of them 0.
 
-    Returns
-    -------
-    Shape ``(m,)``: executors.
+    Returns: Shape ``(m,)``: executors.
     """
     room = quota / quota.sum() * max(float(weight.sum()), 1e-12)
     planned = current.copy()

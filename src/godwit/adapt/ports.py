@@ -34,22 +34,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What of a flow the controller has to know.
+    """What of a flow the controller has to know."""
 
-    Attributes
-    ----------
-    stages
-        Components by the stage of an epoch that they run in, upstream first. Within an epoch a
-        stage begins when the one before has ended, so each is balanced by itself; an engine whose
-        components all run at the same time has one stage.
-    downstream
-        Pairs (upstream component, downstream component).
-    epochs
-        Whether a row waits for the end of an epoch, and not only for its own processing.
-    """
-
+    # components by the stage of an epoch that they run in, upstream first. Within an epoch a
+    # stage begins when the one before has ended, so each is balanced by itself; an engine whose
+    # components all run at the same time has one stage.
     stages: tuple[tuple[str, ...], ...]
-    downstream: tuple[tuple[str, str], ...] = ()
+    downstream: tuple[tuple[str, str], ...] = ()  # pairs (upstream component, downstream component)
+    # whether a row waits for the end of an epoch, and not only for its own processing
     epochs: bool = True
 
     @property
@@ -60,29 +52,16 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochObserved:
-    """One committed epoch, as the controller is told of it.
+    """One committed epoch, as the controller is told of it."""
 
-    Attributes
-    ----------
-    outcome
-        What it did.
-    assignments
-        Component → the assignment that it ran under.
-    took_s
-        From its start to its commit, in seconds.
-    backlog_rows
-        Rows that the sources had beside those that it took; ``None`` where they do not say.
-    backlog_s
-        When they had them, by the controller's clock; ``None``: when the epoch began.
-    committed_s
-        When it was committed, by the controller's clock; ``None``: just now.
-    """
-
-    outcome: EpochOutcome
-    assignments: Mapping[str, Assignment]
-    took_s: float
+    outcome: EpochOutcome  # what it did
+    assignments: Mapping[str, Assignment]  # component → the assignment that it ran under
+    took_s: float  # from its start to its commit, in seconds
+    # rows that the sources had beside those that it took; ``None`` where they do not say
     backlog_rows: int | None = None
+    # when they had them, by the controller's clock; ``None``: when the epoch began
     backlog_s: float | None = None
+    # when it was committed, by the controller's clock; ``None``: just now
     committed_s: float | None = None
 
 
@@ -121,23 +100,14 @@ class Migrations(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """How the pool of executors stands.
+    """How the pool of executors stands."""
 
-    Attributes
-    ----------
-    pending
-        Executors that were asked for, are not there yet and may still come.
-    most
-        Executors that the cluster can ever give this application; ``None`` where it does not say.
-    refused
-        Why the last ones that were asked for do not come; empty where nothing was refused.
-    not_returned
-        Why the last ones that were given back are there all the same; empty where they are not.
-    """
-
-    pending: int = 0
+    pending: int = 0  # executors that were asked for, are not there yet and may still come
+    # executors that the cluster can ever give this application; ``None`` where it does not say
     most: int | None = None
+    # why the last ones that were asked for do not come; empty where nothing was refused
     refused: str = ""
+    # why the last ones that were given back are there all the same; empty where they are not
     not_returned: str = ""
 
 
@@ -165,10 +135,8 @@ class PlannerRunner(Protocol):
     def __call__(self, plan: Callable[[], T], *, time_limit_s: float) -> T:
         """Return what `plan` returns, and raise what it raises.
 
-        Raises
-        ------
-        TimeoutError
-            If it has not returned after `time_limit_s` seconds of real time, which may be infinite.
+        Raises `TimeoutError` if it has not returned after `time_limit_s` seconds of real time,
+        which may be infinite.
         """
 
 

@@ -77,29 +77,14 @@ class Means:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Question:
-    """A problem over the key groups of some components, and whose they are.
+    """A problem over the key groups of some components, and whose they are."""
 
-    Attributes
-    ----------
-    problem
-        Key groups are numbered component after component.
-    components
-        Their names, in that order.
-    first
-        Component → number of its first key group.
-    rows_per_s
-        Shape ``(m,)``: rows that reach each key group.
-    link_bytes_per_s
-        What a load of 1 on the network stands for.
-    held_bytes
-        Shape ``(m,)``: state of each key group, also of those that would move without it.
-    """
-
-    problem: Problem
-    components: tuple[str, ...]
-    first: Mapping[str, int]
-    rows_per_s: FloatArray
-    link_bytes_per_s: float
+    problem: Problem  # key groups are numbered component after component
+    components: tuple[str, ...]  # their names, in that order
+    first: Mapping[str, int]  # component → number of its first key group
+    rows_per_s: FloatArray  # shape ``(m,)``: rows that reach each key group
+    link_bytes_per_s: float  # what a load of 1 on the network stands for
+    # shape ``(m,)``: state of each key group, also of those that would move without it
     held_bytes: FloatArray
 
     def part(self, component: str) -> slice:
@@ -110,39 +95,21 @@ class Question:
 
 
 def question(
-    components: Sequence[str],
+    components: Sequence[str],  # those that are planned together
     *,
-    statistics: PeriodStatistics,
-    view: ProtocolView,
+    statistics: PeriodStatistics,  # statistics, speeds: What they cost, and how fast executors are
+    view: ProtocolView,  # where they are, and which executors there are and drain
     speeds: Mapping[str, float],
-    means: Means,
+    means: Means,  # means, limits: What executors have, and what a plan may cost
     limits: Limits,
+    # executors to be emptied beside those that the view says drain
     draining: frozenset[str] = frozenset(),
+    # component → loads of past periods, oldest first, as many for each
     history: Mapping[str, Sequence[FloatArray]] | None = None,
-    topology: Topology,
-    seconds_per_byte: float = 0.0,
+    topology: Topology,  # who sends to whom
+    seconds_per_byte: float = 0.0,  # what moving state costs, for planners that mind
 ) -> Question:
-    """Ask where key groups of some components should be.
-
-    Parameters
-    ----------
-    components
-        Those that are planned together.
-    statistics, speeds
-        What they cost, and how fast executors are.
-    view
-        Where they are, and which executors there are and drain.
-    means, limits
-        What executors have, and what a plan may cost.
-    draining
-        Executors to be emptied beside those that the view says drain.
-    history
-        Component → loads of past periods, oldest first, as many for each.
-    topology
-        Who sends to whom.
-    seconds_per_byte
-        What moving state costs, for planners that mind.
-    """
+    """Ask where key groups of some components should be."""
     period_s, seen = statistics.covered_s, statistics.components
     parts = {
         name: seen.get(name) or _nothing(view.components[name].assignment) for name in components
@@ -224,14 +191,8 @@ def _windows(
 def fill_limits(planner: Planner | None, asked: Question, even_enough: float) -> Question:
     """Give a planner that needs a range or a threshold for loads the one that is wanted here.
 
-    Parameters
-    ----------
-    planner
-        Of the registry; ``None`` for a function of the user's, which gets what there is.
-    asked
-        The question.
-    even_enough
-        By what share of the mean an executor's load may differ from it.
+    planner: Of the registry; ``None`` for a function of the user's, which gets what there is.
+    even_enough: By what share of the mean an executor's load may differ from it.
     """
     if planner is None:
         return asked

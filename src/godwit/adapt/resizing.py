@@ -111,21 +111,14 @@ class Resizing:
 
     def decide(
         self,
-        situation: Situation,
+        situation: Situation,  # situation, view, planned: How things stand, balanced as planned
         view: ProtocolView,
         planned: list[Planned],
         *,
+        # plans without some executors; ``None`` while not all components may be planned
         trial: Callable[[frozenset[str]], list[Planned]] | None,
     ) -> bool:
-        """Ask the model, and follow it; return whether other executors are there to plan for.
-
-        Parameters
-        ----------
-        situation, view, planned
-            How things stand, balanced as planned.
-        trial
-            Plans without some executors; ``None`` while not all components may be planned.
-        """
+        """Ask the model, and follow it; return whether other executors are there to plan for."""
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
         try:

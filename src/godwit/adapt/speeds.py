@@ -53,22 +53,12 @@ _TURNS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Costs:
-    """Measured costs of one period: columns, one entry for each key group and executor.
-
-    Attributes
-    ----------
-    key_group
-        Numbered over all components.
-    executor
-        Index into `names`.
-    cost
-        Logarithm of measured over expected seconds.
-    """
+    """Measured costs of one period: columns, one entry for each key group and executor."""
 
     names: tuple[str, ...]
-    key_group: npt.NDArray[np.int64]
-    executor: npt.NDArray[np.int64]
-    cost: FloatArray
+    key_group: npt.NDArray[np.int64]  # numbered over all components
+    executor: npt.NDArray[np.int64]  # index into `names`
+    cost: FloatArray  # logarithm of measured over expected seconds
 
 
 class Speeds:

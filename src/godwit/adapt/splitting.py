@@ -103,10 +103,7 @@ class Splitting:
 def splitting_of(flow: CompiledFlow, given: Splitting | None) -> Splitting | None:
     """Give the settings by which a flow's windows are split and combined; ``None``: none are.
 
-    Raises
-    ------
-    InvalidFlowError
-        If settings were given and there is nothing to decide.
+    Raises `InvalidFlowError` if settings were given and there is nothing to decide.
     """
     if _measured(flow):
         return given or Splitting()
@@ -154,25 +151,14 @@ def in_form(flow: CompiledFlow, part: ConsolidatePart, form: Form) -> dict[str, 
 
 
 class SplitOrCombine:
-    """Prices both forms of every aggregate after each period, and says which should change.
-
-    Parameters
-    ----------
-    flow
-        The flow.
-    settings
-        How.
-    exchange
-        What an exchange costs where the flow runs.
-    left_alone
-        Operators that a user has named; what is put together or apart by hand is added to them.
-    """
+    """Prices both forms of every aggregate after each period, and says which should change."""
 
     def __init__(
         self,
         flow: CompiledFlow,
         settings: Splitting,
-        exchange: ExchangeCosts,
+        exchange: ExchangeCosts,  # what an exchange costs where the flow runs
+        # operators that a user has named; what is put together or apart by hand is added to them
         left_alone: Iterable[str] = (),
     ) -> None:
         self._settings, self._left_alone = settings, set(left_alone)

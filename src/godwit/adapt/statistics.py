@@ -38,23 +38,15 @@ _SHOWN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stint:
-    """What the key groups of a component cost while one assignment held.
+    """What the key groups of a component cost while one assignment held."""
 
-    Attributes
-    ----------
-    assignment
-        Where they were.
-    rows, busy_s, cpu_s
-        Shape ``(G,)``: rows taken, and seconds that lanes were busy and computed.
-    epochs
-        Shape ``(G,)``: epochs in which each was touched.
-    """
-
-    assignment: Assignment
+    assignment: Assignment  # where they were
+    # rows, busy_s, cpu_s: Shape ``(G,)``: rows taken, and seconds that lanes were busy and
+    # computed
     rows: FloatArray
     busy_s: FloatArray
     cpu_s: FloatArray
-    epochs: FloatArray
+    epochs: FloatArray  # shape ``(G,)``: epochs in which each was touched
 
     def add(self, load: ComponentLoad) -> None:
         """Count one epoch."""
@@ -74,30 +66,15 @@ class Stint:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentStatistics:
-    """One component over one period.
+    """One component over one period."""
 
-    Attributes
-    ----------
-    stints
-        What it cost, assignment by assignment; at least one.
-    in_bytes
-        Shape ``(G,)``: bytes that operators upstream sent to each key group.
-    crossed_bytes
-        Bytes of them that came from other executors.
-    state_bytes
-        Shape ``(G,)``: bytes of state, as last known.
-    pairs
-        Component upstream → rows from its key groups to those of this one.
-    row_bytes
-        Bytes that a row sent by operators upstream takes, on average.
-    """
-
-    stints: tuple[Stint, ...]
-    in_bytes: FloatArray
-    crossed_bytes: float
-    state_bytes: FloatArray
+    stints: tuple[Stint, ...]  # what it cost, assignment by assignment; at least one
+    in_bytes: FloatArray  # shape ``(G,)``: bytes that operators upstream sent to each key group
+    crossed_bytes: float  # bytes of them that came from other executors
+    state_bytes: FloatArray  # shape ``(G,)``: bytes of state, as last known
+    # component upstream → rows from its key groups to those of this one
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
-    row_bytes: float = 0.0
+    row_bytes: float = 0.0  # bytes that a row sent by operators upstream takes, on average
 
     @property
     def rows(self) -> FloatArray:
@@ -135,42 +112,25 @@ class ComponentStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PeriodStatistics:
-    """One statistics period.
+    """One statistics period."""
 
-    Attributes
-    ----------
-    began_s, ended_s
-        By the controller's clock.
-    epochs, missing
-        Epochs with input, and those of them whose figures were missing, which count no further.
-    rows
-        Source rows that all of them took.
-    covered
-        Share of these rows whose figures are there.
-    arrival_per_s
-        Source rows that arrived a second: over the whole period, its last third or since a step
-        in it, whichever is most.
-    epoch_s
-        Mean time of an epoch, in seconds.
-    fixed_s
-        Mean time of an epoch in which not even the busiest lanes were busy with key groups.
-    backlog_rows
-        Rows that the sources held back at last; ``None`` where they do not say.
-    components
-        Component → its statistics.
-    """
-
-    began_s: float
+    began_s: float  # began_s, ended_s: By the controller's clock
     ended_s: float
+    # epochs, missing: Epochs with input, and those of them whose figures were missing, which
+    # count no further
     epochs: int
     missing: int
-    rows: float
-    covered: float
+    rows: float  # source rows that all of them took
+    covered: float  # share of these rows whose figures are there
+    # source rows that arrived a second: over the whole period, its last third or since a step in
+    # it, whichever is most
     arrival_per_s: float
-    epoch_s: float
+    epoch_s: float  # mean time of an epoch, in seconds
+    # mean time of an epoch in which not even the busiest lanes were busy with key groups
     fixed_s: float
+    # rows that the sources held back at last; ``None`` where they do not say
     backlog_rows: int | None
-    components: Mapping[str, ComponentStatistics]
+    components: Mapping[str, ComponentStatistics]  # component → its statistics
 
     @property
     def period_s(self) -> float:
@@ -215,14 +175,8 @@ class _Epochs:
 class Statistics:
     """Adds up epochs, and closes a period now and then.
 
-    Parameters
-    ----------
-    topology
-        Of the flow.
-    now_s
-        When the first period begins.
-    state_bytes
-        Component → key group → bytes of state, as far as known already.
+    now_s: When the first period begins.
+    state_bytes: Component → key group → bytes of state, as far as known already.
     """
 
     def __init__(

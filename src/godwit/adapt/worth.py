@@ -80,63 +80,34 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """When moving pays.
+    """When moving pays."""
 
-    Attributes
-    ----------
-    max_load_distance
-        By how much of the mean an executor's load index may differ from it before key groups move.
-    even_enough
-        At which such difference a plan is cut short.
-    least_gain
-        By how much of the mean the busiest executor must be relieved, or the load distance fall.
-    least_busy
-        The same as a share of an executor's time: on a stream with little to do nothing moves.
-    horizon_s
-        How long the load is taken to stay as it is.
-    seconds_per_byte
-        Time that one link needs for one byte of state.
-    """
-
+    # by how much of the mean an executor's load index may differ from it before key groups move
     max_load_distance: float
-    even_enough: float
+    even_enough: float  # at which such difference a plan is cut short
+    # by how much of the mean the busiest executor must be relieved, or the load distance fall
     least_gain: float = 0.05
+    # the same as a share of an executor's time: on a stream with little to do nothing moves
     least_busy: float = 0.01
-    horizon_s: float
-    seconds_per_byte: float
+    horizon_s: float  # how long the load is taken to stay as it is
+    seconds_per_byte: float  # time that one link needs for one byte of state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verdict:
-    """What is to be made of a plan.
+    """What is to be made of a plan."""
 
-    Attributes
-    ----------
-    assignment
-        The plan, cut short; today's places where nothing is to move.
-    order
-        Key groups that move, in order.
-    distance_before, distance_after
-        Load distance, as a share of the mean.
-    relief
-        Share of its time that the busiest executor is relieved of.
-    gain_s, cost_s
-        Over the horizon; of a plan that is not worth it, what it would have gained and cost.
-    moved_bytes
-        State that moves.
-    reason
-        Why nothing moves; empty where something does.
-    """
-
-    assignment: IntArray
-    order: IntArray
-    distance_before: float
+    assignment: IntArray  # the plan, cut short; today's places where nothing is to move
+    order: IntArray  # key groups that move, in order
+    distance_before: float  # distance_before, distance_after: Load distance, as a share of the mean
     distance_after: float
-    relief: float
+    relief: float  # share of its time that the busiest executor is relieved of
+    # gain_s, cost_s: Over the horizon; of a plan that is not worth it, what it would have gained
+    # and cost
     gain_s: float
     cost_s: float
-    moved_bytes: float
-    reason: str = ""
+    moved_bytes: float  # state that moves
+    reason: str = ""  # why nothing moves; empty where something does
 
 
 def distance(problem: Problem, assignment: IntArray) -> float:
@@ -146,28 +117,19 @@ def distance(problem: Problem, assignment: IntArray) -> float:
 
 
 def judge(
+    # what the planner was asked. Where it wants intervals, a plan is made whole or not at all.
     problem: Problem,
-    planned: IntArray,
+    planned: IntArray,  # shape ``(m,)``: the plan
+    # terms, budget: When moving pays, and how much may move. Of a plan that exceeds the budget
+    # the first moves are made; the rest is planned anew next time.
     terms: Terms,
     budget: Budget,
     *,
+    # shape ``(m,)``: state of each key group, where it is more than what moves with it
+    # (`Problem.state_bytes`); left out: all of it moves
     held_bytes: FloatArray | None = None,
 ) -> Verdict:
-    """Say which of a plan's moves are made.
-
-    Parameters
-    ----------
-    problem
-        What the planner was asked. Where it wants intervals, a plan is made whole or not at all.
-    planned
-        Shape ``(m,)``: the plan.
-    terms, budget
-        When moving pays, and how much may move. Of a plan that exceeds the budget the first moves
-        are made; the rest is planned anew next time.
-    held_bytes
-        Shape ``(m,)``: state of each key group, where it is more than what moves with it
-        (`Problem.state_bytes`); left out: all of it moves.
-    """
+    """Say which of a plan's moves are made."""
     expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
     order = move_order(
         problem.current,

@@ -24,21 +24,11 @@ __all__ = ["ComingTogether", "RegroupingPlan", "plan_regrouping"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComingTogether:
-    """One component on its way to the places of another.
+    """One component on its way to the places of another."""
 
-    Attributes
-    ----------
-    component
-        The component.
-    key_groups
-        Key groups that have to move for it, ascending.
-    state_bytes
-        State that is warmed for them.
-    """
-
-    component: str
-    key_groups: tuple[int, ...]
-    state_bytes: int
+    component: str  # the component
+    key_groups: tuple[int, ...]  # key groups that have to move for it, ascending
+    state_bytes: int  # state that is warmed for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,29 +86,16 @@ class RegroupingPlan:
 
 
 def plan_regrouping(
-    flow: CompiledFlow,
-    given: Mapping[str, Iterable[str]],
+    flow: CompiledFlow,  # the flow under the plan that it runs under
+    given: Mapping[str, Iterable[str]],  # component → its operators (see `regrouped`)
     *,
-    components: Mapping[str, Standing],
-    state_bytes: Callable[[tuple[StateId, ...]], Mapping[int, int]],
+    components: Mapping[str, Standing],  # component → how it stands
+    state_bytes: Callable[[tuple[StateId, ...]], Mapping[int, int]],  # states → key group → bytes
 ) -> RegroupingPlan:
     """Say what it takes to regroup components of a running flow.
 
-    Parameters
-    ----------
-    flow
-        The flow under the plan that it runs under.
-    given
-        Component → its operators (see `regrouped`).
-    components
-        Component → how it stands.
-    state_bytes
-        States → key group → bytes.
-
-    Raises
-    ------
-    InvalidPlanError
-        If an operator does not exist, or operators of one component could not run together.
+    Raises `InvalidPlanError` if an operator does not exist, or operators of one component could not
+    run together.
     """
     after = flow.under(regrouped(flow, given))
     sizes = {o.name: state_bytes(o.states) for o in flow.operators}

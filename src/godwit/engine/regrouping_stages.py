@@ -22,24 +22,13 @@ def regrouping_stages(
     before: PhysicalPlan,
     after: PhysicalPlan,
     *,
-    states: Mapping[str, Sequence[Hashable]],
+    states: Mapping[str, Sequence[Hashable]],  # operator → its states
+    # operator → key group → bytes of state, as far as known
     state_bytes: Mapping[str, Mapping[int, int]],
 ) -> tuple[RegroupingStage, ...]:
     """Return the steps from one plan to another of the same operators.
 
-    Parameters
-    ----------
-    before, after
-        The plans.
-    states
-        Operator → its states.
-    state_bytes
-        Operator → key group → bytes of state, as far as known.
-
-    Returns
-    -------
-    tuple of RegroupingStage
-        None if every component stays as it is; the last one leads to `after`.
+    Returns: None if every component stays as it is; the last one leads to `after`.
     """
     plans = [_parted(before, after), after]
     stages, at = [], before

@@ -38,20 +38,11 @@ _UNKNOWN = {"spread": 0.3, "scan": 0.2, "merge": 0.2}
 class Sharing:
     """The choice for one operator.
 
-    Parameters
-    ----------
-    grid
-        Its windows.
-    share
-        Whether they share panes, where the user says so; ``None``: as measured costs say.
-
-    Attributes
-    ----------
-    duplicated
-        Whether windows have states of their own from the next epoch on.
+    share: Whether they share panes, where the user says so; ``None``: as measured costs say.
     """
 
     def __init__(self, grid: PaneGrid, share: bool | None = None) -> None:
+        # whether windows have states of their own from the next epoch on
         self.duplicated = share is False
         self._grid, self._share = grid, share
         self._longest_us = max(window.length_us for window in grid.windows)

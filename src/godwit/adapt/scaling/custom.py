@@ -35,11 +35,8 @@ class Custom:
 def custom(function: Callable[[Situation], int | Wanted], *, name: str = "") -> Custom:
     """Let a function say how many executors there should be.
 
-    Parameters
-    ----------
-    function
-        Is given the situation once a period; returns a number, or a `Wanted` with its reasons.
-    name
-        For events; by default the function's own.
+    function: Is given the situation once a period; returns a number, or a `Wanted` with its
+    reasons.
+    name: For events; by default the function's own.
     """
     return Custom(function=function, name=name or getattr(function, "__name__", "scaling function"))

@@ -164,10 +164,7 @@ class ScalingModel(Protocol):
 def checked_count(count: Any) -> int:
     """Return a number of executors.
 
-    Raises
-    ------
-    InvalidControlError
-        If it is none.
+    Raises `InvalidControlError` if it is none.
     """
     try:
         number = operator.index(count)

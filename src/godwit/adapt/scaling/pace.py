@@ -28,32 +28,19 @@ __all__ = ["Pace", "Step"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is to be done.
+    """What is to be done."""
 
-    Attributes
-    ----------
-    kind
-        ``"out"``, ``"in"``, ``"refused"``: it is wanted and cannot be, or ``"stay"``.
-    executors
-        How many there are to be.
-    reason
-        Why it cannot be, or has to wait; the model's own reason otherwise.
-    """
-
+    # ``"out"``, ``"in"``, ``"refused"``: it is wanted and cannot be, or ``"stay"``
     kind: Literal["out", "in", "refused", "stay"]
-    executors: int
-    reason: str = ""
+    executors: int  # how many there are to be
+    reason: str = ""  # why it cannot be, or has to wait; the model's own reason otherwise
 
 
 class Pace:
     """Remembers what was decided when.
 
-    Parameters
-    ----------
-    cool_down_s
-        How long a decision is not taken back.
-    patience
-        Periods in a row that must want fewer executors.
+    cool_down_s: How long a decision is not taken back.
+    patience: Periods in a row that must want fewer executors.
     """
 
     def __init__(self, *, cool_down_s: float, patience: int = 2) -> None:

@@ -86,10 +86,7 @@ def utilisation(
 def check_slack(slack: float) -> None:
     """Refuse a slack that would let nothing or everything change.
 
-    Raises
-    ------
-    InvalidControlError
-        If it is no share below 1.
+    Raises `InvalidControlError` if it is no share below 1.
     """
     if not isinstance(slack, int | float) or not 0 <= slack < 1:
         raise InvalidControlError(

@@ -115,39 +115,22 @@ class SteadyClock:
 
 
 class Controlling:
-    """Drives a controller on a thread of its own.
+    """Drives a controller on a thread of its own."""
 
-    Parameters
-    ----------
-    settings, flow
-        What the user wants, and for which flow.
-    conducting
-        The conductor.
-    pool
-        Adds and removes executors; ``None`` where nobody can.
-    state_bytes
-        Component → key group → bytes of state when the run begins.
-    past
-        Events of earlier runs, oldest first.
-
-    Attributes
-    ----------
-    backlog_rows
-        Called after every epoch: rows that the sources hold back, or ``None`` where they do not
-        tell. They do not, until somebody who asks them puts something else in its place.
-    """
-
+    # called after every epoch: rows that the sources hold back, or ``None`` where they do not
+    # tell. They do not, until somebody who asks them puts something else in its place.
     backlog_rows: Callable[[], int | None] = staticmethod(lambda: None)
 
     def __init__(
         self,
-        settings: Control,
+        settings: Control,  # settings, flow: What the user wants, and for which flow
         flow: CompiledFlow,
         *,
-        conducting: SharedConductor,
-        pool: ExecutorPool | None,
+        conducting: SharedConductor,  # the conductor
+        pool: ExecutorPool | None,  # adds and removes executors; ``None`` where nobody can
+        # component → key group → bytes of state when the run begins
         state_bytes: Mapping[str, Mapping[int, int]],
-        past: list[events.Event],
+        past: list[events.Event],  # events of earlier runs, oldest first
     ) -> None:
         self._clock = SteadyClock()
         self._migrations = SharedMigrations(conducting)

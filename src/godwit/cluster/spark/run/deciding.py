@@ -66,12 +66,7 @@ class Deciding:
     Whoever regroups by hand goes first: what this has asked for and is under way gives way, and
     nothing is asked meanwhile.
 
-    Parameters
-    ----------
-    deciders
-        In the order in which they are asked; one regrouping goes on at a time.
-    conducting, log
-        Of the run.
+    deciders: In the order in which they are asked; one regrouping goes on at a time.
     """
 
     def __init__(
