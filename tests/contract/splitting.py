@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
-from godwit.adapt.form_meter import ExchangeCosts
-from godwit.adapt.splitting import SplitOrCombine, Splitting, form_of
+from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, Splitting, form_of
 from godwit.cluster.spark.run.deciding import Deciding
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.model.events import FormsCompared, RegroupingStarted

@@ -22,19 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.adapt.carrying import Carrying
-from godwit.adapt.durations import seconds
 from godwit.adapt.hands import Hands
-from godwit.adapt.lanes import rebalance_lanes, recent_load
-from godwit.adapt.planner_thread import PlannerThread
+from godwit.adapt.planner_thread import PlannerThread, run_untimed
 from godwit.adapt.planning import Planning
 from godwit.adapt.problems import usage
+from godwit.adapt.rebalancing import Carrying, rebalance_lanes, recent_load
 from godwit.adapt.resizing import Resizing
 from godwit.adapt.speeds import Speeds
 from godwit.adapt.statistics import Statistics
-from godwit.adapt.untimed import run_untimed
 from godwit.adapt.worth import distance
 from godwit.model import events
+from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError
 from godwit.planning import metrics
 

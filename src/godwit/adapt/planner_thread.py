@@ -11,6 +11,9 @@ itself; until it has ended nothing else is run, so that there is never more than
 Invariants: the caller goes on after the limit in real time, whatever its own clock says: planners
 compute for real also where the world that they plan for is simulated.  Nothing is raised in a
 thread whose function has returned.
+
+In virtual time they run for as long as they take (`run_untimed`): what is decided there depends on
+what was observed and on nothing else, least of all on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from godwit.adapt.ports import T
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PlannerThread"]
+__all__ = ["PlannerThread", "run_untimed"]
 
 _ATTEMPTS = 4
 _GRACE_S = 0.05
@@ -123,3 +126,11 @@ def _silence_finalizers() -> None:
             former(told)
 
     sys.unraisablehook = report
+
+
+def run_untimed(plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG001
+    """Run it here and now; a `godwit.adapt.PlannerRunner` that gives nothing up."""
+    try:
+        return plan()
+    except SystemExit as error:  # ends nothing but the planner
+        raise RuntimeError(f"SystemExit: {error}") from error

@@ -1,11 +1,18 @@
-"""From a period's statistics to plans that are worth carrying out.
+"""Plans that are worth carrying out, from a period's statistics.
 
 What is planned together is one stage (see `Topology`), or everything where the planner collocates.
 The most unbalanced goes first, since all of them share one budget.
+
+A planner may be a function of the user's: it may raise, return something that is no plan, or never
+return.  What comes out here is a plan that can be carried out, or `PlannerFailedError` with the
+reason in words; nothing else gets out.  A planner may also know nothing of draining, or refuse it:
+as long as a key group is on a draining executor, every plan that leaves here moves at least one
+off; so draining ends after as many plans as there are key groups, whatever the planner.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections import deque
@@ -14,16 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.adapt.draining import evacuated
-from godwit.adapt.guard import guarded_plan
-from godwit.adapt.policies import Homes
+from godwit.adapt.executor_centric import Homes
 from godwit.adapt.problems import fill_limits, question
-from godwit.adapt.scaling import Situation, Station
+from godwit.adapt.scaling import ScalingSituation, Station
 from godwit.adapt.worth import Budget, Terms, distance, judge
 from godwit.model import events
-from godwit.model.errors import PlannerFailedError
-from godwit.planning import metrics
-from godwit.planning.planner import some_traffic
+from godwit.model.errors import GodwitError, PlannerFailedError
+from godwit.planning import Solution, metrics, validate_solution
+from godwit.planning.planner import Planner, some_traffic
+from godwit.planning.validation import make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -32,12 +38,106 @@ if TYPE_CHECKING:
     from godwit.adapt.problems import Question
     from godwit.adapt.settings import Control
     from godwit.adapt.statistics import PeriodStatistics
-    from godwit.adapt.worth import Verdict
+    from godwit.adapt.worth import PlanVerdict
     from godwit.migration import ProtocolView
-    from godwit.planning import Problem, Solution
+    from godwit.planning import Problem
     from godwit.planning.arrays import FloatArray, IntArray
 
-__all__ = ["Planned", "Planning"]
+__all__ = ["Planned", "Planning", "evacuated", "guarded_plan"]
+
+
+def evacuated(problem: Problem, planned: IntArray) -> IntArray:
+    """Return a plan that moves something off draining executors, if anything is there.
+
+    A plan that does so itself stays as it is; to another one all key groups that would stay there
+    are added, heaviest first, each to the executor that has least per capacity. Ties: the lower
+    executor, the lower key group.
+    """
+    there = problem.draining[problem.current]
+    if not there.any() or (there & (planned != problem.current)).any():
+        return planned
+    if not len(problem.available):
+        return planned
+    planned = planned.copy()
+    held = metrics.loads(problem, planned)
+    heap = [(float(held[e] / problem.speed[e]), e) for e in problem.available.tolist()]
+    heapq.heapify(heap)
+    homeless = np.flatnonzero(there)
+    for k in homeless[np.lexsort((homeless, -problem.weight[homeless]))].tolist():
+        index, e = heap[0]
+        planned[k] = e
+        heapq.heapreplace(heap, (index + float(problem.weight[k] / problem.speed[e]), e))
+    return planned
+
+
+def guarded_plan(
+    # of the registry, or a function of a problem that returns a solution or, shape ``(m,)``, the
+    # index of each key group's executor
+    planner: Planner | Callable[[Problem], Any],
+    # problem, name, options: What it is asked, what it is called, and what it is told besides
+    problem: Problem,
+    *,
+    name: str,
+    options: Mapping[str, Any],
+    run: PlannerRunner,  # run, time_limit_s: Runs it, no longer than this
+    time_limit_s: float,
+) -> Solution:
+    """Ask a planner, and judge what it says.
+
+    Raises `PlannerFailedError` says what went wrong.
+    """
+    if isinstance(planner, Planner) and (refusal := planner.refusal(problem)):
+        raise _failed(name, f"it cannot take this problem: {refusal}")
+    try:
+        # What it returns may be anything, too, and is read where it may take its time.
+        solution = run(
+            lambda: _read(planner(problem, **options), problem, name), time_limit_s=time_limit_s
+        )
+    except TimeoutError:
+        raise _failed(name, f"it has not returned after {time_limit_s:g} s") from None
+    except PlannerFailedError:
+        raise
+    except GodwitError as error:
+        raise _failed(name, str(error)) from error
+    except Exception as error:
+        raise _failed(name, f"it raised {type(error).__name__}: {error}") from error
+    try:
+        validate_solution(solution)
+    except GodwitError as error:
+        raise _failed(name, error.message) from error
+    if solution.split is not None:
+        raise _failed(name, "it splits key groups over executors; a key group has one owner")
+    return solution
+
+
+def _read(made: Any, problem: Problem, name: str) -> Solution:
+    """Take a solution, or anything that can be read as an assignment."""
+    if isinstance(made, Solution):
+        if made.problem is not problem:
+            raise _failed(name, "its solution is one of another problem")
+        return made
+    try:
+        given = np.asarray(made, np.float64)
+    except (TypeError, ValueError):
+        raise _failed(name, f"it returned a {type(made).__name__}") from None
+    if given.shape != problem.current.shape or not (given == np.floor(given)).all():
+        raise _failed(
+            name,
+            f"it returned a {type(made).__name__} that is no vector of "
+            f"{problem.num_key_groups} executors' indices",
+        )
+    within = np.clip(given, -1, problem.num_executors).astype(np.int32)
+    return make_solution(problem, within, method=name)
+
+
+def _failed(name: str, reason: str) -> PlannerFailedError:
+    return PlannerFailedError(
+        f"Planner {name!r} gave no plan: {reason}.",
+        remedy="The stream goes on with the assignment it has.",
+        planner=name,
+        reason=reason,
+    )
+
 
 _HISTORY = 8
 """Past periods that planners over a history get."""
@@ -53,7 +153,7 @@ class Planned:
 
     asked: Question
     assignment: IntArray  # shape ``(m,)``: what the planner wants
-    verdict: Verdict  # verdict, terms: What of it is worth it, and by which terms
+    verdict: PlanVerdict  # verdict, terms: What of it is worth it, and by which terms
     terms: Terms
     planner: str  # whose plan
 
@@ -249,7 +349,7 @@ class Planning:
         planned: list[Planned],
         speeds: Mapping[str, float],
         now_s: float,
-    ) -> Situation:
+    ) -> ScalingSituation:
         """Say how things stand, balanced as the plans would balance them."""
         settings, demand = self._settings, period.demand
         stays = sorted(view.executors.keys() - view.draining)
@@ -267,7 +367,7 @@ class Planning:
                 if name in index:
                     index[name] += share
         mean = offered / sum(lanes) if lanes else 0.0
-        return Situation(
+        return ScalingSituation(
             now_s=now_s,
             started_s=self._started_s,
             executors=len(stays),

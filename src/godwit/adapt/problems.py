@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.statistics import ComponentStatistics, Stint
+from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
 from godwit.migration.placement import with_newcomers
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidControlError
@@ -174,7 +174,10 @@ def _nothing(assignment: Assignment) -> ComponentStatistics:
     """Statistics of a component that nothing is known of."""
     zeros = np.zeros(assignment.num_key_groups)
     return ComponentStatistics(
-        stints=(Stint.empty(assignment),), in_bytes=zeros, crossed_bytes=0.0, state_bytes=zeros
+        by_assignment=(AssignmentPeriod.empty(assignment),),
+        in_bytes=zeros,
+        crossed_bytes=0.0,
+        state_bytes=zeros,
     )
 
 

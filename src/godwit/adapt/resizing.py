@@ -1,17 +1,30 @@
-"""Changing the number of executors: asking for more, emptying some, giving them back.
+"""Changing the number of executors, at a pace: asking for more, emptying some, giving them back.
 
-Invariant: an executor is given back only once no key group is on it, and no epoch runs that may
-still use it; and one is drained only if the rest could be balanced without it (paper 2 §4.1), by
-the same planner that will have to.
+Problem: scaling models answer anew every period, from measurements that are noisy and that the last
+answer has not yet changed: executors take their time to come, and key groups to move.
+
+The rules of the pace: (1) nothing is decided while executors that were asked for are on their way
+and would be enough; (2) out at once, in only after several periods have wanted it; (3) between
+wanting more and wanting fewer lies a range in which nothing changes
+(`WantedExecutors.comfortable`), and who needs more gets well into it (`WantedExecutors.aim`); (4)
+no decision is taken back within the cool-down, and one in the same direction waits for the last one
+to show: one period after everybody has come; (5) what a cluster refuses is asked for again only
+after the cool-down.
+
+Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
+only part of it could not tell.  An executor is given back only once no key group is on it, and no
+epoch runs that may still use it; and one is drained only if the rest could be balanced without it
+(paper 2 §4.1), by the same planner that will have to.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from godwit.adapt.scaling import Pace, Wanted
+from godwit.adapt.scaling import WantedExecutors
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.planning import metrics
@@ -20,12 +33,101 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from godwit.adapt.planning import Planned
-    from godwit.adapt.ports import ExecutorPool, Migrations, PlannerRunner
-    from godwit.adapt.scaling import ScalingModel, Situation, Step
+    from godwit.adapt.ports import ExecutorPool, Migrations, PlannerRunner, PoolView
+    from godwit.adapt.scaling import ScalingModel, ScalingSituation
     from godwit.adapt.settings import Control
     from godwit.migration import ProtocolView
 
-__all__ = ["Resizing"]
+__all__ = ["Pace", "Resizing", "ScalingStep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingStep:
+    """What is to be done."""
+
+    # ``"out"``, ``"in"``, ``"refused"``: it is wanted and cannot be, or ``"stay"``
+    kind: Literal["out", "in", "refused", "stay"]
+    executors: int  # how many there are to be
+    reason: str = ""  # why it cannot be, or has to wait; the model's own reason otherwise
+
+
+class Pace:
+    """Remembers what was decided when.
+
+    cool_down_s: How long a decision is not taken back.
+    patience: Periods in a row that must want fewer executors.
+    """
+
+    def __init__(self, *, cool_down_s: float, patience: int = 2) -> None:
+        self._cool_down_s, self._patience = cool_down_s, patience
+        self._wanted_fewer = 0
+        self._last: tuple[Literal["out", "in"], float] | None = None
+        self._arrived = True
+
+    def decided(self, kind: Literal["out", "in"], at_s: float) -> None:
+        """Take note of a decision, of this run or of one before."""
+        self._last, self._wanted_fewer = (kind, at_s), 0
+        self._arrived = False
+
+    def step(
+        self, wanted: WantedExecutors, situation: ScalingSituation, pool: PoolView, *, paced: bool
+    ) -> ScalingStep:
+        """Say what is to be done about a model's answer; to be asked once a period."""
+        have = situation.executors
+        coming = have + pool.pending
+        arrived, self._arrived = self._arrived, pool.pending == 0
+        most = situation.most if pool.most is None else min(situation.most, pool.most)
+        bounded = min(max(wanted.executors, situation.least), most)
+        roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
+        self._wanted_fewer = self._wanted_fewer + 1 if have > roomy else 0
+        if bounded > coming:
+            # Into the range: at its edge noise would soon ask for one more.
+            aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
+            within = min(max(aim, bounded), roomy)
+            return self._more(within, situation, pool, paced=paced, arrived=arrived)
+        if have > roomy and not pool.pending:
+            return self._fewer(roomy, situation, paced=paced)
+        if max(wanted.executors, situation.least) > most <= coming:
+            limit = "limit" if most == situation.most else "cluster's limit"
+            return ScalingStep(kind="refused", executors=coming, reason=f"{most} is the {limit}")
+        if wanted.unattainable:
+            return ScalingStep(kind="refused", executors=coming, reason=wanted.unattainable)
+        return ScalingStep(kind="stay", executors=have)
+
+    def _since_s(self, now_s: float) -> float:
+        return float("inf") if self._last is None else now_s - self._last[1]
+
+    def _more(
+        self,
+        bounded: int,
+        situation: ScalingSituation,
+        pool: PoolView,
+        *,
+        paced: bool,
+        arrived: bool,
+    ) -> ScalingStep:
+        since_s = self._since_s(situation.now_s)
+        cooling = since_s < self._cool_down_s
+        if pool.refused and cooling:
+            return ScalingStep(kind="refused", executors=situation.executors, reason=pool.refused)
+        if paced and cooling and self._last is not None:
+            if self._last[0] == "in":
+                return ScalingStep(
+                    kind="stay", executors=situation.executors, reason="cooling down"
+                )
+            if not arrived or pool.pending:
+                reason = "the last ones have only just been asked for"
+                return ScalingStep(kind="stay", executors=situation.executors, reason=reason)
+        return ScalingStep(kind="out", executors=bounded)
+
+    def _fewer(self, roomy: int, situation: ScalingSituation, *, paced: bool) -> ScalingStep:
+        stay = ScalingStep(kind="stay", executors=situation.executors, reason="cooling down")
+        if paced and self._since_s(situation.now_s) < self._cool_down_s:
+            return stay
+        if paced and self._wanted_fewer < self._patience:
+            return ScalingStep(kind="stay", executors=situation.executors, reason="it may pass")
+        return ScalingStep(kind="in", executors=roomy)
+
 
 _FULL = 0.9
 """Share of its time that no executor's lanes may be busy once others are gone."""
@@ -111,7 +213,7 @@ class Resizing:
 
     def decide(
         self,
-        situation: Situation,  # situation, view, planned: How things stand, balanced as planned
+        situation: ScalingSituation,  # balanced as planned
         view: ProtocolView,
         planned: list[Planned],
         *,
@@ -150,7 +252,7 @@ class Resizing:
             self._refused = ""
         return False
 
-    def _out(self, step: Step, situation: Situation, wanted: Wanted) -> bool:
+    def _out(self, step: ScalingStep, situation: ScalingSituation, wanted: WantedExecutors) -> bool:
         pool = self._pool
         assert pool is not None
         self._pace.decided("out", situation.now_s)
@@ -188,8 +290,8 @@ class Resizing:
     def _in(
         self,
         left: int,
-        situation: Situation,
-        wanted: Wanted,
+        situation: ScalingSituation,
+        wanted: WantedExecutors,
         candidates: list[str],
         *,
         trial: Callable[[frozenset[str]], list[Planned]],
@@ -220,7 +322,7 @@ class Resizing:
         )
         return True
 
-    def _fault(self, plans: list[Planned], situation: Situation) -> str:
+    def _fault(self, plans: list[Planned], situation: ScalingSituation) -> str:
         """Why those that remain would not do; empty where they would."""
         index: dict[str, float] = {}
         total = room = 0.0
@@ -263,12 +365,12 @@ class Resizing:
             self._tell(events.PlannerFailed, planner=model, reason=reason)
 
 
-def _asked(model: ScalingModel, situation: Situation) -> Wanted:
+def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
     wanted: Any = model.wanted(situation)
-    if not isinstance(wanted, Wanted):
+    if not isinstance(wanted, WantedExecutors):
         raise InvalidControlError(
             f"The scaling model said {wanted!r}.",
-            remedy="Let it return a godwit.adapt.scaling.Wanted.",
+            remedy="Let it return a godwit.adapt.scaling.WantedExecutors.",
         )
     return wanted
 

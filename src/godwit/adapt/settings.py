@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from godwit.adapt.durations import seconds
 from godwit.adapt.problems import Means
 from godwit.adapt.scaling import custom
 from godwit.adapt.worth import Budget
 from godwit.migration.strategy import Bounds
 from godwit.model.checks import insist_on_number
+from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.model.frames import user_class
 from godwit.planning import Limits, planner
 from godwit.planning.problem import Problem
 
 if TYPE_CHECKING:
-    from godwit.adapt.durations import Duration
     from godwit.adapt.scaling import ScalingModel
+    from godwit.model.durations import Duration
     from godwit.planning.planner import Planner
 
 __all__ = ["AnyPlanner", "Control", "PolicyName"]

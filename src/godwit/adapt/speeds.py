@@ -31,7 +31,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.adapt.statistics import PeriodStatistics, Stint
+    from godwit.adapt.statistics import AssignmentPeriod, PeriodStatistics
     from godwit.planning.arrays import FloatArray
 
 __all__ = ["Speeds"]
@@ -84,12 +84,12 @@ class Speeds:
             if name not in self._first:
                 self._first[name] = self._size
                 self._size += len(component.in_bytes)
-            for stint, (touched, cost) in zip(
-                component.stints, _relative_costs(component.stints), strict=True
+            for span, (touched, cost) in zip(
+                component.by_assignment, _relative_costs(component.by_assignment), strict=True
             ):
                 of = np.array(
-                    [number.setdefault(e, len(number)) for e in stint.assignment.executors]
-                )[stint.assignment.executor_of[touched]]
+                    [number.setdefault(e, len(number)) for e in span.assignment.executors]
+                )[span.assignment.executor_of[touched]]
                 columns.append((touched + self._first[name], of, cost))
         if not columns:
             nothing = np.empty(0, np.int64)
@@ -126,15 +126,17 @@ def _settled(speed: float, before: float | None) -> float:
     return float(np.sqrt(speed * before))
 
 
-def _relative_costs(stints: tuple[Stint, ...]) -> list[tuple[npt.NDArray[np.int64], FloatArray]]:
-    """Per stint: the key groups that were touched, and log(measured / expected) of each.
+def _relative_costs(
+    by_assignment: tuple[AssignmentPeriod, ...],
+) -> list[tuple[npt.NDArray[np.int64], FloatArray]]:
+    """Per span: the key groups that were touched, and log(measured / expected) of each.
 
     Expected is what its epochs and its rows cost in this component as a rule: a key group costs
     something whenever it is touched, so few rows are dearer each than many.
     """
-    epochs = np.concatenate([s.epochs for s in stints])
-    rows = np.concatenate([s.rows for s in stints])
-    busy_s = np.concatenate([s.busy_s for s in stints])
+    epochs = np.concatenate([s.epochs for s in by_assignment])
+    rows = np.concatenate([s.rows for s in by_assignment])
+    busy_s = np.concatenate([s.busy_s for s in by_assignment])
     shown = (rows > 0) & (busy_s > 0)
     expected = np.ones_like(busy_s)
     if shown.any():
@@ -151,11 +153,11 @@ def _relative_costs(stints: tuple[Stint, ...]) -> list[tuple[npt.NDArray[np.int6
             per_epoch, per_row = 0.0, by / bb
         expected = per_epoch * epochs + per_row * rows
     found, at = [], 0
-    for stint in stints:
-        mine = slice(at, at + len(stint.rows))
+    for span in by_assignment:
+        mine = slice(at, at + len(span.rows))
         touched = np.flatnonzero(shown[mine])
         found.append((touched, np.log(busy_s[mine][touched] / expected[mine][touched])))
-        at += len(stint.rows)
+        at += len(span.rows)
     return found
 
 

@@ -1,11 +1,19 @@
-"""What the stream did in one statistics period, per key group, lane and executor.
+"""Statistics of a period: load per key group, lane and executor, and the arrival rate.
 
-Problem: an epoch's figures jump about; a decision needs figures that stand for a while.
+Problem: an epoch's figures jump about; a decision needs figures that stand for a while.  And what a
+stream takes says what it can do, not what is needed of it (Kalavri et al., "Three steps is all you
+need", 2018); a period that ends on schedule sees a step in the rate late, or only in part.
 
-Invariant: a period's figures are those of its own epochs and nothing older, so that one period
-after a shift they show the new load alone.  They are smoothed by summing over the period and by
-nothing else; sizes of state are the last ones known.  An epoch whose figures are missing counts as
-missing, not as idle.
+A period's figures are those of its own epochs and nothing older, so that one period after a shift
+they show the new load alone.  They are summed over the period and smoothed by nothing else; sizes
+of state are the last ones known.  An epoch whose figures are missing counts as missing, not as
+idle.
+
+The arrival rate is the slope of a curve (`ArrivalCurve`): all rows that have ever arrived are those
+that were taken and those that sources hold back, at the moments at which they say so, however long
+epochs take.  Sources that do not say are taken to hold nothing back when an epoch begins.  A step
+is two intervals in a row that both rose above the usual by more than noise explains; noise is what
+the intervals before them differ by.  Input that strays by a tenth, up or down, is no step.
 
 Source: paper 2 §3 (statistics per key group over a period, SPL).
 """
@@ -17,7 +25,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.arrivals import Arrivals
 from godwit.model.pairs import KeyGroupPairs
 
 if TYPE_CHECKING:
@@ -28,7 +35,90 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
 
-__all__ = ["ComponentStatistics", "PeriodStatistics", "Statistics", "Stint"]
+__all__ = [
+    "ArrivalCurve",
+    "AssignmentPeriod",
+    "ComponentStatistics",
+    "PeriodStatistics",
+    "Statistics",
+]
+
+_KEPT = 40
+_STEP = 2
+"""Intervals in a row that a step takes."""
+_USUAL = 4
+"""Intervals before them that say what is usual, at least; and four times as many at most."""
+_LEAST_STEP = np.log(1.5)
+_ERRORS = 4.0
+_MAD_TO_SIGMA = 1.4826
+_RATE_FLOOR = 1e-9
+
+
+class ArrivalCurve:
+    """The cumulative curve of arrivals at the sources, point by point."""
+
+    def __init__(self) -> None:
+        self._times_s: list[float] = []
+        self._rows: list[float] = []
+        self._taken, self._told = 0.0, False
+
+    def note(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
+        """Take note of an epoch that took `rows` rows.
+
+        rows: What it took.
+        at_s, backlog_rows: When sources had so many rows beside those; ``None``: they do not say.
+        """
+        self._taken += rows
+        if backlog_rows is None and self._told:
+            return  # what they hold back is not known now
+        if backlog_rows is not None and not self._told:
+            self._told = True
+            self._times_s.clear()
+            self._rows.clear()
+        if self._times_s and at_s <= self._times_s[-1]:
+            self._times_s.pop()
+            self._rows.pop()
+        self._times_s.append(at_s)
+        self._rows.append(self._taken + (backlog_rows or 0))
+
+    def rate_since(self, since_s: float) -> float | None:
+        """Rows a second from the last point before a time on; the last interval counts always.
+
+        ``None`` where nothing tells: what the first epoch of a run takes has been lying there for
+        nobody knows how long.
+        """
+        times, rows = self._times_s, self._rows
+        if len(times) < 2:
+            return None
+        first = int(np.searchsorted(times, min(since_s, times[-1])))
+        base = max(first - 1, 0)
+        return max(0.0, (rows[-1] - rows[base]) / (times[-1] - times[base]))
+
+    @property
+    def step_s(self) -> float | None:
+        """When a step up began, if the last intervals show one."""
+        rates = self._rates(4 * _USUAL + _STEP)
+        usual = np.log(rates[:-_STEP])
+        if len(usual) < _USUAL:
+            return None
+        middle = float(np.median(usual))
+        noise = _MAD_TO_SIGMA * float(np.median(np.abs(usual - middle)))
+        above = np.log(rates[-_STEP:]) - middle
+        if (above <= max(_LEAST_STEP, _ERRORS * noise)).any():
+            return None
+        return self._times_s[-_STEP]
+
+    def _rates(self, count: int) -> FloatArray:
+        """Rows a second of each of the last intervals between two points."""
+        rows, times_s = self._rows[-count - 1 :], self._times_s[-count - 1 :]
+        rates: FloatArray = np.diff(rows) / np.diff(times_s)
+        return rates.clip(min=_RATE_FLOOR)
+
+    def forget(self) -> None:
+        """Forget what is long past; after a step, all before it, since that is usual no more."""
+        kept = _KEPT if self.step_s is None else _STEP + 1
+        del self._times_s[:-kept], self._rows[:-kept]
+
 
 _RECENT = 1 / 3
 """The last part of a period, whose arrival rate counts where it is higher than the whole one's."""
@@ -37,7 +127,7 @@ _SHOWN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stint:
+class AssignmentPeriod:
     """What the key groups of a component cost while one assignment held."""
 
     assignment: Assignment  # where they were
@@ -57,7 +147,7 @@ class Stint:
         self.epochs[touched] += 1
 
     @classmethod
-    def empty(cls, assignment: Assignment) -> Stint:
+    def empty(cls, assignment: Assignment) -> AssignmentPeriod:
         """Begin one."""
         zeros = (np.zeros(assignment.num_key_groups) for _ in range(4))
         rows, busy_s, cpu_s, epochs = zeros
@@ -68,7 +158,9 @@ class Stint:
 class ComponentStatistics:
     """One component over one period."""
 
-    stints: tuple[Stint, ...]  # what it cost, assignment by assignment; at least one
+    by_assignment: tuple[
+        AssignmentPeriod, ...
+    ]  # what it cost, assignment by assignment; at least one
     in_bytes: FloatArray  # shape ``(G,)``: bytes that operators upstream sent to each key group
     crossed_bytes: float  # bytes of them that came from other executors
     state_bytes: FloatArray  # shape ``(G,)``: bytes of state, as last known
@@ -79,32 +171,32 @@ class ComponentStatistics:
     @property
     def rows(self) -> FloatArray:
         """Shape ``(G,)``: rows taken."""
-        return _total([s.rows for s in self.stints])
+        return _total([s.rows for s in self.by_assignment])
 
     @property
     def busy_s(self) -> FloatArray:
         """Shape ``(G,)``: seconds that lanes were busy with each key group."""
-        return _total([s.busy_s for s in self.stints])
+        return _total([s.busy_s for s in self.by_assignment])
 
     @property
     def cpu_s(self) -> FloatArray:
         """Shape ``(G,)``: seconds of CPU time of each key group."""
-        return _total([s.cpu_s for s in self.stints])
+        return _total([s.cpu_s for s in self.by_assignment])
 
     def standard_s(self, speeds: Mapping[str, float]) -> FloatArray:
         """Shape ``(G,)``: seconds that each would have kept a standard executor's lane busy."""
         total = np.zeros_like(self.in_bytes)
-        for stint in self.stints:
-            speed = np.array([speeds.get(name, 1.0) for name in stint.assignment.executors])
-            total += stint.busy_s * speed[stint.assignment.executor_of]
+        for span in self.by_assignment:
+            speed = np.array([speeds.get(name, 1.0) for name in span.assignment.executors])
+            total += span.busy_s * speed[span.assignment.executor_of]
         return total
 
     def lanes_busy_s(self) -> Mapping[tuple[str, int], float]:
         """(Executor, lane) → seconds that it was busy."""
         found: dict[tuple[str, int], float] = {}
-        for stint in self.stints:
-            places = list(stint.assignment.places())
-            sums = np.bincount(stint.assignment.flat_lanes(), stint.busy_s, len(places))
+        for span in self.by_assignment:
+            places = list(span.assignment.places())
+            sums = np.bincount(span.assignment.flat_lanes(), span.busy_s, len(places))
             for place, busy_s in zip(places, sums.tolist(), strict=True):
                 found[place] = found.get(place, 0.0) + busy_s
         return found
@@ -153,7 +245,7 @@ class PeriodStatistics:
 class _Tally:
     """A component's figures so far."""
 
-    stints: list[Stint]
+    by_assignment: list[AssignmentPeriod]
     in_bytes: FloatArray
     crossed_bytes: float = 0.0
     sent_rows: int = 0
@@ -185,7 +277,7 @@ class Statistics:
         self._topology = topology
         self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}
         self._state_bytes: dict[str, FloatArray] = {}
-        self._arrivals = Arrivals()
+        self._arrivals = ArrivalCurve()
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -247,12 +339,12 @@ class Statistics:
         tally = self._components.get(name)
         if tally is None:
             zeros = np.zeros(assignment.num_key_groups)
-            tally = self._components[name] = _Tally(stints=[], in_bytes=zeros)
-        if not tally.stints or tally.stints[-1].assignment is not assignment:
-            tally.stints.append(Stint.empty(assignment))
+            tally = self._components[name] = _Tally(by_assignment=[], in_bytes=zeros)
+        if not tally.by_assignment or tally.by_assignment[-1].assignment is not assignment:
+            tally.by_assignment.append(AssignmentPeriod.empty(assignment))
         load = epoch.outcome.loads.get(name)
         if load is not None:
-            tally.stints[-1].add(load)
+            tally.by_assignment[-1].add(load)
         sent = epoch.outcome.traffic.get(name)
         if sent is not None:
             tally.in_bytes[np.asarray(sent.key_groups, np.intp)] += sent.size_bytes
@@ -292,7 +384,7 @@ class Statistics:
             backlog_rows=so_far.backlog_rows,
             components={
                 name: ComponentStatistics(
-                    stints=tuple(tally.stints),
+                    by_assignment=tuple(tally.by_assignment),
                     in_bytes=tally.in_bytes,
                     crossed_bytes=tally.crossed_bytes,
                     state_bytes=self._sizes(name, len(tally.in_bytes)).copy(),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from godwit.planning import Problem
     from godwit.planning.arrays import FloatArray, IntArray
 
-__all__ = ["Budget", "Terms", "Verdict", "distance", "judge"]
+__all__ = ["Budget", "PlanVerdict", "Terms", "distance", "judge"]
 
 
 @user_class
@@ -94,7 +94,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Verdict:
+class PlanVerdict:
     """What is to be made of a plan."""
 
     assignment: IntArray  # the plan, cut short; today's places where nothing is to move
@@ -128,7 +128,7 @@ def judge(
     # shape ``(m,)``: state of each key group, where it is more than what moves with it
     # (`Problem.state_bytes`); left out: all of it moves
     held_bytes: FloatArray | None = None,
-) -> Verdict:
+) -> PlanVerdict:
     """Say which of a plan's moves are made."""
     expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
     order = move_order(
@@ -198,13 +198,13 @@ def _enough(problem: Problem, planned: IntArray, order: IntArray, terms: Terms) 
 
 def _verdict(
     problem: Problem, planned: IntArray, order: IntArray, terms: Terms, expands: FloatArray
-) -> Verdict:
+) -> PlanVerdict:
     after = problem.current.copy()
     after[order] = planned[order]
     relief = _busiest(problem, problem.current) - _busiest(problem, after)
     spared = _crossing(problem, problem.current) - _crossing(problem, after)
     merged_bytes = float(expands[order].sum()) / problem.num_executors
-    return Verdict(
+    return PlanVerdict(
         assignment=after,
         order=order,
         distance_before=distance(problem, problem.current),
@@ -237,7 +237,7 @@ def _busiest_link(problem: Problem, after: IntArray) -> float:
     return float(max(sent.max(), received.max()))
 
 
-def _reason(problem: Problem, verdict: Verdict, terms: Terms) -> str:
+def _reason(problem: Problem, verdict: PlanVerdict, terms: Terms) -> str:
     """Why a plan's balancing moves are not made; empty where they are."""
     mean = metrics.mean_index(problem)
     if not len(verdict.order):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.adapt.arrivals import Arrivals
+from godwit.adapt.statistics import ArrivalCurve
 
 
 def test_what_is_held_back_has_arrived_when_the_source_says_so() -> None:
-    arrivals = Arrivals()
+    arrivals = ArrivalCurve()
     assert arrivals.rate_since(0.0) is None
     arrivals.note(500, 1.0, 700)  # had lain there
     assert arrivals.rate_since(0.0) is None
@@ -23,7 +23,7 @@ def test_what_is_held_back_has_arrived_when_the_source_says_so() -> None:
 
 
 def test_a_source_that_begins_to_say_what_it_holds_back_is_believed_from_then_on() -> None:
-    arrivals = Arrivals()
+    arrivals = ArrivalCurve()
     for second in range(3):
         arrivals.note(100, float(second), None)
     arrivals.note(100, 3.0, 5000)
@@ -35,7 +35,7 @@ def test_a_source_that_begins_to_say_what_it_holds_back_is_believed_from_then_on
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_of_a_tenth_is_no_step_and_twice_the_rate_is_one_after_two_epochs(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    arrivals, at_s = Arrivals(), 0.0
+    arrivals, at_s = ArrivalCurve(), 0.0
     for _ in range(200):
         took_s = float(rng.uniform(0.3, 1.5))
         at_s += took_s
@@ -54,7 +54,7 @@ def test_noise_of_a_tenth_is_no_step_and_twice_the_rate_is_one_after_two_epochs(
 
 
 def test_a_rate_that_strays_widely_steps_only_where_it_leaves_what_is_usual() -> None:
-    arrivals = Arrivals()
+    arrivals = ArrivalCurve()
     for second in range(40):
         arrivals.note(1000 if second % 2 else 2500, float(second), None)
         assert arrivals.step_s is None

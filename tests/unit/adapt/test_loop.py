@@ -13,8 +13,8 @@ import pytest
 from tests.oracles.controlled import Part, World
 
 from godwit.adapt import Budget, Control, Topology
-from godwit.adapt.scaling import Wanted, fixed, latency, scripted, utilisation
-from godwit.adapt.untimed import run_untimed
+from godwit.adapt.planner_thread import run_untimed
+from godwit.adapt.scaling import WantedExecutors, fixed, latency, scripted, utilisation
 from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
 from godwit.model import events
 from godwit.model.assignment import even_assignment
@@ -600,12 +600,12 @@ def test_a_controller_that_restarts_where_clocks_are_behind_waits_no_longer_than
     assert world.told(events.RebalancingStarted)
 
 
-def says(**rest: Any) -> Callable[[object], Wanted]:
+def says(**rest: Any) -> Callable[[object], WantedExecutors]:
     """A scaling function whose answer has something wrong beside its numbers of executors."""
 
-    def model(_situation: object) -> Wanted:
+    def model(_situation: object) -> WantedExecutors:
         given: dict[str, Any] = {"executors": 5, "comfortable": 5, "reason": "it says so"}
-        return Wanted(**(given | rest))
+        return WantedExecutors(**(given | rest))
 
     return model
 
@@ -614,11 +614,11 @@ def ended(_situation: object) -> int:
     raise SystemExit(3)
 
 
-def wants(*counts: object) -> Callable[[object], Wanted]:
+def wants(*counts: object) -> Callable[[object], WantedExecutors]:
     executors, comfortable = counts
 
-    def model(_situation: object) -> Wanted:
-        return Wanted(executors=executors, comfortable=comfortable, reason="")  # type: ignore[arg-type]
+    def model(_situation: object) -> WantedExecutors:
+        return WantedExecutors(executors=executors, comfortable=comfortable, reason="")  # type: ignore[arg-type]
 
     return model
 

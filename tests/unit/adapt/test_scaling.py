@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 
 from godwit.adapt import PoolView
+from godwit.adapt.resizing import Pace
 from godwit.adapt.scaling import (
-    Pace,
-    Situation,
+    ScalingSituation,
     Station,
-    Wanted,
+    WantedExecutors,
     custom,
     fixed,
     latency,
+    predicted_latency_s,
     scripted,
     utilisation,
 )
-from godwit.adapt.scaling.latency import predicted_latency_s
 from godwit.model.errors import InvalidControlError
 from godwit.planning.cores.queueing import mmk_latency_s
 
 NOW_S = 100.0
 
 
-def situation(**changed: Any) -> Situation:
+def situation(**changed: Any) -> ScalingSituation:
     """Four executors of two lanes, half busy with rows of a millisecond."""
     values: dict[str, Any] = {
         "now_s": NOW_S,
@@ -43,11 +43,13 @@ def situation(**changed: Any) -> Situation:
         "epoch_s": 0.2,
         "fixed_s": 0.1,
     }
-    return Situation(**(values | changed))
+    return ScalingSituation(**(values | changed))
 
 
-def wanting(executors: int, comfortable: int | None = None) -> Wanted:
-    return Wanted(executors=executors, comfortable=comfortable or executors, reason="a test")
+def wanting(executors: int, comfortable: int | None = None) -> WantedExecutors:
+    return WantedExecutors(
+        executors=executors, comfortable=comfortable or executors, reason="a test"
+    )
 
 
 # -- models ---------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ def test_a_cluster_with_fewer_executors_than_there_are_to_be_at_least_says_so() 
 def test_numbers_of_a_model_are_plain_ones() -> None:
     """They stand in the journal, which knows no types of NumPy's."""
     counted: Any = np.int64(3)
-    said = Wanted(executors=1, comfortable=1, reason="", numbers={"rows": counted})
+    said = WantedExecutors(executors=1, comfortable=1, reason="", numbers={"rows": counted})
     assert type(said.numbers["rows"]) is float
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.adapt import Budget, Control, Means
-from godwit.adapt.durations import seconds
 from godwit.adapt.scaling import fixed, scripted, utilisation
+from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 
 if TYPE_CHECKING:

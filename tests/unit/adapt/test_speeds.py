@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from godwit.adapt.speeds import Speeds
-from godwit.adapt.statistics import ComponentStatistics, PeriodStatistics, Stint
+from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
 from godwit.model.assignment import Assignment, even_assignment
 
 FOUR = ["a", "b", "c", "d"]
@@ -26,7 +26,7 @@ class Machines:
         factor = np.array([slow.get(e, 1.0) for e in assignment.executors])
         busy_s = (self.rows * self.row_s + 0.01) * factor[assignment.executor_of]
         busy_s = busy_s * self.rng.uniform(0.9, 1.1, len(self.rows))
-        stint = Stint(
+        span = AssignmentPeriod(
             assignment=assignment,
             rows=self.rows,
             busy_s=busy_s,
@@ -35,7 +35,7 @@ class Machines:
         )
         nothing = np.zeros(len(self.rows))
         component = ComponentStatistics(
-            stints=(stint,), in_bytes=nothing, crossed_bytes=0.0, state_bytes=nothing
+            by_assignment=(span,), in_bytes=nothing, crossed_bytes=0.0, state_bytes=nothing
         )
         return PeriodStatistics(
             began_s=0.0,

@@ -13,9 +13,8 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.adapt.deciding import EpochSeen
-from godwit.adapt.form_meter import ExchangeCosts
 from godwit.adapt.fusing import by_attributes
-from godwit.adapt.splitting import SplitOrCombine, form_of, in_form, splitting_of
+from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, form_of, in_form, splitting_of
 from godwit.api.flow import LogicalFlow
 from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome, EpochPlan
 from godwit.model import events

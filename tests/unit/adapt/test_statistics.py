@@ -72,7 +72,7 @@ def test_a_key_group_that_moves_counts_at_the_speed_of_where_it_was() -> None:
     statistics.observe(epoch(0, 400, 1.0), 1.0)
     statistics.observe(epoch(1, 400, 1.0, assignment=PLACES.moved({0: "b"})), 2.0)
     component = statistics.close(2.0).components["sum"]
-    assert len(component.stints) == 2
+    assert len(component.by_assignment) == 2
     speeds = {"a": 0.5}
     assert component.standard_s(speeds) == pytest.approx([0.05 + 0.1, 0.2, 0.1, 0.2])
 

@@ -14,7 +14,7 @@ from tests.oracles.controlled import Part, World
 from godwit.adapt import Budget, Means, Topology
 from godwit.adapt.problems import Question, question
 from godwit.adapt.statistics import Statistics
-from godwit.adapt.worth import Terms, Verdict, judge
+from godwit.adapt.worth import PlanVerdict, Terms, judge
 from godwit.planning import Limits, Problem
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def uneven(state_bytes: float) -> Problem:
     )
 
 
-def instant(problem: Problem, planned: np.ndarray, budget: Budget = FREE) -> Verdict:
+def instant(problem: Problem, planned: np.ndarray, budget: Budget = FREE) -> PlanVerdict:
     """Judge a plan all of whose moves turn to empty slots."""
     light = replace(problem, state_bytes=np.zeros(problem.num_key_groups))
     return judge(light, planned, TERMS, budget, held_bytes=problem.state_bytes)

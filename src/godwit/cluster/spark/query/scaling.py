@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.carrying import is_own
+from godwit.adapt.rebalancing import is_own
 from godwit.cluster.spark.platform.executor_pool import owns_nothing
 from godwit.cluster.spark.query.placement import checked_bounds, checked_strategy
 from godwit.migration import MigrationOutcome, Strategy

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from godwit.adapt import Controller, Topology
-from godwit.adapt.carrying import is_own
+from godwit.adapt.rebalancing import is_own
 from godwit.checkpoint.journal import recollect
 from godwit.cluster.spark.run.pending_files import PendingFiles
 from godwit.model import events

@@ -6,9 +6,8 @@ import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from godwit.adapt.form_meter import ExchangeCosts
 from godwit.adapt.fusing import Fusing, by_attributes
-from godwit.adapt.splitting import SplitOrCombine, splitting_of
+from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, splitting_of
 from godwit.checkpoint.journal import JournalWriter, recollect
 from godwit.checkpoint.lease import acquire_lease
 from godwit.checkpoint.offset_layout import take_up_layout

@@ -1,4 +1,19 @@
-"""Having plans carried out, and letting go of those that were overtaken by events."""
+"""Carrying plans out: migrations between executors, and lanes within them.
+
+Carrying a plan out may take longer than a period.  Executors come meanwhile, some are to leave,
+loads shift; to wait for the end of a plan that no longer leads anywhere is as wrong as to begin
+anew every period because a fresh plan looks a little better.  The rule: a plan is *overtaken* if
+what is left of it would leave key groups on an executor that was to leave only after it was made,
+or would miss by more than a move is worth the balance it was to reach; and if the plan that would
+be made today does better.  Under noise a plan still leads to where it was to lead, so it is carried
+out to its end.
+
+Lanes: key groups of one executor are dealt out over its lanes, and an epoch waits for the busiest
+lane of all.  To change lane within an executor costs nothing, since its processes share one local
+store.  Invariant: nothing changes executor; no lane changes unless its executor's busiest lane is
+above theta times the mean and comes down by more than noise.  Source: paper 5 §3.1 (theta = 1.2,
+every half second); state is shared within a process there, within an executor here.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +22,88 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.overtaken import Promise, why_overtaken
-from godwit.migration import MigrationRequested
+from godwit.adapt.worth import distance
+from godwit.migration import LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError
+from godwit.planning.cores.intra_executor import balance_lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from godwit.adapt.planning import Planned
-    from godwit.adapt.ports import Migrations
+    from godwit.adapt.ports import EpochObserved, Migrations
     from godwit.adapt.settings import Control
+    from godwit.adapt.worth import PlanVerdict
     from godwit.migration import ProtocolView
     from godwit.model.assignment import Assignment
+    from godwit.planning import Problem
+    from godwit.planning.arrays import FloatArray
 
-__all__ = ["Carrying", "is_own"]
+__all__ = [
+    "Carrying",
+    "LaneChange",
+    "Promise",
+    "is_own",
+    "rebalance_lanes",
+    "recent_load",
+    "why_overtaken",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a plan was made for, and was to lead to."""
+
+    # executors, draining: Those there were, and those of them that were to leave
+    executors: frozenset[str]
+    draining: frozenset[str]
+    distance: float  # load distance that it was to reach, as a share of the mean
+
+    @classmethod
+    def of(cls, problem: Problem, verdict: PlanVerdict) -> Promise:
+        """Note what a verdict promises."""
+        names = np.array(problem.executors)
+        return cls(
+            executors=frozenset(problem.executors),
+            draining=frozenset(names[problem.draining].tolist()),
+            distance=verdict.distance_after,
+        )
+
+
+def why_overtaken(
+    problem: Problem,  # as things stand now
+    # moves that are still to be made: key group → executor, by their numbers in the problem
+    left: Mapping[int, int],
+    promise: Promise,  # what the plan was to lead to
+    verdict: PlanVerdict,  # what is to be made of the plan of today
+    *,
+    max_load_distance: float,  # max_load_distance, least_gain: See `godwit.adapt.worth.Terms`
+    least_gain: float,
+) -> str:
+    """Say why a plan is overtaken; empty where it is to be carried out to its end."""
+    if not len(verdict.order):
+        return ""
+    after = problem.current.copy()
+    after[list(left)] = list(left.values())
+    names = np.array(problem.executors)
+    leaving = sorted(set(names[problem.draining].tolist()) - promise.draining)
+    for name in leaving:
+        at = problem.executors.index(name)
+        if np.count_nonzero(verdict.assignment == at) < np.count_nonzero(after == at):
+            return f"executor {name} is to leave"
+    reached = distance(problem, after)
+    missed = reached - max(promise.distance, max_load_distance)
+    if missed < least_gain or reached - verdict.distance_after < least_gain:
+        return ""
+    new = sorted(set(problem.executors) - promise.executors)
+    if new:
+        return f"executor {new[0]} has come"
+    return (
+        f"it would lead to a load distance of {reached:.0%}, where {promise.distance:.0%} was due"
+    )
+
 
 _OWN = "control-"
 
@@ -209,3 +290,68 @@ def _check_sources(component: str, current: Assignment, sources: dict[int, str])
                 remedy="Plan again on the assignment there is now.",
                 key_group=key_group,
             )
+
+
+_LEAST_GAIN = 0.1
+"""Share of the mean lane by which the busiest one must come down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneChange:
+    """Other lanes for some key groups of a component."""
+
+    request: LanesRequested  # what to ask the conductor for
+    executors: tuple[str, ...]  # those on which key groups change lane
+    before: float  # before, after: Busiest lane over mean lane, of the worst of these executors
+    after: float
+
+
+def recent_load(component: str, epochs: Iterable[EpochObserved], num_key_groups: int) -> FloatArray:
+    """Shape ``(G,)``: seconds that lanes were busy with each key group in the last epochs."""
+    load = np.zeros(num_key_groups)
+    for epoch in epochs:
+        seen = epoch.outcome.loads.get(component)
+        if seen is not None:
+            load[seen.key_groups] += seen.busy_s
+    return load
+
+
+def rebalance_lanes(
+    component: str, assignment: Assignment, load: FloatArray, theta: float
+) -> LaneChange | None:
+    """Balance the lanes of every executor that needs it; ``None`` where none does.
+
+    component, assignment: Whose lanes, as they are now.
+    load: Shape ``(G,)``: of each key group, in any unit.
+    theta: Busiest lane over mean lane that is put up with.
+    """
+    lane_of: dict[int, int] = {}
+    changed, before, after = [], 1.0, 1.0
+    for executor, (name, lanes) in enumerate(
+        zip(assignment.executors, assignment.lanes, strict=True)
+    ):
+        mine = np.flatnonzero(assignment.executor_of == executor)
+        mean = float(load[mine].sum()) / lanes
+        if lanes < 2 or len(mine) < 2 or mean <= 0:
+            continue
+        current = assignment.lane_of[mine]
+        was = float(np.bincount(current, load[mine], lanes).max()) / mean
+        if was <= theta:
+            continue
+        wanted = balance_lanes(load[mine], current, lanes, theta=theta)
+        becomes = float(np.bincount(wanted, load[mine], lanes).max()) / mean
+        if was - becomes < _LEAST_GAIN:
+            continue
+        moved = wanted != current
+        lane_of.update(zip(mine[moved].tolist(), wanted[moved].tolist(), strict=True))
+        changed.append(name)
+        if was > before:
+            before, after = was, becomes
+    if not lane_of:
+        return None
+    return LaneChange(
+        request=LanesRequested(component=component, lane_of=lane_of),
+        executors=tuple(changed),
+        before=before,
+        after=after,
+    )

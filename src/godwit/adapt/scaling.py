@@ -1,0 +1,540 @@
+r"""Scaling models: how many executors there should be.
+
+A model (`ScalingModel`) is a pure function of the situation, as the plan would leave it; it may say
+anything at any time.  `godwit.adapt.resizing` follows it at a pace that the stream can afford.
+
+The latency model has two parts.  Processing is the queueing network of paper 5 §4.1: every
+component a station M/M/k with its measured arrival and service rates, the lanes allocated greedily,
+best first (`godwit.planning.cores.core_allocation`).  Waiting for epochs is ours: an epoch of
+length :math:`T` takes its fixed part :math:`F` and a share :math:`\rho` of itself for rows that
+arrived in a time as long, where :math:`\rho` is how busy the busiest executor's lanes are; so
+:math:`T = F / (1 - \rho)`, and a row waits half an epoch for the next one to begin and a whole one
+for its end.  Together
+
+.. math:: E[T](n) = \frac{1}{\lambda_0} \sum_j \lambda_j E[T_j](k_j) + 1.5\,\frac{F}{1 - \rho(n)}.
+
+Rows that sources hold back (`ScalingSituation.backlog_rows`) wait besides, for as long as there are
+any.  They are to be worked off within a set time, so they count as so many more rows a second for
+which the target is to be met; otherwise a stream that just keeps up would stay behind for good.
+
+Invariant: both parts fall with every executor, so the fewest that meet the target are found by
+halving.  What they fall to with ever more executors is the best that can be had.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from godwit.model.durations import seconds
+from godwit.model.errors import InvalidControlError
+from godwit.model.frames import user_call
+from godwit.planning.cores.core_allocation import CoreAllocationProblem, plan_core_allocation
+from godwit.planning.cores.queueing import QueueingNetwork
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.model.durations import Duration
+
+__all__ = [
+    "Custom",
+    "Fixed",
+    "Latency",
+    "ScalingModel",
+    "ScalingSituation",
+    "Scripted",
+    "Station",
+    "Utilisation",
+    "WantedExecutors",
+    "catching_up",
+    "checked_count",
+    "custom",
+    "fixed",
+    "latency",
+    "predicted_latency_s",
+    "scripted",
+    "utilisation",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """One component as a station of the queueing network.
+
+    Attributes
+    ----------
+    arrival_per_s
+        Rows that reach it, as the sources offer them.
+    service_per_s
+        Rows that one lane of a standard executor processes; 0 where nothing was processed.
+    """
+
+    arrival_per_s: float
+    service_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSituation:
+    """How things stand, balanced as the plan would balance them.
+
+    Attributes
+    ----------
+    now_s, started_s
+        The time, and when the run began, by the controller's clock.
+    executors
+        Executors that stay: those that are to leave do not count.
+    least, most
+        Limits on their number.
+    lanes
+        Standard lanes of one executor: its lanes times its speed, the mean over those that stay.
+    offered
+        Lanes of standard executors that the rows that arrive would keep busy.
+    evenness
+        Load index of the busiest executor under the plan over the mean, at least 1.
+    arrival_per_s
+        Source rows a second.
+    stations
+        Component → its station.
+    epoch_s, fixed_s
+        Mean time of an epoch, and what of it is spent on no key group.
+    waits_for_epochs
+        Whether rows wait for the end of an epoch.
+    backlog_rows
+        Rows that the sources held back at last, since they give no more than so many at once;
+        ``None`` where they do not say.
+    """
+
+    now_s: float
+    started_s: float
+    executors: int
+    least: int
+    most: int
+    lanes: float
+    offered: float
+    evenness: float
+    arrival_per_s: float
+    stations: Mapping[str, Station]
+    epoch_s: float
+    fixed_s: float
+    waits_for_epochs: bool = True
+    backlog_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedExecutors:
+    """How many executors there should be.
+
+    Attributes
+    ----------
+    executors
+        Fewer are too few.
+    comfortable
+        More are too many: between the two nothing changes, so that noise changes nothing.
+    reason
+        In a few words.
+    numbers
+        What it rests on: name (with its unit) → value.
+    unattainable
+        Why even `executors` will not do; empty where they do.
+    aim
+        How many to ask for where there are too few, such that noise asks for no more soon after;
+        ``None``: halfway between the two.
+
+    Raises
+    ------
+    InvalidControlError
+        If a number of executors is none, a reason no text, or what it rests on no numbers.
+    """
+
+    executors: int
+    comfortable: int
+    reason: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    unattainable: str = ""
+    aim: int | None = None
+
+    def __post_init__(self) -> None:
+        for count in (self.executors, self.comfortable, self.aim):
+            if count is not None:
+                checked_count(count)
+        for name in ("reason", "unattainable"):
+            if not isinstance(getattr(self, name), str):
+                raise _no_answer(name, getattr(self, name), "a text")
+        try:
+            plain = {str(name): float(value) for name, value in self.numbers.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise _no_answer("numbers", self.numbers, "a mapping of names to numbers") from None
+        object.__setattr__(self, "numbers", plain)
+
+
+def _no_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
+    return InvalidControlError(
+        f"A scaling model gave {value!r} as its {name}.", remedy=f"Give {wanted}."
+    )
+
+
+def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituation:
+    """Return the situation in which what is held back is worked off in some time, too."""
+    if not situation.backlog_rows or situation.arrival_per_s <= 0:
+        return situation
+    more = 1 + situation.backlog_rows / (within_s * situation.arrival_per_s)
+    return replace(
+        situation,
+        offered=situation.offered * more,
+        arrival_per_s=situation.arrival_per_s * more,
+        stations={
+            name: replace(station, arrival_per_s=station.arrival_per_s * more)
+            for name, station in situation.stations.items()
+        },
+    )
+
+
+class ScalingModel(Protocol):
+    """Says how many executors there should be."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def paced(self) -> bool:
+        """Whether the answer is an estimate, to be followed with patience, and not an order."""
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """Say it. Pure."""
+
+
+def checked_count(count: Any) -> int:
+    """Return a number of executors.
+
+    Raises `InvalidControlError` if it is none.
+    """
+    try:
+        number = operator.index(count)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(count, bool):
+        raise InvalidControlError(
+            f"There cannot be {count!r} executors.", remedy="Give a whole number of at least 1."
+        )
+    return number
+
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """See `utilisation`."""
+
+    target: float
+    slack: float
+    catch_up_s: float
+    name: str = "utilisation"
+    paced: bool = True
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """See `ScalingModel.wanted`."""
+        behind = catching_up(situation, self.catch_up_s)
+
+        def fewest(offered: float, target: float) -> int:
+            return max(1, math.ceil(offered / (situation.lanes * target) - ROUNDING))
+
+        busy = situation.offered / (situation.lanes * max(situation.executors, 1))
+        numbers = {"utilisation": busy, "offered_lanes": situation.offered}
+        if situation.backlog_rows:
+            numbers["backlog_rows"] = situation.backlog_rows
+        return WantedExecutors(
+            executors=fewest(situation.offered, self.target),
+            comfortable=fewest(behind.offered, self.target * (1 - self.slack)),
+            reason=f"lanes should be busy for {self.target:.0%} of the time",
+            numbers=numbers,
+            aim=fewest(situation.offered, self.target * math.sqrt(1 - self.slack)),
+        )
+
+
+@user_call
+def utilisation(
+    target: float = 0.7, *, slack: float = 0.2, catch_up: Duration = 60.0
+) -> Utilisation:
+    """Scale so that lanes are busy for a share of their time, counting all rows that arrive.
+
+    Parameters
+    ----------
+    target
+        The share, above 0 and at most 1.
+    slack
+        Executors go only if the rest would stay under the target by this share of it.
+    catch_up
+        Executors go only if the rest would work off within this time what sources hold back,
+        beside what comes. Nobody is asked for because of it: it will be worked off in the end.
+
+    Raises
+    ------
+    InvalidControlError
+        If a share is out of range, or `catch_up` is no time.
+    """
+    if not isinstance(target, int | float) or not 0 < target <= 1:
+        raise InvalidControlError(
+            f"A utilisation of {target!r} cannot be aimed at.",
+            remedy="Give a share above 0 and at most 1, such as 0.7.",
+            target=target,
+        )
+    check_slack(slack)
+    return Utilisation(
+        target=target, slack=slack, catch_up_s=seconds(catch_up, "The time to catch up")
+    )
+
+
+def check_slack(slack: float) -> None:
+    """Refuse a slack that would let nothing or everything change.
+
+    Raises `InvalidControlError` if it is no share below 1.
+    """
+    if not isinstance(slack, int | float) or not 0 <= slack < 1:
+        raise InvalidControlError(
+            f"A slack of {slack!r} is none.",
+            remedy="Give a share that is at least 0 and below 1, such as 0.2.",
+            slack=slack,
+        )
+
+
+_EPOCHS_WAITED = 1.5
+
+
+def predicted_latency_s(situation: ScalingSituation, executors: int) -> float:
+    """Mean latency of a row with so many executors; infinite where they cannot keep up."""
+    lanes = executors * situation.lanes
+    busy = situation.offered * situation.evenness / lanes
+    if busy >= 1:
+        return float("inf")
+    waiting_s = 0.0
+    if situation.waits_for_epochs:
+        waiting_s = _EPOCHS_WAITED * situation.fixed_s / (1 - busy)
+    stations = [s for s in situation.stations.values() if s.arrival_per_s and s.service_per_s]
+    if not stations or situation.arrival_per_s <= 0:
+        return waiting_s
+    network = QueueingNetwork(
+        arrival_per_s=np.array([s.arrival_per_s for s in stations]),
+        service_per_s=np.array([s.service_per_s for s in stations]),
+        input_per_s=situation.arrival_per_s,
+    )
+    allocated = plan_core_allocation(
+        CoreAllocationProblem(
+            network=network,
+            # Out of reach, so that all lanes are given to whom they serve best.
+            latency_target_s=float(np.finfo(np.float64).tiny),
+            available_cores=max(int(lanes), 1),
+        )
+    )
+    return waiting_s + allocated.latency_s
+
+
+def _fewest(situation: ScalingSituation, target_s: float) -> int | None:
+    """Fewest executors that meet the target within the limits, or ``None``."""
+    low, high = 1, situation.most
+    if predicted_latency_s(situation, high) > target_s:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if predicted_latency_s(situation, middle) <= target_s:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """See `latency`."""
+
+    target_s: float
+    slack: float
+    catch_up_s: float
+    name: str = "latency"
+    paced: bool = True
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """See `ScalingModel.wanted`."""
+        numbers = {
+            "target_s": self.target_s,
+            "arrival_per_s": situation.arrival_per_s,
+            "epoch_s": situation.epoch_s,
+        }
+        if situation.backlog_rows:
+            numbers["backlog_rows"] = situation.backlog_rows
+        situation = catching_up(situation, self.catch_up_s)
+        predicted_s = predicted_latency_s(situation, max(situation.executors, 1))
+        if np.isfinite(predicted_s):
+            numbers["predicted_s"] = predicted_s
+        reason = f"rows should take at most {self.target_s:g} s"
+        fewest = _fewest(situation, self.target_s)
+        if fewest is None:
+            return self._best(situation, reason, numbers)
+        safe = _fewest(situation, self.target_s * (1 - self.slack))
+        aim = _fewest(situation, self.target_s * (1 - self.slack) ** 0.5)
+        return WantedExecutors(
+            executors=fewest,
+            comfortable=situation.most if safe is None else safe,
+            reason=reason,
+            numbers=numbers,
+            aim=aim,
+        )
+
+    def _best(
+        self, situation: ScalingSituation, reason: str, numbers: dict[str, float]
+    ) -> WantedExecutors:
+        """Out of reach: as many executors as still make a difference."""
+        best_s = predicted_latency_s(situation, situation.most)
+        if np.isfinite(best_s):
+            numbers["best_s"] = best_s
+            nearly = _fewest(situation, best_s * 1.05) or situation.most
+            why = (
+                f"the target of {self.target_s:g} s is out of reach: {situation.most} executors "
+                f"come to {best_s:.3g} s, {nearly} to within 5 % of that"
+            )
+        else:
+            nearly = situation.most
+            why = (
+                f"the target of {self.target_s:g} s is out of reach: {situation.most} executors "
+                f"cannot keep up with {situation.arrival_per_s:.4g} rows/s"
+            )
+        return WantedExecutors(
+            executors=nearly, comfortable=nearly, reason=reason, numbers=numbers, unattainable=why
+        )
+
+
+@user_call
+def latency(target: Duration, *, slack: float = 0.2, catch_up: Duration = 60.0) -> Latency:
+    """Scale so that rows take a set time on average, from their arrival to their epoch's commit.
+
+    Parameters
+    ----------
+    target
+        Such as ``"2 seconds"``, or a number of seconds.
+    slack
+        Executors go only if the rest would stay under the target by this share of it.
+    catch_up
+        Time within which rows that sources hold back are to be worked off.
+
+    Raises
+    ------
+    InvalidControlError
+        If the target or `catch_up` is no time.
+    """
+    check_slack(slack)
+    return Latency(
+        target_s=seconds(target, "The latency target"),
+        slack=slack,
+        catch_up_s=seconds(catch_up, "The time to catch up"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """See `fixed`."""
+
+    executors: int
+    name: str = "fixed"
+    paced: bool = False
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:  # noqa: ARG002
+        """See `ScalingModel.wanted`."""
+        count = self.executors
+        return WantedExecutors(executors=count, comfortable=count, reason=f"{count} were asked for")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted:
+    """See `scripted`."""
+
+    steps: tuple[tuple[float, int], ...]
+    name: str = "scripted"
+    paced: bool = False
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """See `ScalingModel.wanted`."""
+        passed_s = situation.now_s - situation.started_s
+        count = situation.executors
+        for since_s, executors in self.steps:
+            if since_s <= passed_s:
+                count = executors
+        return WantedExecutors(
+            executors=count,
+            comfortable=count,
+            reason=f"the script says {count}",
+            numbers={"passed_s": passed_s},
+        )
+
+
+@user_call
+def fixed(executors: int) -> Fixed:
+    """Keep a set number of executors: what dies is replaced.
+
+    Raises
+    ------
+    InvalidControlError
+        If it is no number, or less than 1.
+    """
+    return Fixed(executors=checked_count(executors))
+
+
+@user_call
+def scripted(steps: Mapping[Duration, int]) -> Scripted:
+    """Set the number of executors by the time since the start of the run.
+
+    Parameters
+    ----------
+    steps
+        Time since the start → number of executors from then on, as in ``{0: 2, "1 minute": 4}``.
+
+    Raises
+    ------
+    InvalidControlError
+        If there is no step, or one is no time or no number.
+    """
+    if not isinstance(steps, Mapping) or not steps:
+        raise InvalidControlError(
+            f"The script for the number of executors is {steps!r}.",
+            remedy='Give steps, as in gw.scripted({0: 2, "1 minute": 4}).',
+        )
+    read = {
+        seconds(since, "A step of the script", least_s=0.0): checked_count(count)
+        for since, count in steps.items()
+    }
+    return Scripted(steps=tuple(sorted(read.items())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Custom:
+    """See `custom`."""
+
+    function: Callable[[ScalingSituation], int | WantedExecutors]
+    name: str
+    paced: bool = True
+
+    def wanted(self, situation: ScalingSituation) -> WantedExecutors:
+        """See `ScalingModel.wanted`."""
+        said = self.function(situation)
+        if isinstance(said, WantedExecutors):
+            return said
+        count = checked_count(said)
+        return WantedExecutors(
+            executors=count, comfortable=count, reason=f"{self.name} says {count}"
+        )
+
+
+def custom(
+    function: Callable[[ScalingSituation], int | WantedExecutors], *, name: str = ""
+) -> Custom:
+    """Let a function say how many executors there should be.
+
+    It gets the situation once a period and returns a number, or `WantedExecutors` with reasons.
+    """
+    return Custom(function=function, name=name or getattr(function, "__name__", "scaling function"))
