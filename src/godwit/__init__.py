@@ -68,6 +68,7 @@ from godwit.values.codec import State
 if TYPE_CHECKING:
     from typing import Any
 
+    from godwit import testing
     from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
     from godwit.cluster.spark.query.read_state import read_state
@@ -135,6 +136,7 @@ __all__ = [
     "sinks",
     "stddev",
     "sum",
+    "testing",
     "top_k",
     "tumbling",
     "utilisation",
@@ -152,7 +154,9 @@ _LOADS_SPARK = {
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Import at its first use what needs Spark."""
+        """Import at its first use what needs Spark, or is not needed to run."""
+        if name == "testing":
+            return import_module("godwit.testing")
         if name not in _LOADS_SPARK:
             raise no_such_name(__name__, name, [n for n in __all__ if n.islower()], CALLS)
         value = getattr(import_module(_LOADS_SPARK[name]), name)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from godwit.api.call_checks import check_formerly, describe
+from godwit.api.stand_in import compile_stand_ins
 from godwit.api.stream import Stream
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
@@ -260,6 +261,10 @@ class LogicalFlow:
             Says what is wrong with the flow, where, and what to do about it.
         """
         return compile_flow(self, resolve, retimed, zone)
+
+    def compiled(self) -> CompiledFlow:
+        """Compile with the columns of the sources; see `compile`."""
+        return compile_stand_ins(self)
 
     def _check_source(self, name: str, dataframe: DataFrame) -> None:
         """Refuse a DataFrame that cannot be run; a logical flow takes whatever streams."""

@@ -25,6 +25,7 @@ __all__ = [
     "GodwitError",
     "InvalidControlError",
     "InvalidFlowError",
+    "InvalidInputError",
     "InvalidPlanError",
     "InvalidProblemError",
     "LocalStoreError",
@@ -70,6 +71,10 @@ def _rebuild(
 
 class InvalidFlowError(GodwitError):
     """The flow itself is wrong: an unknown column, a key of an unsupported type, a reused name."""
+
+
+class InvalidInputError(GodwitError):
+    """Rows given to `godwit.testing` are no rows of a source: a column is missing, a type wrong."""
 
 
 class InvalidProblemError(GodwitError):

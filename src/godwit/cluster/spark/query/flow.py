@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from godwit.api.flow import LogicalFlow
+from godwit.api.stand_in import is_stand_in
 from godwit.cluster.spark.query.options import Options
 from godwit.cluster.spark.query.triggers import Trigger, checked_trigger
 from godwit.engine.settings import LaneSettings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from godwit.adapt.splitting import Splitting
     from godwit.cluster.spark.query.query import Query
     from godwit.model.assignment import Assignment
+    from godwit.plan.compiled import CompiledFlow
     from godwit.sinks.continuity import OnDivergence
 
 __all__ = ["Flow"]
@@ -63,6 +65,16 @@ class Flow(LogicalFlow):
 
     def _check_source(self, name: str, dataframe: Any) -> None:
         """Refuse DataFrames that are not classic, of another session, or that need state."""
+        others = [other for other in self._sources if is_stand_in(self._sources[other].dataframe)]
+        if len(others) < len(self._sources) if is_stand_in(dataframe) else others:
+            raise InvalidFlowError(
+                f"Some sources of flow {self.name!r} are DataFrames of a session, and some are "
+                "stand-ins (gw.testing.stream).",
+                remedy="Make all of them the one or the other.",
+                source=name,
+            )
+        if is_stand_in(dataframe):
+            return
         self._check_session(name, dataframe)
         from godwit.cluster.spark.stages.source_plans import check_plan  # noqa: PLC0415  it loads Spark
 
@@ -95,9 +107,15 @@ class Flow(LogicalFlow):
         InvalidFlowError
             Says what is wrong with the flow, where, and what to do about it.
         """
+        sys.stdout.write(self.compiled().explain() + "\n")
+
+    def compiled(self) -> CompiledFlow:
+        """Compile with the columns of the sources, which their session knows."""
+        if all(map(is_stand_in, self.sources.values())):
+            return super().compiled()
         from godwit.cluster.spark.query.runtime import compile_flow  # noqa: PLC0415  it loads Spark
 
-        sys.stdout.write(compile_flow(self).explain() + "\n")
+        return compile_flow(self)
 
     @user_call
     def start(
@@ -248,6 +266,13 @@ class Flow(LogicalFlow):
             metrics_host=metrics_host,
             control=control,
         )
+        if self._sources and all(map(is_stand_in, self.sources.values())):
+            raise InvalidFlowError(
+                f"Flow {self.name!r} stands on gw.testing.stream(...), which has no rows.",
+                remedy="Build it on DataFrames of spark.readStream to start it, or play it by "
+                "gw.testing.run(flow, {...}).",
+                flow=self.name,
+            )
         from godwit.cluster.spark.query.runtime import start  # noqa: PLC0415  it loads Spark
 
         return start(self, options)

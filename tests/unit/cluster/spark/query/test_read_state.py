@@ -10,7 +10,7 @@ from tests.support.restarted import TIME, Restarted
 import godwit as gw
 from godwit.checkpoint.reading import BatchCache, read_chain
 from godwit.checkpoint.records import StateId
-from godwit.cluster.spark.query.read_state import _layouts, _Shown
+from godwit.engine.state_view import _layouts, _Shown
 
 if TYPE_CHECKING:
     from pathlib import Path

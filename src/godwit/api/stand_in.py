@@ -1,0 +1,213 @@
+"""Stand-ins for streaming DataFrames, so that a flow can be explained and played without Spark.
+
+Maps before the first keyed operator run on DataFrames.  A stand-in does what needs no more than
+names of columns; everything else needs a Spark session, and is done by one where it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from godwit.columns.types import to_schema
+from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_call
+from godwit.model.naming import did_you_mean, error_line, function_name, listing, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    import pyarrow as pa
+
+    from godwit.api.flow import LogicalFlow
+    from godwit.columns.types import SchemaLike
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["StandIn", "compile_stand_ins", "is_stand_in", "map_rows", "stream"]
+
+_WAYS_OUT = (
+    "Start a Spark session before (SparkSession.builder.getOrCreate()), which then runs it; or do "
+    "it behind a keyed operator, where maps get Arrow tables; or test the map by itself, and play "
+    "the flow on rows as it leaves them."
+)
+
+
+class NeedsSessionError(InvalidFlowError, AttributeError):
+    """A stand-in was to do what only Spark can."""
+
+
+class StandIn:
+    """Stand-in for a streaming DataFrame: columns, and the rows of one epoch while it is played.
+
+    Its maps may call `select`, `drop` and `withColumnRenamed` with names of columns.
+    """
+
+    isStreaming = True  # noqa: N815  PySpark's name
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __repr__(self) -> str:
+        return f"StandIn({', '.join(f'{f.name} {f.type}' for f in self.schema)})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and Arrow types of the columns."""
+        return self.table.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.schema.names)
+
+    def select(self, *columns: Any) -> Self:
+        """Return the rows with these columns only, given by name."""
+        return type(self)(self.table.select([self._known(column, "select") for column in columns]))
+
+    def drop(self, *columns: Any) -> Self:
+        """Return the rows without these columns, given by name."""
+        for column in columns:
+            if not isinstance(column, str):
+                raise _needs_session("drop with a Column")
+        return type(self)(self.table.select([name for name in self.columns if name not in columns]))
+
+    def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802  PySpark's name
+        """Return the rows with a column under another name."""
+        names = [new if name == existing else name for name in self.columns]
+        return type(self)(self.table.rename_columns(names))
+
+    def _known(self, column: Any, call: str) -> str:
+        if not isinstance(column, str) or column == "*":
+            raise _needs_session(f"{call} with a Column")
+        if column not in self.columns:
+            raise InvalidFlowError(
+                f"There is no column {column!r} to {call}.",
+                remedy=f"{did_you_mean(column, self.columns)}The columns are "
+                f"{listing(self.columns)}.",
+                column=column,
+            )
+        return column
+
+    def __getitem__(self, name: Any) -> Any:
+        raise _needs_session(f"a Column ({name!r})")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise _needs_session(name)
+
+
+def _needs_session(what: str) -> NeedsSessionError:
+    return NeedsSessionError(
+        f"A stand-in for a DataFrame cannot do {what}: that needs Spark.", remedy=_WAYS_OUT
+    )
+
+
+@user_call
+def stream(schema: SchemaLike) -> Any:
+    """Make a stand-in for a streaming DataFrame, to be given to ``flow.source``.
+
+    Parameters
+    ----------
+    schema
+        Columns, as ``output=`` of ``process`` takes them: ``"symbol string, price double"``, a
+        mapping from names to types, or an Arrow schema.
+
+    Returns
+    -------
+    StandIn
+        Has columns and no rows. A flow over it can be explained and played
+        (`godwit.testing.run`), and not started.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the schema cannot be read.
+    """
+    return StandIn(to_schema(schema, where="The schema of a stream").empty_table())
+
+
+def is_stand_in(dataframe: object) -> TypeGuard[StandIn]:
+    """Return whether a source's DataFrame is a stand-in."""
+    return isinstance(dataframe, StandIn)
+
+
+def compile_stand_ins(flow: LogicalFlow) -> CompiledFlow:
+    """Compile a flow whose sources are stand-ins.
+
+    Maps are taken to leave the event time as it is.
+    """
+
+    def resolve(source: str, maps: tuple[Callable[[Any], Any], ...]) -> pa.Schema:
+        frame: Any = flow.sources[source]
+        return map_rows(source, maps, frame, frame.table).schema
+
+    return flow.compile(resolve)
+
+
+def map_rows(
+    source: str, maps: tuple[Callable[[Any], Any], ...], dataframe: Any, table: pa.Table
+) -> pa.Table:
+    """Apply a source's DataFrame maps to rows of an epoch.
+
+    Parameters
+    ----------
+    source
+        Name of the source.
+    maps
+        Functions DataFrame to DataFrame, in order.
+    dataframe
+        The source's: a stand-in, or a DataFrame, whose session runs the maps.
+    table
+        The rows.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a map fails, or needs a session and there is none.
+    """
+    if not maps:
+        return table
+    if not is_stand_in(dataframe):
+        return _mapped(source, maps, dataframe.sparkSession.createDataFrame(table)).toArrow()
+    try:
+        return _mapped(source, maps, StandIn(table)).table
+    except InvalidFlowError:
+        session = _active_session()
+        if session is None:
+            raise
+        return _mapped(source, maps, session.createDataFrame(table)).toArrow()
+
+
+def _mapped(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> Any:
+    kind = type(frame)
+    for function in maps:
+        where = f"Map {function_name(function)!r} on source {source!r}"
+        context = {"source": source, "function": function_name(function)}
+        try:
+            frame = function(frame)
+        except (Exception, SystemExit) as error:
+            # Without a session, pyspark.sql.functions raise whatever they raise.
+            alone = kind is StandIn and not isinstance(error, InvalidFlowError)
+            own = str(error) if isinstance(error, NeedsSessionError) else None
+            raise InvalidFlowError(
+                f"{where} raised {error_line(error)}." if own is None else f"{where}: {own}",
+                remedy=""
+                if own is not None
+                else (f"If it needs Spark: {_WAYS_OUT}" if alone else "Correct the map."),
+                **context,
+            ) from error
+        if not isinstance(frame, kind):
+            raise InvalidFlowError(
+                f"{where} returned a value of type {type_name(frame)}.",
+                remedy="A map before a keyed operator gets a DataFrame and returns one.",
+                **context,
+            )
+    return frame
+
+
+def _active_session() -> Any:
+    """Return the Spark session of this thread, if there is one; loads no Spark."""
+    sql = sys.modules.get("pyspark.sql")
+    return None if sql is None else sql.SparkSession.getActiveSession()

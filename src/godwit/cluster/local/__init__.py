@@ -1,0 +1,1 @@
+"""A cluster in this process: real lanes, stores and checkpoints, no JVM."""

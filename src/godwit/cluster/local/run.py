@@ -1,0 +1,359 @@
+"""One run of a flow in this process: the real conductor, instructor, lanes, stores and checkpoint.
+
+`LocalRun` is a `godwit.engine.cluster.Cluster` and what drives it: lists stand for the shuffle
+(`godwit.cluster.local.stages`), a directory each for executors, and background copies are made when
+somebody asks for them, between two epochs.  So a run has no threads, and what happens in it follows
+from the calls alone.  Time passes only where `LocalRun.clock_us` is set.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from godwit.checkpoint.blocks import decode_batch, read_block
+from godwit.checkpoint.records import BatchRef
+from godwit.cluster.local.stages import run_stages
+from godwit.engine.cluster import ConductorPorts, Executor, SourceBatch
+from godwit.engine.flow_epochs import FlowEpochs
+from godwit.engine.lane.copies import drop_copies, receive_copies, send_copies, warm_copies
+from godwit.engine.lane.executor import local_store_root
+from godwit.engine.lane.lane import lane_flow, local_store
+from godwit.engine.loop import EpochLoop
+from godwit.engine.shared_conductor import SharedConductor
+from godwit.engine.takeover import run_started, take_up
+from godwit.engine.warming import warm_states
+from godwit.migration import Conductor, DropCopies, Policy, StartWarming
+from godwit.model import events
+from godwit.model.errors import MigrationError
+from godwit.plan.staging import StagedSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from godwit.checkpoint.physical_plan import PhysicalPlan
+    from godwit.checkpoint.records import CommitRecord, SinkRecord, StateId
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.cluster.local.stages import LaneInput
+    from godwit.engine.flow_epochs import FlowAttempt
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
+    from godwit.engine.loop import CommittedEpoch
+    from godwit.engine.settings import LaneSettings
+    from godwit.migration import EpochOutcome, PeerCopies, ProtocolView, Warmed
+    from godwit.model.events import Event
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["LocalRows", "LocalRun", "rows_of"]
+
+_PATIENCE = 3_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRows:
+    """Source rows of an epoch, and event times that no row has."""
+
+    rows: Mapping[LaneInput, Sequence[pa.RecordBatch]]  # a batch per source partition
+    newest: Mapping[int, int] = field(default_factory=dict)  # see `ship_rows`
+
+
+class LocalRun:
+    """One run of a flow, from the recovery of its checkpoint on.
+
+    `executors` says how many lanes each has; `plan` is the physical plan of a new checkpoint, and
+    `components` what is to be changed of the one that there is; `emit` takes every event.
+    """
+
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        storage: CheckpointStorage,
+        *,
+        executors: Mapping[str, int],
+        settings: LaneSettings,
+        policy: Policy | None = None,
+        plan: PhysicalPlan | None = None,
+        components: Mapping[str, Sequence[str]] | None = None,
+        retain_epochs: int = 10,
+        close_at_end: bool = True,
+        clock_us: int = 0,
+        emit: Callable[[Event], None] = lambda _: None,
+    ) -> None:
+        policy, run = policy or Policy(), uuid.uuid4().hex[:12]
+        self.log, recovered = take_up(
+            flow if plan is None else flow.under(plan),
+            storage,
+            run,
+            retain_epochs=retain_epochs,
+            components=components,
+        )
+        self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
+        self.clock_us = clock_us
+        self.copies_held = False  # background copies are not carried out for now
+        self.copies_fail: str | None = None  # why all of them fail for now
+        self.executors: Mapping[str, Executor] = _executors(executors)
+        self._settings = settings
+        self._orders: list[StartWarming | DropCopies] = []
+        self._lanes = lane_flow(recovered.flow, recovered.layouts, _staged_sinks(recovered.flow))
+        started = run_started(
+            recovered.flow, self.log, recovered, {}, [*self.executors.values()], run_id=self.run_id
+        )
+        self.conductor = Conductor(
+            started,
+            states={c.name: c.states for c in recovered.flow.components},
+            policy=policy,
+            ports=ConductorPorts(self, emit),
+            plan=recovered.flow.physical_plan,
+        )
+        self.epochs: FlowEpochs[LocalRows] = FlowEpochs(
+            recovered,
+            self.log,
+            self,
+            settings=settings,
+            policy=policy,
+            run_id=self.run_id,
+            close_at_end=close_at_end,
+        )
+        self.loop: EpochLoop[SourceBatch[LocalRows], FlowAttempt[LocalRows]] = EpochLoop(
+            self.epochs, SharedConductor(self.conductor), self
+        )
+        resumed = self.log.latest_epoch >= 0
+        self.conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
+        if resumed and (changes := recovered.told()) is not None:
+            self.conductor.announce(events.FlowChanged, **changes)
+
+    @property
+    def flow(self) -> CompiledFlow:
+        """The flow, under the physical plan of now."""
+        return self.epochs.flow
+
+    @property
+    def view(self) -> ProtocolView:
+        """State of the migration protocol."""
+        return self.conductor.view
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def epoch(self, rows: LocalRows | None, *, batch: BatchRef | None = None) -> EpochOutcome:
+        """Run one epoch, with rows or without, and background copies after it.
+
+        `batch` says which one, where somebody counts them.
+        """
+        source = None
+        if rows is not None:
+            before = self.epochs.last_batch
+            number = 0 if before is None else before.number + 1
+            ref = BatchRef(number=number, digest="local") if batch is None else batch
+            source = SourceBatch(ref=ref, rows=rows)
+        outcome = self.loop.run(source)
+        if outcome is None:
+            raise MigrationError(
+                "No epoch can run: "
+                + ("there is no executor." if not self.executors else f"{self.view.holds}."),
+                remedy="Add an executor.",
+            )
+        self.run_background_copies()
+        return outcome
+
+    def run_quiet_epoch(self) -> EpochOutcome | None:
+        """Run an epoch without input if one is due."""
+        self.run_background_copies()
+        if self.is_due:
+            return self.epoch(None)
+        if self.view.awaits:
+            self.conductor.let_time_pass()
+        return None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an epoch without input would have something to do now."""
+        return self.epochs.is_due(self.view)
+
+    def settle(self) -> Iterator[EpochOutcome]:
+        """Run epochs without input until nothing is due and no key group is on its way."""
+        for _ in range(_PATIENCE):
+            outcome = self.run_quiet_epoch()
+            if outcome is not None:
+                yield outcome
+            view = self.view
+            moving = any(c.migration or c.transfers for c in view.components.values())
+            if not (self.is_due or view.awaits or view.waiting or moving):
+                return
+        raise MigrationError(
+            f"It does not come to rest: {self.view}.",
+            remedy="Look at the events: an executor may be missing, or background copies held.",
+        )
+
+    # -- what the loop asks (see `godwit.engine.cluster.Cluster`, `godwit.engine.loop`) -----------
+
+    def run_stages(
+        self, instruction: EpochInstruction, batch: SourceBatch[LocalRows] | None
+    ) -> list[LaneReport]:
+        """Run the stages one after the other, in this process."""
+        instruction = pickle.loads(pickle.dumps(instruction))  # noqa: S301  our own
+        rows = LocalRows(rows={}) if batch is None else batch.rows
+        return run_stages(self._lanes, instruction, rows.rows, rows.newest)
+
+    def deliver(self, record: CommitRecord) -> None:
+        """Give out what a record names; nothing here, where sinks are not open."""
+
+    def sink_records(self) -> Mapping[str, SinkRecord]:
+        """Sinks are not open, so there is nothing to say of them."""
+        return {}
+
+    def wait_while_held(self) -> bool:
+        """Carry out what epochs may wait for; without any order nobody will release them."""
+        waits = bool(self._orders) and not self.copies_held
+        self.run_background_copies()
+        return waits
+
+    def warm(self, order: StartWarming) -> None:
+        """Note an order."""
+        self._orders.append(order)
+
+    def drop(self, order: DropCopies) -> None:
+        """Note an order."""
+        self._orders.append(order)
+
+    def now_us(self) -> int:
+        """Return what the clock was set to."""
+        return self.clock_us
+
+    def monotonic_us(self) -> int:
+        """Return what the clock was set to."""
+        return self.clock_us
+
+    def committed(self, epoch: CommittedEpoch[FlowAttempt[LocalRows]]) -> None:
+        """Take note of a committed epoch; nothing here."""
+
+    def delivered(self, epoch: CommittedEpoch[FlowAttempt[LocalRows]]) -> None:
+        """Take note of a delivered epoch; nothing here."""
+
+    # -- executors and their copies ---------------------------------------------------------------
+
+    def see(self, executors: Mapping[str, int]) -> None:
+        """Let there be these executors (name → lanes); those that are gone lose their copies."""
+        for name in self.executors.keys() - executors.keys():
+            self.forget_store(name)
+        self.executors = _executors(executors)
+        self.conductor.see(executors)
+
+    def forget_store(self, executor: str) -> None:
+        """Remove what an executor holds, without telling the conductor."""
+        root = local_store_root(self._settings.local_dir, self.run_id, executor)
+        shutil.rmtree(root, ignore_errors=True)
+
+    def run_background_copies(self) -> None:
+        """Carry out what the conductor has ordered: warm copies, drop copies."""
+        if self.copies_held:
+            return
+        orders, self._orders = self._orders, []
+        for order in orders:
+            if order.executor not in self.executors:
+                continue
+            if isinstance(order, DropCopies):
+                self._drop(order)
+            elif self.copies_fail is not None:
+                self.conductor.warming_failed(order, self.copies_fail)
+            else:
+                try:
+                    self._warm(order)
+                except MigrationError as error:
+                    self.conductor.warming_failed(order, str(error))
+
+    def forget_orders(self) -> None:
+        """Forget what was ordered, as a driver does that dies."""
+        self._orders.clear()
+
+    def _warm(self, order: StartWarming) -> None:
+        def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
+            return warm_copies(
+                self._store(order.executor),
+                order.key_groups,
+                pickle.loads(pickle.dumps(instruction)),  # noqa: S301  our own
+                layout=self.epochs.instructor.layout_of(instruction.state),
+                storage=self.log.storage,
+                committed=committed,
+                lanes=self.executors[order.executor].lanes,
+            )
+
+        warmed = warm_states(
+            order,
+            self.epochs.instructor,
+            held=lambda state: self.conductor.copies.held(
+                order.executor, state, self.flow.num_key_groups
+            ),
+            transfers=order.peers,
+            fetch=lambda asked: self.fetch(order, asked),
+            bring=bring,
+            now_s=lambda: self.now_us() / 1e6,
+        )
+        self.warmed(order, warmed)
+
+    def warmed(self, order: StartWarming, warmed: Warmed) -> None:
+        """Report warm copies to the conductor."""
+        self.conductor.warmed(order, warmed)
+
+    def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
+        """Carry copies from one executor's directory to another's."""
+        received = {}
+        for state in order.states:
+            whose: dict[str, Any] = {
+                "state": state,
+                "schema": self.epochs.instructor.layout_of(state).schema,
+                "num_key_groups": self.flow.num_key_groups,
+                "run_id": self.run_id,
+            }
+            sent = send_copies(self._store(asked.executor), asked.key_groups, **whose)
+            lanes = self.executors[order.executor].lanes
+            received[state] = receive_copies(
+                self._store(order.executor), asked.key_groups, sent, lanes=lanes, **whose
+            )
+        return received
+
+    def _drop(self, order: DropCopies) -> None:
+        for state in order.states:
+            drop_copies(
+                self._store(order.executor),
+                order.key_groups,
+                state=state,
+                schema=self.epochs.instructor.layout_of(state).schema,
+                num_key_groups=self.flow.num_key_groups,
+            )
+
+    def _store(self, executor: str) -> Any:
+        return local_store(local_store_root(self._settings.local_dir, self.run_id, executor))
+
+
+def rows_of(record: CommitRecord, storage: CheckpointStorage) -> dict[str, list[pa.RecordBatch]]:
+    """Sink → rows that an epoch staged for it, in order."""
+    batches: dict[str, list[pa.RecordBatch]] = {}
+    for ref in record.outputs:
+        if ref.rows:
+            batch = decode_batch(read_block(storage, ref.block))
+            batches.setdefault(ref.sink, []).append(batch)
+    return batches
+
+
+def _executors(lanes: Mapping[str, int]) -> dict[str, Executor]:
+    return {name: Executor(name=name, location=None, lanes=n) for name, n in lanes.items()}
+
+
+def _staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
+    """Sinks whose rows are all staged in the checkpoint, whatever their targets could take."""
+    return [
+        StagedSink(
+            name=output.name,
+            maps=output.maps,
+            keys=output.keys,
+            check=None,
+            rejects=None,
+            writer=None,
+        )
+        for output in flow.outputs
+        if output.rejects_of is None
+    ]

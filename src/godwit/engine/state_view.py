@@ -1,0 +1,255 @@
+"""State of an operator at a committed epoch as rows that people read, from the checkpoint alone.
+
+No query has to run, and a running one is not disturbed: what is committed never changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.checkpoint.blocks import read_batch
+from godwit.checkpoint.collection import reading
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.entries import ColumnsByName, EntryLayout, Former, in_utc
+from godwit.checkpoint.evolution import described
+from godwit.checkpoint.reading import read_chain
+from godwit.checkpoint.records import StateId
+from godwit.model.errors import CheckpointError
+from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
+from godwit.operators.states.declared import TIMERS
+from godwit.operators.states.stored import PAGE
+from godwit.operators.timers import shown as beside_state
+from godwit.operators.windows.description import gone_before
+from godwit.operators.windows.grid import BEGINNING
+from godwit.store.changes import EntryRange
+from godwit.store.schema import StateSchema
+from godwit.values.text import state_as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from godwit.checkpoint.chains import Chains, KeyGroupChain
+    from godwit.checkpoint.entries import StateRows
+    from godwit.checkpoint.evolution import StateDescription, WrittenState
+    from godwit.checkpoint.reading import BatchCache
+    from godwit.checkpoint.storage.storage import CheckpointStorage
+
+__all__ = ["NoStateError", "StateView", "view_state"]
+
+
+class NoStateError(CheckpointError):
+    """The operator has no state yet, or nothing is committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateView:
+    """State of one operator at one epoch; picklable, so that executors can read it."""
+
+    storage: CheckpointStorage
+    chains: tuple[KeyGroupChain, ...]  # of the key groups that have state
+    layouts: Mapping[StateId, EntryLayout]
+    live: EntryRange | None  # panes that some open window needs; None for state without panes
+    shown: _Shown
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of what `read` returns."""
+        return self.shown.schema
+
+    def read(self, chain: KeyGroupChain, cache: BatchCache) -> pa.RecordBatch:
+        """Read the entries of one key group."""
+        with reading(self.storage):
+            rows = read_chain(self.storage, chain, self.layouts[chain.state], cache=cache)
+        rows = rows if self.live is None else rows.take(self.live.positions(rows.keys))
+        return self.shown(chain.key_group, rows)
+
+
+def view_state(
+    storage: CheckpointStorage, operator: str, epoch: int | None, state: str | None
+) -> StateView:
+    """Find the state of an operator; see `godwit.read_state` for parameters and errors."""
+    log = CommitLog.open_read_only(storage)
+    if log.latest_epoch < 0:
+        raise NoStateError(
+            f"No epoch is committed yet in the checkpoint {storage.uri!r}.",
+            remedy="Read its state once the query has processed something.",
+        )
+    with reading(storage):
+        chains = log.chains if epoch is None else log.chains_at(epoch)
+    version = log.version(chains.flow)
+    found = version.operator(operator)
+    if found is None:
+        known = [*version.operators, *version.kept]
+        raise CheckpointError(
+            f"The checkpoint {storage.uri!r} has no operator {operator!r}.",
+            remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
+        )
+    which = _which(operator, state, list(found.states))
+    states = [which]
+    states += [
+        StateId(part, which.state)
+        for part in version.parts_of(operator)
+        if (of := version.operator(part)) is not None and of.kind == found.kind
+    ]
+    every = (chains.chain(s, g) for s in states for g in range(chains.num_key_groups))
+    held = [chain for chain in every if chain.snapshot is not None or chain.segments]
+    if not held:
+        raise NoStateError(
+            f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
+            remedy="Read it once the operator has seen rows.",
+        )
+    described_as = found.states[which.state]
+    entries = len(found.keys) + len(described_as.entries)
+    with reading(storage):
+        layouts = _layouts(log, chains, {chain.state for chain in held}, entries)
+    show = _Shown.of(described_as, next(iter(layouts.values())).schema, len(found.keys))
+    live = _live_panes(log, chains.epoch, which, described_as, len(found.keys))
+    return StateView(storage=storage, chains=tuple(held), layouts=layouts, live=live, shown=show)
+
+
+def _layouts(
+    log: CommitLog, chains: Chains, states: Iterable[StateId], num_keys: int
+) -> dict[StateId, EntryLayout]:
+    """How to read states without the flow: every column that any of them has had, as written.
+
+    Columns that a flow version did not have, or that were let go since, are null there.
+    """
+    written: dict[StateId, dict[int, WrittenState]] = {}
+    schemas: list[tuple[int, WrittenState, pa.Schema]] = []
+    for state in sorted(states):
+        blocks = {segment.flow: segment.block for segment in chains.segments(state)}
+        blocks.update((snapshot.flow, snapshot.block) for snapshot in chains.snapshots(state))
+        written[state] = {}
+        for flow, block in blocks.items():
+            versions = log.versions_since(flow)
+            of = described(versions, chains.flow, state.operator, state.state, flow)
+            assert of is not None, "what has state is described in the version that wrote it"
+            written[state][flow] = of
+            schemas.append((flow, of, in_utc(read_batch(log.storage, block)).schema))
+    keys: pa.Schema = pa.schema([])
+    fields: dict[str, pa.Field] = {}
+    for _, of, found in sorted(schemas, key=lambda found: -found[0]):
+        split = 1 + num_keys
+        keys = pa.schema(list(found)[1:split])
+        for field in list(found)[split : split + len(of.description.columns)]:
+            if field.name in of.live:
+                fields.setdefault(field.name, field)
+    schema = StateSchema(keys, pa.schema(fields.values()))
+    return {
+        state: EntryLayout(
+            name=str(state),
+            schema=schema,
+            former={
+                flow: Former(
+                    columns=of.description.columns,
+                    upgrade=ColumnsByName(schema=schema.values, live=of.live),
+                )
+                for flow, of in of_state.items()
+            },
+        )
+        for state, of_state in written.items()
+    }
+
+
+def _live_panes(
+    log: CommitLog, epoch: int, state: StateId, described_as: StateDescription, keys: int
+) -> EntryRange | None:
+    """Panes that some open window needs; ``None`` for state without panes."""
+    closed = log.record(epoch).expired.get(str(state), BEGINNING)
+    first = gone_before(described_as, closed)
+    return None if first is None else EntryRange(column=keys, first=first)
+
+
+def _which(operator: str, state: str | None, states: list[str]) -> StateId:
+    """Find the state that is asked for."""
+    if state is None and len(states) == 1:
+        return StateId(operator, states[0])
+    if state not in states:
+        what = "has several states" if state is None else f"has no state {state!r}"
+        raise CheckpointError(
+            f"Operator {operator!r} {what}.",
+            remedy=f"Say state=; its states are {listing(states)}.",
+            operator=operator,
+        )
+    return StateId(operator, state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """How entries of a state are shown.
+
+    Attributes
+    ----------
+    schema
+        Columns that are shown.
+    readable
+        Whether it holds values that can be shown as text.
+    timers
+        Whether it holds timers, and nothing else.
+    page
+        Which column says what an entry of a list or map is; ``None`` of other states.
+    is_map
+        Whether its entries are items of a map.
+    """
+
+    schema: pa.Schema
+    readable: bool
+    timers: bool
+    page: int | None
+    is_map: bool
+
+    @classmethod
+    def of(cls, described_as: StateDescription, stored: StateSchema, num_keys: int) -> _Shown:
+        """Say how a state is shown."""
+        readable = described_as.codec == "msgpack"
+        timers = not readable and stored.values.names == [TIMERS, "due"]
+        page = num_keys if PAGE in (name for name, _ in described_as.entries) else None
+        is_map = page is not None and len(described_as.entries) > 1
+        keys = [_shown_name(field, stored) for field in stored.keys]
+        if is_map and page is not None:
+            del keys[page]
+        values = [_shown_name(field, stored) for field in stored.values]
+        if readable or timers:
+            none = pa.RecordBatch.from_arrays(
+                [pa.array([], f.type) for f in stored.values], schema=stored.values
+            )
+            first = [] if timers else [pa.field(stored.values[0].name, pa.string())]
+            values = [*first, *(field for field, _ in beside_state(none))]
+        return cls(
+            schema=pa.schema([pa.field("key_group", pa.int32()), *keys, *values]),
+            readable=readable,
+            timers=timers,
+            page=page,
+            is_map=is_map,
+        )
+
+    def __call__(self, key_group: int, rows: StateRows) -> pa.RecordBatch:
+        """Give the entries of a key group that people want to see."""
+        if self.page is not None:
+            pages = rows.keys.column(self.page).to_numpy()
+            rows = rows.take(np.flatnonzero(pages == -1 if self.is_map else pages >= 0))
+        keys = list(rows.keys.columns)
+        if self.is_map and self.page is not None:
+            del keys[self.page]
+        values: list[Any] = rows.values.columns
+        if self.readable or self.timers:
+            values = [array for _, array in beside_state(rows.values)]
+        if self.readable:
+            blobs = rows.values.column(0).to_pylist()
+            texts = [None if blob is None else state_as_json(blob) for blob in blobs]
+            if self.is_map:  # an item is written as a list of one
+                texts = [None if text is None else text[1:-1] for text in texts]
+            values = [pa.array(texts, pa.string()), *values]
+        key_groups = pa.array([key_group] * len(rows.hashes), pa.int32())
+        return pa.RecordBatch.from_arrays([key_groups, *keys, *values], schema=self.schema)
+
+
+def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:
+    """Give columns of ours the name that they have for people, unless the user has one of it."""
+    name = field.name.removeprefix(f"{RESERVED_PREFIX}_")
+    taken = {*schema.keys.names, *schema.values.names}
+    return field if name in taken else field.with_name(name)

@@ -1,0 +1,1026 @@
+"""Test flows without Spark: ``gw.testing.run(flow, {"orders": rows})`` plays one in this process.
+
+What runs is what runs on a cluster: the lanes, the operators, the migration protocol, the commit
+records of a checkpoint.  A list stands for the shuffle, and a directory for every executor.  So a
+test sees what a query would give, in milliseconds, and may do to it what happens to a query: key
+groups move, executors die, time passes, the flow is changed and started again.
+
+Sinks are not opened: the rows that they would get are kept, and asked for by ``rows``.
+
+Examples
+--------
+>>> import godwit as gw
+>>> flow = gw.Flow("market", num_key_groups=4)
+>>> orders = flow.source("orders", gw.testing.stream("symbol string, price double"))
+>>> totals = orders.key_by("symbol").compute(total=gw.sum("price"))
+>>> flow.sink("totals", totals, gw.sinks.noop())
+>>> played = gw.testing.run(flow, {"orders": [{"symbol": "A", "price": 9.5}]})
+>>> played.rows("totals").to_pylist()
+[{'symbol': 'A', 'total': 9.5}]
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import functools
+import shutil
+import tempfile
+import time
+import uuid
+import weakref
+from collections.abc import MutableMapping, MutableSequence, MutableSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.api.flow import LogicalFlow
+from godwit.api.stand_in import is_stand_in, map_rows, stream
+from godwit.checkpoint.lease import acquire_lease
+from godwit.checkpoint.reading import BatchCache
+from godwit.checkpoint.storage.disk import PosixDisk
+from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.cluster.local.run import LocalRows, LocalRun, rows_of
+from godwit.cluster.local.sources import check_sources, epochs_of, lane_inputs, table_of
+from godwit.columns.types import to_schema
+from godwit.engine.outcomes import state_bytes
+from godwit.engine.settings import LaneSettings
+from godwit.engine.state_view import NoStateError, view_state
+from godwit.migration import Bounds, MigrationRequested, Strategy
+from godwit.migration.placement import with_newcomers
+from godwit.model import events
+from godwit.model.assignment import Assignment
+from godwit.model.errors import (
+    InvalidFlowError,
+    InvalidInputError,
+    InvalidPlanError,
+    UserFunctionError,
+)
+from godwit.model.frames import user_call
+from godwit.model.naming import did_you_mean, listing, type_name
+from godwit.model.time_lengths import microseconds
+from godwit.operators.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
+from godwit.plan.compiled import SourceInput
+from godwit.sinks.rows import last_of_each_key
+from godwit.values.codec import State
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Self
+
+    from godwit.checkpoint.records import CommitRecord
+    from godwit.columns.types import SchemaLike
+    from godwit.engine.flow_epochs import FlowAttempt
+    from godwit.engine.loop import CommittedEpoch
+    from godwit.migration import EndMigration, EpochOutcome, Policy
+    from godwit.model.events import Event, RowsLeftOut
+    from godwit.model.time_lengths import Duration
+    from godwit.operators.firing import TimerClock
+    from godwit.operators.states.declared import ListState, MapState, ValueState
+    from godwit.plan.compiled import CompiledFlow, Output
+
+__all__ = ["Processed", "Run", "cluster", "process", "run", "stream"]
+
+Rows = Any
+"""Rows of a source: dicts, tuples, an Arrow table or record batch, a pandas DataFrame."""
+
+_Moment = dt.datetime | str
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class _QuickDisk(PosixDisk):
+    """A disk whose files need not survive a loss of power."""
+
+    def sync(self, descriptor: int) -> None:
+        """Do nothing."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Do nothing."""
+
+
+@user_call
+def run(
+    flow: LogicalFlow,
+    inputs: Mapping[str, Rows | Sequence[Rows]],
+    *,
+    epochs: int | None = None,
+    rows_per_epoch: int | None = None,
+    advance: Duration | None = None,
+    close_at_end: bool = False,
+    executors: int | Mapping[str, int] = 1,
+    checkpoint: str | os.PathLike[str] | None = None,
+    now: _Moment | None = None,
+    policy: Policy | None = None,
+    components: Mapping[str, Sequence[str]] | None = None,
+) -> Run:
+    """Play a flow over some rows, in this process and without Spark.
+
+    Parameters
+    ----------
+    flow
+        The flow. Its sources are stand-ins (`stream`), or DataFrames, of which only the columns
+        are looked at; maps over DataFrames need a session.
+    inputs
+        Source → its rows: a list of dicts, an Arrow table or record batch, or a pandas DataFrame,
+        all in one epoch; or a list of these, one for each epoch. ISO 8601 text stands for moments.
+    epochs, rows_per_epoch
+        Cut the rows of every source into so many epochs, or into epochs of so many rows.
+    advance
+        How far the clock is moved on after every epoch, such as ``"10 minutes"``: for timers of
+        processing time, time-to-live, and sources that fall silent (``idle=``).
+    close_at_end
+        Whether windows that are still open come out at the end, and timers fire, as in
+        ``flow.start``.
+    executors
+        How many executors of two lanes each, named ``"1"``, ``"2"``, ...; or name → lanes.
+    checkpoint
+        Directory of the checkpoint, to go on from or to look into; by default a temporary one.
+    now
+        Where the clock stands at the beginning; by default the time of the call. It moves only
+        where it is told to.
+    policy, components
+        As in ``flow.start``.
+
+    Returns
+    -------
+    Run
+        Has the rows, the state and the events. It can be played on.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no such source, or rows are no rows of it.
+    InvalidFlowError
+        If the flow is wrong, or its maps need Spark and there is no session.
+    GodwitError
+        Whatever else a query over these rows would have failed with.
+    """
+    played = Run(
+        flow,
+        executors=executors,
+        checkpoint=checkpoint,
+        now=now,
+        policy=policy,
+        components=components,
+        close_at_end=close_at_end,
+    )
+    check_sources(inputs, played.flow.sources)
+    for option, value in (("epochs", epochs), ("rows_per_epoch", rows_per_epoch)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InvalidInputError(
+                f"The option {option} of run is {value!r}.", remedy="Give a whole number from 1."
+            )
+    if epochs is not None and rows_per_epoch is not None:
+        raise InvalidInputError(
+            "Both epochs= and rows_per_epoch= were given.", remedy="Give one of them."
+        )
+    cut = {
+        source: epochs_of(source, given, epochs=epochs, rows_per_epoch=rows_per_epoch)
+        for source, given in inputs.items()
+    }
+    with played:
+        for number in range(max(map(len, cut.values()), default=0)):
+            played.epoch({source: of[number] for source, of in cut.items() if number < len(of)})
+            if advance is not None:
+                played.advance(advance)
+        if close_at_end:
+            played.end_input()
+    return played
+
+
+@user_call
+def cluster(
+    flow: LogicalFlow,
+    *,
+    executors: int | Mapping[str, int] = 1,
+    checkpoint: str | os.PathLike[str] | None = None,
+    now: _Moment | None = None,
+    policy: Policy | None = None,
+    components: Mapping[str, Sequence[str]] | None = None,
+) -> Run:
+    """Start a flow in this process, to be played step by step.
+
+    Parameters and errors are those of `run`.
+
+    Returns
+    -------
+    Run
+        To be used in a ``with`` statement where `checkpoint` is given: it claims it until it ends.
+
+    Examples
+    --------
+    >>> with gw.testing.cluster(flow, executors=2) as run:  # doctest: +SKIP
+    ...     run.epoch({"orders": [{"symbol": "A", "price": 9.5}]})
+    ...     run.kill("1")
+    ...     run.epoch({"orders": [{"symbol": "A", "price": 1.0}]})
+    ...     run.state("totals").to_pylist()
+    """
+    return Run(
+        flow,
+        executors=executors,
+        checkpoint=checkpoint,
+        now=now,
+        policy=policy,
+        components=components,
+        close_at_end=True,
+    )
+
+
+class _Driver(LocalRun):
+    """A run that gives what it commits to a `Run`."""
+
+    owner: Run
+
+    def deliver(self, record: CommitRecord) -> None:
+        self.owner._delivered(record)  # noqa: SLF001  one class in two parts
+
+    def committed(self, epoch: CommittedEpoch[FlowAttempt[LocalRows]]) -> None:
+        self.owner.epochs.append(epoch.outcome)
+
+
+class Run:
+    """A flow that is played; `run` and `cluster` make one.
+
+    Attributes
+    ----------
+    flow
+        The compiled flow.
+    epochs
+        What every epoch did (`godwit.migration.EpochOutcome`), oldest first: ``rows_in``,
+        ``rows_out``, ``left_out``, ``watermarks`` and more.
+    events
+        What happened, oldest first.
+    """
+
+    def __init__(
+        self,
+        flow: LogicalFlow,
+        *,
+        executors: int | Mapping[str, int],
+        checkpoint: str | os.PathLike[str] | None,
+        now: _Moment | None,
+        policy: Policy | None,
+        components: Mapping[str, Sequence[str]] | None,
+        close_at_end: bool,
+    ) -> None:
+        self.epochs: list[EpochOutcome] = []
+        self.events: list[Event] = []
+        self._rows: dict[str, dict[int, pa.Table]] = {}
+        self._policy, self._close_at_end = policy, close_at_end
+        self._directory = Path(tempfile.mkdtemp(prefix="godwit-testing-"))
+        weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        self._storage = (
+            LocalStorage(str(self._directory / "checkpoint"), disk=_QuickDisk())
+            if checkpoint is None
+            else CheckpointStorage.open(checkpoint)
+        )
+        self._lease = None if checkpoint is None else acquire_lease(self._storage, uuid.uuid4().hex)
+        self._clock_us = time.time_ns() // 1000 if now is None else _micros(now, "now")
+        self._migrations = 0
+        try:
+            self._start(flow, _lanes(executors), components)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(
+        self,
+        flow: LogicalFlow,
+        executors: Mapping[str, int],
+        components: Mapping[str, Sequence[str]] | None,
+    ) -> None:
+        if not isinstance(flow, LogicalFlow):
+            raise InvalidFlowError(
+                f"A value of type {type_name(flow)} was given to be played.",
+                remedy="Give a gw.Flow.",
+            )
+        compiled = flow.compiled()
+        self._driver = _Driver(
+            compiled,
+            self._storage,
+            executors=executors,
+            settings=LaneSettings(local_dir=str(self._directory / "local")),
+            policy=self._policy,
+            components=components,
+            close_at_end=self._close_at_end,
+            clock_us=self._clock_us,
+            emit=self.events.append,
+        )
+        self._driver.owner = self
+        self._logical = flow
+        self._needed = _columns_read(compiled)
+        self._schemas = {name: _schema_of(name, frame) for name, frame in flow.sources.items()}
+
+    @property
+    def flow(self) -> CompiledFlow:
+        """The compiled flow."""
+        return self._driver.flow
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the checkpoint; what was played can be looked at afterwards."""
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    def __repr__(self) -> str:
+        return f"<Run of flow {self.flow.name!r}: {len(self.epochs)} epochs, now {self.now}>"
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    @user_call
+    def epoch(self, inputs: Mapping[str, Rows] | None = None) -> dict[str, pa.Table]:
+        """Run an epoch, and those without input that are due after it.
+
+        Parameters
+        ----------
+        inputs
+            Source → its rows: dicts, an Arrow table or record batch, or a pandas DataFrame.
+
+        Returns
+        -------
+        dict
+            Sink → rows that came out, of sinks that got any.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no such source, or rows are no rows of it.
+        GodwitError
+            Whatever an epoch of these rows would have failed with; nothing of it counts then.
+        """
+        inputs = inputs or {}
+        check_sources(inputs, self.flow.sources)
+        tables = {
+            source: table_of(source, given, self._schemas[source], self._needed[source])
+            for source, given in inputs.items()
+        }
+        first = self._driver.log.latest_epoch + 1
+        self._driver.epoch(LocalRows(rows=lane_inputs(self.flow, tables, self._mapped)))
+        return self._settled(first)
+
+    @user_call
+    def advance(
+        self, by: Duration = "0 seconds", *, watermarks: Mapping[str, _Moment] | None = None
+    ) -> dict[str, pa.Table]:
+        """Let time pass.
+
+        Parameters
+        ----------
+        by
+            How far the clock is moved on, such as ``"1 hour"``.
+        watermarks
+            Source → where its watermark is to stand, as if rows had come that were later by the
+            source's slack. Windows that end by then are over; it never goes back.
+
+        Returns
+        -------
+        dict
+            Sink → rows that came out.
+        """
+        self._driver.clock_us += microseconds(by, "The time to advance by", least=0)
+        self._clock_us = self._driver.clock_us
+        first = self._driver.log.latest_epoch + 1
+        if watermarks:
+            self._driver.epoch(LocalRows(rows={}, newest=self._newest(watermarks)))
+        return self._settled(first)
+
+    @user_call
+    def end_input(self) -> dict[str, pa.Table]:
+        """Take note that no row comes any more: windows come out, and event-time timers fire.
+
+        Returns
+        -------
+        dict
+            Sink → rows that came out.
+        """
+        first = self._driver.log.latest_epoch + 1
+        self._driver.epochs.end_input()
+        return self._settled(first)
+
+    @user_call
+    def migrate(
+        self,
+        component: str,
+        to: str | Assignment | Mapping[int, str],
+        *,
+        strategy: str | None = None,
+        bounds: Bounds | None = None,
+    ) -> EndMigration:
+        """Move key groups to other executors, and wait until they are there.
+
+        Parameters
+        ----------
+        component
+            Whose key groups: the name of an operator, as a rule.
+        to
+            An executor, which gets all of them; key group → executor; or an assignment.
+        strategy, bounds
+            As in ``query.migrate``.
+
+        Raises
+        ------
+        InvalidPlanError
+            If a component, key group or executor does not exist.
+        MigrationError
+            If the component cannot be migrated so.
+        """
+        driver, view = self._driver, self._driver.view
+        if component not in view.components:
+            known = list(view.components)
+            raise InvalidPlanError(
+                f"There is no component {component!r}.",
+                remedy=f"{did_you_mean(str(component), known)}Components are {listing(known)}.",
+                component=component,
+            )
+        here = with_newcomers(view.components[component].assignment, dict(view.executors))
+        if isinstance(to, str):
+            self._check_executor(to)
+            to = dict.fromkeys(range(self.flow.num_key_groups), to)
+        self._migrations += 1
+        name = f"m{self._migrations}"
+        default = view.components[component].default_strategy
+        sizes = state_bytes(driver.conductor.copies.states(component), driver.log.chains)
+        driver.conductor.migrate(
+            MigrationRequested(
+                id=name,
+                component=component,
+                target=to if isinstance(to, Assignment) else here.moved(to),
+                strategy=default if strategy is None else _strategy(strategy),
+                bounds=bounds or Bounds(),
+                state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
+            )
+        )
+        first = driver.log.latest_epoch + 1
+        self._settled(first)
+        ended = driver.conductor.ended(name)
+        assert ended is not None, "what has come to rest has ended"
+        return ended
+
+    @user_call
+    def add(self, executor: str, lanes: int = 2) -> None:
+        """Add an executor, with no state and no key group.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is one of that name.
+        """
+        if executor in self.executors:
+            raise InvalidPlanError(
+                f"There is an executor {executor!r} already.",
+                remedy="A new one has a new name, as in Spark.",
+                executor=executor,
+            )
+        self._driver.see({**self.executors, **_lanes({executor: lanes})})
+
+    @user_call
+    def kill(self, executor: str) -> None:
+        """Let an executor die: its copies are gone, and its key groups get other places.
+
+        Raises
+        ------
+        InvalidPlanError
+            If there is none of that name, or no other.
+        """
+        self._check_executor(executor)
+        left = {name: lanes for name, lanes in self.executors.items() if name != executor}
+        if not left:
+            raise InvalidPlanError(
+                f"Executor {executor!r} is the last one, and without any nothing runs.",
+                remedy=f"Add another one first, as in run.add({executor + '-2'!r}).",
+                executor=executor,
+            )
+        self._driver.see(left)
+
+    @user_call
+    def restart(
+        self,
+        flow: LogicalFlow | None = None,
+        *,
+        executors: int | Mapping[str, int] | None = None,
+        components: Mapping[str, Sequence[str]] | None = None,
+    ) -> dict[str, pa.Table]:
+        """Stop, and start again from the checkpoint, perhaps with the flow changed.
+
+        Parameters
+        ----------
+        flow
+            The flow as it is now; by default the same.
+        executors, components
+            As in `run`; by default the executors that there are.
+
+        Returns
+        -------
+        dict
+            Sink → rows that came out, since something was due.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If the flow has changed so that its state does not fit: every difference is listed.
+        """
+        lanes = self.executors if executors is None else _lanes(executors)
+        self._start(self._logical if flow is None else flow, lanes, components)
+        return self._settled(self._driver.log.latest_epoch + 1)
+
+    # -- what can be asked ------------------------------------------------------------------------
+
+    @user_call
+    def rows(self, sink: str) -> pa.Table:
+        """Return all rows that a sink got, in order; ``.to_pylist()`` gives dicts.
+
+        An aggregate gives the new result of every key that an epoch has changed (see `current`).
+        Rows that were late for a window with ``late=`` go to the sink ``<operator>_late``.
+
+        Raises
+        ------
+        InvalidInputError
+            If the flow has no such sink.
+        """
+        output = self._output(sink)
+        tables = [self._rows.get(sink, {})[epoch] for epoch in sorted(self._rows.get(sink, {}))]
+        return pa.concat_tables(
+            [*tables, output.schema.empty_table()], promote_options="permissive"
+        ).select(output.schema.names)
+
+    @user_call
+    def current(self, sink: str) -> pa.Table:
+        """Return the newest row of every key, or of every window of a key, that a sink got.
+
+        In complete mode that is the newest epoch's rows; where rows replace none (what functions
+        emit, pairs of a join), all of them.
+
+        Raises
+        ------
+        InvalidInputError
+            If the flow has no such sink.
+        """
+        output, rows = self._output(sink), self.rows(sink)
+        of_epochs = self._rows.get(sink, {})
+        if of_epochs and not output.left_out and self.flow.operator(output.operator).complete:
+            return of_epochs[max(of_epochs)]
+        if not output.unique_keys:
+            return rows
+        return rows.filter(pa.array(last_of_each_key(rows.select(list(output.unique_keys[0])))))
+
+    @user_call
+    def state(
+        self, operator: str, state: str | None = None, *, epoch: int | None = None
+    ) -> pa.Table:
+        """Return the state of an operator as ``gw.read_state`` shows it, one row per key.
+
+        Parameters
+        ----------
+        operator
+            Its name.
+        state
+            Which of its named states; ``"timers"`` for its timers.
+        epoch
+            One of the last ten epochs; by default the last.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no such operator or state, or the epoch is not retained.
+        """
+        self.flow.operator(operator)
+        try:
+            view = view_state(self._storage, operator, epoch, state)
+        except NoStateError:
+            return pa.table({})
+        cache = BatchCache(self._storage)
+        batches = [view.read(chain, cache) for chain in view.chains]
+        return pa.Table.from_batches(batches, view.schema)
+
+    @property
+    def late(self) -> list[RowsLeftOut]:
+        """Events that tell of rows left out: late, too far ahead, or without an event time."""
+        return [event for event in self.events if isinstance(event, events.RowsLeftOut)]
+
+    @property
+    def now(self) -> dt.datetime:
+        """Where the clock stands."""
+        return _EPOCH + dt.timedelta(microseconds=self._clock_us)
+
+    @property
+    def watermarks(self) -> dict[str, dt.datetime]:
+        """Source → its watermark, of those that have one by now."""
+        times = self._driver.epochs.times.times.watermarks
+        return {
+            source: _EPOCH + dt.timedelta(microseconds=times[source])
+            for source in self.flow.sources
+            if times.get(source, -(2**62)) > -(2**61)
+        }
+
+    @property
+    def executors(self) -> dict[str, int]:
+        """Executors that are there: name → lanes."""
+        return {name: executor.lanes for name, executor in self._driver.executors.items()}
+
+    @property
+    def assignment(self) -> dict[str, Assignment]:
+        """Component → where its key groups are in the next epoch."""
+        return {name: of.assignment for name, of in self._driver.view.components.items()}
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _settled(self, first: int) -> dict[str, pa.Table]:
+        """Run what is due, and return what came out from an epoch on."""
+        for _ in self._driver.settle():
+            pass
+        found = {}
+        for sink, of_epochs in self._rows.items():
+            tables = [table for epoch, table in sorted(of_epochs.items()) if epoch >= first]
+            if tables:
+                found[sink] = pa.concat_tables(tables, promote_options="permissive")
+        return found
+
+    def _delivered(self, record: CommitRecord) -> None:
+        for sink, batches in rows_of(record, self._storage).items():
+            self._rows.setdefault(sink, {})[record.epoch] = pa.Table.from_batches(batches)
+
+    def _mapped(self, source: str, maps: tuple[Any, ...], table: pa.Table) -> pa.Table:
+        return map_rows(source, maps, self._logical.sources[source], table)
+
+    def _newest(self, watermarks: Mapping[str, _Moment]) -> dict[int, int]:
+        check_sources(watermarks, self.flow.sources)
+        newest = {}
+        for source, moment in watermarks.items():
+            time_of = self.flow.times.get(source)
+            if time_of is None:
+                raise InvalidInputError(
+                    f"Source {source!r} has no event time that the flow uses, so no watermark.",
+                    remedy=f"Sources with one are {listing(list(self.flow.times)) or 'none'}.",
+                    source=source,
+                )
+            until = _micros(moment, f"the watermark of {source!r}") + time_of.slack_us
+            for number, names in enumerate(self.flow.watermarks):
+                if names[0].partition("/")[0] == source:
+                    newest[number] = until
+        return newest
+
+    def _check_executor(self, executor: str) -> None:
+        if executor not in self.executors:
+            raise InvalidPlanError(
+                f"There is no executor {executor!r}.",
+                remedy=f"Executors are {listing(list(self.executors))}.",
+                executor=executor,
+            )
+
+    def _output(self, sink: str) -> Output:
+        outputs = {output.name: output for output in self.flow.outputs}
+        if sink not in outputs:
+            raise InvalidInputError(
+                f"Flow {self.flow.name!r} has no sink {sink!r}.",
+                remedy=f"{did_you_mean(str(sink), list(outputs))}Its sinks are "
+                f"{listing(list(outputs))}.",
+                sink=sink,
+            )
+        return outputs[sink]
+
+
+def _lanes(executors: Any) -> dict[str, int]:
+    if isinstance(executors, int) and not isinstance(executors, bool) and executors > 0:
+        return {str(number): 2 for number in range(1, executors + 1)}
+    if hasattr(executors, "items") and executors:
+        lanes = {str(name): number for name, number in executors.items()}
+        if all(isinstance(number, int) and number > 0 for number in lanes.values()):
+            return lanes
+    raise InvalidInputError(
+        f"{executors!r} was given for executors.",
+        remedy='Give a number of executors, or names and lanes, as in {"1": 2, "2": 2}.',
+    )
+
+
+def _strategy(strategy: str) -> Strategy:
+    if strategy not in tuple(Strategy):
+        raise InvalidPlanError(
+            f"There is no migration strategy {strategy!r}.",
+            remedy=f"Strategies are {listing(list(Strategy))}.",
+        )
+    return Strategy(strategy)
+
+
+def _micros(moment: _Moment, what: str) -> int:
+    try:
+        read = dt.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        if read.tzinfo is None:
+            read = read.replace(tzinfo=dt.UTC)
+        return (read - _EPOCH) // dt.timedelta(microseconds=1)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{moment!r} was given for {what}.",
+            remedy='Give a datetime, or text such as "2024-05-01 08:00".',
+        ) from error
+
+
+def _schema_of(source: str, dataframe: Any) -> pa.Schema:
+    if is_stand_in(dataframe):
+        return dataframe.schema
+    return to_schema(dataframe.schema, where=f"The schema of source {source!r}")
+
+
+def _columns_read(flow: CompiledFlow) -> dict[str, set[str]]:
+    """Source → columns that rows must have; not known of those that only maps read."""
+    needed: dict[str, set[str]] = {source: set() for source in flow.sources}
+    for given in flow.inputs:
+        if isinstance(given, SourceInput) and not given.maps:
+            needed[given.source].update(given.columns)
+            if given.time is not None:
+                needed[given.source].add(given.time.name)
+    return needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processed:
+    """What a function did with the rows of one key; `process` makes it.
+
+    Attributes
+    ----------
+    rows
+        Rows that it emitted, as it emitted them; as dicts of the right types, where ``output=``
+        was given.
+    state
+        State afterwards, read back from the checkpoint; ``None`` if there is none.
+    states
+        Name → state afterwards, where several are declared: a value (``None`` if there is none), a
+        list, or a dict.
+    timers
+        Timers that are still set, earliest first.
+    """
+
+    rows: list[Any]
+    state: Any
+    states: dict[str, Any]
+    timers: list[dt.datetime]
+
+
+_UNSET: Any = object()
+
+
+@user_call
+def process(
+    function: Callable[..., Iterable[Any] | None],
+    rows: Sequence[Mapping[str, Any]] = (),
+    *,
+    key: Mapping[str, Any] | None = None,
+    state: Any = None,
+    before: Any = _UNSET,
+    states: Mapping[str, ValueState[Any] | ListState[Any] | MapState[Any, Any]] | None = None,
+    output: SchemaLike | None = None,
+    columns: SchemaLike | None = None,
+    timers: TimerClock | None = None,
+    on_timer: Callable[..., Iterable[Any] | None] | None = None,
+    timers_before: Sequence[_Moment] = (),
+    now: _Moment | None = None,
+    **options: Any,
+) -> Processed:
+    """Call a function of ``KeyedStream.process`` once, as an epoch would.
+
+    Timers that are due are fired first; then the function gets the rows, if there are any. State
+    is written to a checkpoint and read from it, so one that cannot be written is found here.
+
+    Parameters
+    ----------
+    function
+        ``function(key, rows, state)``.
+    rows
+        The key's rows, as dicts. The columns of the key are added to them.
+    key
+        Key column → value.
+    state
+        As of ``process``: the type of the state; or the state before the call, whose type it then
+        is.
+    before
+        State before the call, where `state` says the type; of `states`, name → value, list or dict.
+        By default the key is new.
+    states, output, timers, on_timer
+        As of ``KeyedStream.process``. Without `output` rows are given back as they were emitted.
+    columns
+        Types of the columns of the rows; by default they follow from the rows.
+    timers_before
+        Timers that are set before the call.
+    now
+        Where the clock of the timers stands: the watermark for ``timers="event"``, else the
+        driver's clock.
+    **options
+        Others of ``KeyedStream.process``, such as ``codec`` and ``state_classes``.
+
+    Raises
+    ------
+    UserFunctionError
+        If the function raises; that error is its ``__cause__``.
+    GodwitError
+        Whatever an epoch would have failed with.
+
+    Examples
+    --------
+    >>> def count(key, rows, seen):
+    ...     seen.value += len(rows)
+    ...     return [(key[0], seen.value)]
+    >>> done = process(count, [{"price": 9.5}], key={"symbol": "A"}, state=3)
+    >>> done.rows, done.state
+    ([('A', 4)], 4)
+    """
+    if state is not None and not isinstance(state, type) and not hasattr(state, "__origin__"):
+        if before is not _UNSET:
+            raise InvalidInputError(
+                "Both state= and before= give a state.", remedy="Give the type as state=."
+            )
+        state, before = type(state), state
+    call = _Call(function, on_timer, before, [_moment_of(at) for at in timers_before])
+    keys = {"key": "key"} if key is None else dict(key)
+    schema = _columns_of(keys, rows, columns)
+    time = next(
+        (f.name for f in schema if pa.types.is_timestamp(f.type) and f.name not in keys), "at"
+    )
+    if timers == "event" and time not in schema.names:
+        schema = schema.append(pa.field(time, pa.timestamp("us", "UTC")))
+    flow = LogicalFlow("process", num_key_groups=1)
+    source = flow.source("rows", stream(schema), event_time=time if timers == "event" else None)
+    emitted = source.key_by(*keys).process(
+        call.function,
+        name="process",
+        state=state,
+        states=states,
+        output="emitted long" if output is None else output,
+        timers=timers,
+        on_timer=None if on_timer is None else call.timer,
+        **options,
+    )
+    flow.sink("out", emitted, _Nowhere())
+    call.emits = output is not None
+    played = cluster(flow, now="1970-01-01")
+    touch = {"rows": [{**dict.fromkeys(schema.names), **keys}]}
+    if before is not _UNSET or timers_before:
+        call.does = "seed"
+        played.epoch(touch)
+    call.does = "call"
+    try:
+        if now is not None and timers == "event":
+            played.advance(watermarks={"rows": now})
+        elif now is not None:
+            played.advance(dt.timedelta(microseconds=_micros(now, "now")))  # since 1970
+        if rows:
+            given = [{**dict.fromkeys(schema.names), **row, **keys} for row in rows]
+            played.epoch({"rows": given})
+    except UserFunctionError as error:
+        raise error from call.error
+    typed = played.rows("out").to_pylist() if call.emits else call.rows
+    exists = any(
+        played.state("process", name).num_rows for name in ([None] if states is None else states)
+    )
+    call.does = "read"
+    played.epoch(touch)
+    return Processed(
+        rows=typed,
+        state=call.state if exists else None,
+        states=call.states if states is not None else {},
+        timers=call.timers,
+    )
+
+
+class _Nowhere:
+    """A sink for flows that are only played."""
+
+    def open(self, context: object) -> None: ...
+    def deliver(self, output: object) -> None: ...
+
+
+class _Call:
+    """The function under test, and what stands in its place to seed its state and to read it."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        on_timer: Callable[..., Any] | None,
+        before: Any,
+        timers_before: Sequence[dt.datetime],
+    ) -> None:
+        self.does = "call"
+        self.emits = False
+        self.error: BaseException | None = None
+        self.rows: list[Any] = []
+        self.state: Any = None
+        self.states: dict[str, Any] = {}
+        self.timers: list[dt.datetime] = []
+        self.function = _like(function, self._function)
+        self.timer = None if on_timer is None else _like(on_timer, self._timer)
+        self._own, self._own_timer = function, on_timer
+        self._before, self._timers_before = before, timers_before
+
+    def _function(self, key: Any, rows: Any, state: Any) -> Any:
+        if self.does == "seed":
+            if self._before is not _UNSET:
+                _seed(state, self._before)
+            for at in self._timers_before:
+                rows.timers.set(at)
+            return None
+        if self.does == "read":
+            self._read(rows, state)
+            return None
+        with self._noting():
+            return self._emitted(self._own(key, rows, state))
+
+    def _timer(self, key: Any, timer: Any, state: Any) -> Any:
+        assert self._own_timer is not None, "it is given only where there is one"
+        with self._noting():
+            return self._emitted(self._own_timer(key, timer, state))
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Keep what the user's function raises: reports of lanes carry its text alone."""
+        try:
+            yield
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _emitted(self, result: Iterable[Any] | None) -> list[Any] | None:
+        emitted = [] if result is None else list(result)
+        self.rows += emitted
+        return emitted if self.emits else None
+
+    def _read(self, rows: Any, state: Any) -> None:
+        self.timers = rows.timers.list() if hasattr(rows, "timers") else []
+        if isinstance(state, States):
+            self.states = {name: _copied(state[name]) for name in state._cells}  # noqa: SLF001
+        else:
+            self.state = state.value if isinstance(state, State) else copy.deepcopy(state)
+
+
+def _like(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function in place of another one its name and source, for messages."""
+
+    @functools.wraps(function)
+    def call(key: Any, rows: Any, state: Any) -> Any:
+        return stand_in(key, rows, state)
+
+    return call
+
+
+def _copied(of_key: Any) -> Any:
+    if isinstance(of_key, ValueOfKey):
+        return copy.deepcopy(of_key.value) if of_key.exists else None
+    return dict(of_key.items()) if isinstance(of_key, MapOfKey) else list(of_key)
+
+
+def _seed(state: Any, value: Any) -> None:
+    """Let the state of a key be another one, by changing it in place."""
+    if isinstance(state, States):
+        for name, of_name in value.items():
+            _seed(state[name], of_name)
+    elif isinstance(state, State | ValueOfKey):
+        state.value = copy.deepcopy(value)
+    elif isinstance(state, ListOfKey):
+        state.replace(copy.deepcopy(list(value)))
+    elif isinstance(state, MutableMapping):  # also a map of a key
+        for name in list(state):
+            del state[name]
+        for name, item in value.items():
+            state[name] = copy.deepcopy(item)
+    elif isinstance(state, MutableSet):
+        state.clear()
+        for item in value:
+            state.add(item)
+    elif isinstance(state, MutableSequence):
+        state[:] = copy.deepcopy(list(value))
+    else:
+        names = getattr(type(state), "__struct_fields__", None) or [*vars(value)]
+        for name in names:
+            setattr(state, name, copy.deepcopy(getattr(value, name)))
+
+
+def _columns_of(
+    keys: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], columns: SchemaLike | None
+) -> pa.Schema:
+    """Columns of the rows: those given, and else what Arrow makes of the values."""
+    schema = pa.Table.from_pylist([{**row, **keys} for row in rows] or [dict(keys)]).schema
+    if columns is not None:
+        given = to_schema(columns, where="The columns of the rows")
+        fields = {field.name: field for field in (*schema, *given)}
+        schema = pa.schema([fields[name] for name in dict.fromkeys((*keys, *given.names))])
+    for field in schema:
+        if pa.types.is_null(field.type):
+            raise InvalidInputError(
+                f"Every row has None in column {field.name!r}, so its type is not known.",
+                remedy='Give the types, as in columns="price double".',
+                column=field.name,
+            )
+    return schema
+
+
+def _moment_of(moment: _Moment) -> dt.datetime:
+    return _EPOCH + dt.timedelta(microseconds=_micros(moment, "a timer"))

@@ -1,0 +1,443 @@
+"""`gw.testing` plays flows in this process, and says what is wrong with what it is given."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pytest
+
+import godwit as gw
+from godwit.model.errors import (
+    CheckpointInUseError,
+    CheckpointMismatchError,
+    InvalidFlowError,
+    InvalidInputError,
+    InvalidPlanError,
+    StateEncodingError,
+    UserFunctionError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ORDERS = "symbol string, price double, ts timestamp"
+DAY = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
+
+
+def order(symbol: str, price: float, minute: int = 0) -> dict[str, Any]:
+    return {"symbol": symbol, "price": price, "ts": DAY + dt.timedelta(minutes=minute)}
+
+
+def market(**totals: Any) -> gw.Flow:
+    flow = gw.Flow("market", num_key_groups=8)
+    orders = flow.source("orders", gw.testing.stream(ORDERS))
+    results = totals or {"total": gw.sum("price")}
+    flow.sink("totals", orders.key_by("symbol").compute(name="totals", **results), gw.sinks.noop())
+    return flow
+
+
+def windows(**options: Any) -> gw.Flow:
+    flow = gw.Flow("windows", num_key_groups=8)
+    orders = flow.source("orders", gw.testing.stream(ORDERS), event_time="ts", **options)
+    hourly = orders.key_by("symbol").window(gw.tumbling("1 hour"), name="hourly")
+    flow.sink("hourly", hourly.compute(n=gw.count()), gw.sinks.noop())
+    return flow
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [order("A", 1.0), order("A", 2.0)],
+        [("A", 1.0, DAY), ("A", 2.0, DAY)],
+        [{"symbol": "A", "price": 1}, {"symbol": "A", "price": 2}],
+        pa.table({"price": [1.0, 2.0], "symbol": ["A", "A"]}),
+        pa.record_batch({"symbol": ["A", "A"], "price": pa.array([1, 2], pa.int32())}),
+        pd.DataFrame({"symbol": ["A", "A"], "price": [1.0, 2.0]}),
+    ],
+    ids=["dicts", "tuples", "columns that the flow reads", "table", "batch", "pandas"],
+)
+def test_rows_may_be_given_in_many_ways(rows: Any) -> None:
+    for inputs in (rows, [rows]):
+        played = gw.testing.run(market(), {"orders": inputs})
+        assert played.rows("totals").to_pylist() == [{"symbol": "A", "total": 3.0}]
+
+
+def test_rows_of_a_sink_are_those_of_all_epochs_and_current_ones_the_newest_of_each_key() -> None:
+    rows = [order("A", 1.0), order("B", 2.0), order("A", 4.0), order("A", 8.0)]
+    cuts: list[dict[str, Any]] = [{"epochs": 2}, {"rows_per_epoch": 2}]
+    for cut in cuts:
+        played = gw.testing.run(market(), {"orders": rows}, **cut)
+        assert sorted(r["total"] for r in played.rows("totals").to_pylist()) == [1.0, 2.0, 13.0]
+        newest = {row["symbol"]: row["total"] for row in played.current("totals").to_pylist()}
+        assert newest == {"A": 13.0, "B": 2.0}
+        assert [epoch.rows_in for epoch in played.epochs] == [2, 2]
+
+
+def test_windows_come_out_once_the_watermark_has_passed_them_and_late_rows_are_counted() -> None:
+    played = gw.testing.run(
+        windows(), {"orders": [[order("A", 1.0, 1)], [order("A", 1.0, 61)], [order("A", 1.0, 2)]]}
+    )
+    assert [(row["n"], row["window_start"]) for row in played.rows("hourly").to_pylist()] == [
+        (1, DAY)
+    ]
+    assert [(event.operator, event.late) for event in played.late] == [("hourly", 1)]
+    assert played.watermarks == {"orders": DAY + dt.timedelta(minutes=61)}
+    ended = gw.testing.run(windows(), {"orders": [order("A", 1.0, 1)]}, close_at_end=True)
+    assert ended.rows("hourly").num_rows == 1
+
+
+def test_a_watermark_can_be_moved_without_rows() -> None:
+    run = gw.testing.cluster(windows(slack="5 minutes"))
+    assert run.epoch({"orders": [order("A", 1.0, 1)]}) == {}
+    assert run.advance(watermarks={"orders": DAY + dt.timedelta(minutes=59)}) == {}
+    out = run.advance(watermarks={"orders": "2024-05-01 01:00"})
+    assert [row["n"] for row in out["hourly"].to_pylist()] == [1]
+
+
+def test_idle_sources_hold_nobody_back_once_the_clock_has_moved() -> None:
+    run = gw.testing.cluster(windows(idle="10 minutes"), now=DAY)
+    run.epoch({"orders": [order("A", 1.0, 1)]})
+    assert run.advance("9 minutes") == {}
+    assert run.advance("1 minute")["hourly"].num_rows == 1
+
+
+def test_timers_of_processing_time_fire_as_the_clock_moves() -> None:
+    def remind(key: Any, rows: Any, state: Any) -> None:
+        rows.timers.set(rows.timers.now + dt.timedelta(hours=1))
+
+    flow = gw.Flow("timers", num_key_groups=4)
+    orders = flow.source("orders", gw.testing.stream(ORDERS))
+    reminders = orders.key_by("symbol").process(
+        remind,
+        state=dict,
+        timers="processing",
+        on_timer=lambda key, timer, state: [(key[0], timer.at)],
+        output="symbol string, at timestamp",
+        name="remind",
+    )
+    flow.sink("out", reminders, gw.sinks.noop())
+    run = gw.testing.cluster(flow, now=DAY)
+    run.epoch({"orders": [order("A", 1.0)]})
+    assert run.state("remind").column("timers").to_pylist() == [[DAY + dt.timedelta(hours=1)]]
+    assert run.advance("59 minutes") == {}
+    fired = run.advance("1 minute")["out"].to_pylist()
+    assert fired == [{"symbol": "A", "at": DAY + dt.timedelta(hours=1)}]
+    assert run.now == DAY + dt.timedelta(hours=1)
+
+
+@pytest.mark.parametrize("strategy", [None, "live", "disruptive", "stop_the_world"])
+def test_key_groups_move_and_executors_die_and_every_row_counts_once(strategy: str | None) -> None:
+    run = gw.testing.cluster(market(), executors=2)
+    rows = [order(symbol, 1.0) for symbol in "ABCDEFGH"]
+    run.epoch({"orders": rows})
+    ended = run.migrate("totals", "2", strategy=strategy)
+    assert ended.outcome.value == "finished"
+    assert set(run.assignment["totals"].executor_of.tolist()) == {1}
+    run.epoch({"orders": rows})
+    run.add("3")
+    run.kill("2")
+    run.epoch({"orders": rows})
+    run.restart(executors={"x": 1})
+    run.epoch({"orders": rows})
+    totals = {row["symbol"]: row["total"] for row in run.current("totals").to_pylist()}
+    assert totals == dict.fromkeys("ABCDEFGH", 4.0)
+    state = {row["symbol"]: row["total"] for row in run.state("totals").to_pylist()}
+    assert state == totals
+    told = {type(event).__name__ for event in run.events}
+    assert {"MigrationFinished", "ExecutorAdded", "ExecutorLost", "KeyGroupsWarmed"} <= told
+
+
+def test_a_changed_flow_goes_on_from_the_state_that_there_is() -> None:
+    run = gw.testing.cluster(market())
+    run.epoch({"orders": [order("A", 1.0)]})
+    run.restart(market(total=gw.sum("price"), most=gw.max("price")))
+    run.epoch({"orders": [order("A", 2.0)]})
+    assert run.current("totals").to_pylist() == [{"symbol": "A", "total": 3.0, "most": 2.0}]
+    other = gw.Flow("market", num_key_groups=16)
+    orders = other.source("orders", gw.testing.stream(ORDERS))
+    other.sink("totals", orders.key_by("symbol").compute(n=gw.count()), gw.sinks.noop())
+    with pytest.raises(CheckpointMismatchError, match="key groups"):
+        run.restart(other)
+
+
+def test_a_checkpoint_of_ones_own_is_claimed_and_gone_on_from(tmp_path: Path) -> None:
+    with gw.testing.cluster(market(), checkpoint=tmp_path) as run:
+        run.epoch({"orders": [order("A", 1.0)]})
+        with pytest.raises(CheckpointInUseError):
+            gw.testing.cluster(market(), checkpoint=tmp_path)
+    played = gw.testing.run(market(), {"orders": [order("A", 2.0)]}, checkpoint=tmp_path)
+    assert played.rows("totals").to_pylist() == [{"symbol": "A", "total": 3.0}]
+
+
+def test_two_runs_side_by_side_do_not_disturb_each_other() -> None:
+    runs = [gw.testing.cluster(market()) for _ in range(2)]
+    for number in range(3):
+        for which, run in enumerate(runs):
+            run.epoch({"orders": [order("A", float(which + number))]})
+    assert [r.current("totals").to_pylist()[0]["total"] for r in runs] == [3.0, 6.0]
+
+
+def test_rows_that_a_window_gives_to_a_sink_of_late_rows_are_there() -> None:
+    flow = gw.Flow("late", num_key_groups=4)
+    orders = flow.source("orders", gw.testing.stream(ORDERS), event_time="ts")
+    hourly = orders.key_by("symbol").window(
+        gw.tumbling("1 hour"), name="hourly", late=gw.sinks.noop()
+    )
+    flow.sink("out", hourly.compute(n=gw.count()), gw.sinks.noop())
+    inputs = [[order("A", 1.0, 200)], [order("A", 7.0, 2)], [order("A", 8.0, 2)]]
+    played = gw.testing.run(flow, {"orders": inputs})
+    assert [row["price"] for row in played.rows("hourly_late").to_pylist()] == [7.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"order": []}, "no source 'order'.*Did you mean 'orders'"),
+        ({"orders": [{"symbol": "A"}]}, "Row 0 of source 'orders' has no column 'price'"),
+        ({"orders": [{"symbol": "A", "price": 1.0, "prize": 2}]}, "column 'prize'.*'price'"),
+        ({"orders": [order("A", 1.0), {"symbol": "A", "price": "x"}]}, "Row 1 .*'x' in .*'price'"),
+        ({"orders": [{"symbol": "A", "price": 1.0, "ts": "yesterday"}]}, "'yesterday'.*2024-05-01"),
+        ({"orders": "A"}, "of type str for rows"),
+        ({"orders": [[("A", 1.0)]]}, "Row 0 of source 'orders' is a tuple of 2"),
+        ({"orders": pa.table({"symbol": ["A"]})}, "table of source 'orders' has no column 'price'"),
+        (
+            {"orders": pa.table({"symbol": ["A"], "price": ["x"]})},
+            "Column 'price' of the table.*string, which does not become double",
+        ),
+    ],
+)
+def test_rows_that_are_no_rows_of_the_source_are_refused(inputs: Any, said: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"(?s){said}"):
+        gw.testing.run(market(), inputs)
+
+
+def test_what_does_not_exist_is_named_with_what_does() -> None:
+    run = gw.testing.cluster(market(), executors=2)
+    with pytest.raises(InvalidPlanError, match=r"no executor '3'.*'1', '2'"):
+        run.kill("3")
+    with pytest.raises(InvalidPlanError, match="no executor '3'"):
+        run.migrate("totals", "3")
+    with pytest.raises(InvalidPlanError, match=r"component 'total'.*Did you mean 'totals'"):
+        run.migrate("total", "2")
+    with pytest.raises(InvalidPlanError, match="strategy 'alive'"):
+        run.migrate("totals", "2", strategy="alive")
+    with pytest.raises(InvalidInputError, match=r"no sink 'total'.*Did you mean 'totals'"):
+        run.rows("total")
+    with pytest.raises(InvalidFlowError, match=r"no operator 'total'.*Did you mean 'totals'"):
+        run.state("total")
+    run.kill("1")
+    with pytest.raises(InvalidPlanError, match="the last one"):
+        run.kill("2")
+    with pytest.raises(InvalidPlanError, match="already"):
+        run.add("2")
+    with pytest.raises(InvalidInputError, match="no event time"):
+        run.advance(watermarks={"orders": DAY})
+    with pytest.raises(InvalidInputError, match="for executors"):
+        gw.testing.cluster(market(), executors=0)
+    with pytest.raises(InvalidInputError, match="list of epochs"):
+        gw.testing.run(market(), {"orders": [[order("A", 1.0)]]}, epochs=2)
+    with pytest.raises(InvalidInputError, match="Both"):
+        gw.testing.run(market(), {"orders": []}, epochs=2, rows_per_epoch=2)
+    with pytest.raises(InvalidInputError, match="epochs of run is 0"):
+        gw.testing.run(market(), {"orders": []}, epochs=0)
+    assert run.state("totals").num_rows == 0
+
+
+def test_an_epoch_that_fails_leaves_nothing_and_the_next_one_goes_on() -> None:
+    def check(key: Any, rows: Any, seen: dict[str, int]) -> Iterator[tuple[str, int]]:
+        for row in rows:
+            if row.price < 0:
+                msg = "a negative price"
+                raise ValueError(msg)
+            seen["n"] = seen.get("n", 0) + 1
+        yield key[0], seen["n"]
+
+    flow = gw.Flow("checked", num_key_groups=4)
+    orders = flow.source("orders", gw.testing.stream(ORDERS))
+    checked = orders.key_by("symbol").process(check, state=dict, output="s string, n long")
+    flow.sink("out", checked, gw.sinks.noop())
+    run = gw.testing.cluster(flow)
+    run.epoch({"orders": [order("A", 1.0)]})
+    with pytest.raises(UserFunctionError, match="a negative price"):
+        run.epoch({"orders": [order("A", 1.0), order("A", -1.0)]})
+    run.epoch({"orders": [order("A", 1.0)]})
+    assert [row["n"] for row in run.rows("out").to_pylist()] == [1, 2]
+
+
+def test_maps_by_names_of_columns_need_no_spark_and_others_say_so() -> None:
+    flow = gw.Flow("mapped", num_key_groups=4)
+    orders = flow.source("orders", gw.testing.stream(ORDERS))
+    named = orders.map(
+        lambda df: df.drop("ts").withColumnRenamed("price", "p").select("p", "symbol")
+    )
+    flow.sink("out", named.key_by("symbol").compute(total=gw.sum("p")), gw.sinks.noop())
+    played = gw.testing.run(flow, {"orders": [order("A", 1.0)]})
+    assert played.rows("out").to_pylist() == [{"symbol": "A", "total": 1.0}]
+
+    other = gw.Flow("mapped", num_key_groups=4)
+    orders = other.source("orders", gw.testing.stream(ORDERS))
+
+    def only_dear(df: Any) -> Any:
+        return df.where("price > 10")
+
+    other.sink("out", orders.map(only_dear).key_by("symbol").compute(n=gw.count()), gw.sinks.noop())
+    with pytest.raises(
+        InvalidFlowError, match=r"'only_dear' on source 'orders'.*needs Spark.*Start"
+    ):
+        gw.testing.run(other, {"orders": [order("A", 1.0)]})
+
+
+def test_a_flow_on_stand_ins_is_explained_and_not_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    market().explain()
+    assert "totals" in capsys.readouterr().out
+    with pytest.raises(InvalidFlowError, match=r"gw\.testing\.run"):
+        market().start(checkpoint=tmp_path)
+
+
+def test_playing_a_flow_loads_no_spark() -> None:
+    program = (
+        "import sys, godwit as gw\n"
+        "flow = gw.Flow('market', num_key_groups=4)\n"
+        "orders = flow.source('orders', gw.testing.stream('symbol string, price double'))\n"
+        "totals = orders.key_by('symbol').compute(total=gw.sum('price'))\n"
+        "flow.sink('totals', totals, gw.sinks.noop())\n"
+        "run = gw.testing.run(flow, {'orders': [{'symbol': 'A', 'price': 9.5}]})\n"
+        "print(run.rows('totals').to_pylist())\n"
+        "print(sorted(m for m in sys.modules if m.partition('.')[0] in {'pyspark', 'py4j'}))\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[{'symbol': 'A', 'total': 9.5}]\n[]\n", "")
+
+
+@dataclass
+class Book:
+    bids: list[float] = field(default_factory=list)
+
+
+def bid(key: Any, rows: Any, book: Book) -> Iterator[tuple[str, int]]:
+    for row in rows:
+        book.bids.append(row.price)
+    yield key[0], len(book.bids)
+
+
+def test_a_function_is_called_with_a_key_its_rows_and_its_state() -> None:
+    done = gw.testing.process(
+        bid, [{"price": 2.0}, {"price": 3.0}], key={"symbol": "A"}, state=Book([1.0])
+    )
+    assert done.rows == [("A", 3)]
+    assert done.state == Book([1.0, 2.0, 3.0])
+    new = gw.testing.process(bid, [{"price": 2.0}], state=Book, output="symbol string, n long")
+    assert (new.rows, new.state) == ([{"symbol": "key", "n": 1}], Book([2.0]))
+
+
+def test_states_of_every_kind_are_seeded_and_read_back() -> None:
+    def add(key: Any, rows: Any, state: Any) -> None:
+        for row in rows:
+            state["n"] = state.get("n", 0) + row.v
+
+    assert gw.testing.process(add, [{"v": 2}], state={"n": 1}).state == {"n": 3}
+
+    def count(key: Any, rows: Any, n: gw.State[int]) -> None:
+        n.value += len(rows)
+
+    assert gw.testing.process(count, [{"v": 2}], state=4).state == 5
+    assert gw.testing.process(count, [{"v": 2}], state=int).state == 1
+
+    def extend(key: Any, rows: Any, values: list[int]) -> None:
+        values.extend(rows.column("v"))
+
+    assert gw.testing.process(extend, [{"v": 2}], state=list[int], before=[1]).state == [1, 2]
+
+    def drop(key: Any, rows: Any, values: list[int]) -> None:
+        rows.drop_state()
+
+    assert gw.testing.process(drop, [{"v": 2}], state=list[int], before=[1]).state is None
+
+
+def test_named_states_are_seeded_and_read_back() -> None:
+    def spend(key: Any, rows: Any, states: gw.States) -> Iterator[tuple[float]]:
+        for row in rows:
+            states.recent.append(row.price)
+            states.counts[row.shop] = states.counts.get(row.shop, 0) + 1
+            states.total.value += row.price
+        yield (states.total.value,)
+
+    declared: dict[str, Any] = {
+        "recent": gw.ListState(float),
+        "counts": gw.MapState(str, int),
+        "total": gw.ValueState(float),
+        "unused": gw.ValueState(int),
+    }
+    done = gw.testing.process(
+        spend,
+        [{"shop": "x", "price": 2.0}],
+        states=declared,
+        before={"recent": [1.0], "counts": {"x": 1, "y": 5}, "total": 10.0},
+    )
+    assert done.rows == [(12.0,)]
+    assert done.states == {
+        "recent": [1.0, 2.0],
+        "counts": {"x": 2, "y": 5},
+        "total": 12.0,
+        "unused": None,
+    }
+
+
+@pytest.mark.parametrize("clock", ["event", "processing"])
+def test_timers_that_are_due_fire_first_and_those_set_are_told(clock: Any) -> None:
+    def note(key: Any, rows: Any, state: Any) -> Iterator[tuple[str]]:
+        rows.timers.set(DAY + dt.timedelta(hours=2))
+        yield ("rows",)
+
+    def fire(key: Any, timer: Any, state: Any) -> Iterator[tuple[str]]:
+        yield (f"timer of {timer.at:%H:%M}",)
+
+    done = gw.testing.process(
+        note,
+        [{"v": 1}],
+        state=dict,
+        timers=clock,
+        on_timer=fire,
+        timers_before=["2024-05-01 00:30", "2024-05-01 03:00"],
+        now="2024-05-01 01:00",
+    )
+    assert done.rows == [("timer of 00:30",), ("rows",)]
+    assert done.timers == [DAY + dt.timedelta(hours=2), DAY + dt.timedelta(hours=3)]
+    alone = gw.testing.process(
+        note,
+        state=dict,
+        timers=clock,
+        on_timer=fire,
+        timers_before=["2024-05-01 00:30"],
+        now="2024-05-01 01:00",
+    )
+    assert (alone.rows, alone.timers) == ([("timer of 00:30",)], [])
+
+
+def test_what_a_function_does_wrong_is_raised() -> None:
+    def fail(key: Any, rows: Any, state: Any) -> None:
+        raise KeyError("x")
+
+    with pytest.raises(UserFunctionError, match="fail") as caught:
+        gw.testing.process(fail, [{"v": 1}], state=dict)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+    def keep(key: Any, rows: Any, state: Any) -> None:
+        state["f"] = lambda: 1
+
+    with pytest.raises(StateEncodingError, match="process"):
+        gw.testing.process(keep, [{"v": 1}], state=dict)
+    with pytest.raises(InvalidInputError, match="type is not known"):
+        gw.testing.process(keep, [{"v": None}], state=dict)
+    with pytest.raises(InvalidInputError, match="Both"):
+        gw.testing.process(keep, [{"v": 1}], state={"a": 1}, before={})
