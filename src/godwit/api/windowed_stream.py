@@ -122,6 +122,14 @@ class WindowedStream:
                 "operator), 'apart' (two, of which the first can be migrated without moving "
                 "state) or 'measured' (two, in one component or apart as costs say).",
             )
+        counted = any(isinstance(spec, Hopping) and spec.calendar for spec in windows)
+        if counted and (share == "never" or consolidate != "together"):
+            raise InvalidFlowError(
+                f"{where} has windows of a calendar, and "
+                + (f"share={share!r}." if share == "never" else f"consolidate={consolidate!r}."),
+                remedy="Windows of local days and months always share panes, and are consolidated "
+                "where these are; leave the option out.",
+            )
         if consolidate != "together" and (sessions or output == "update"):
             raise InvalidFlowError(
                 f"{where} has consolidate={consolidate!r} and "

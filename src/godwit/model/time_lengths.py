@@ -92,7 +92,8 @@ def _read(text: str, what: str) -> int:
     if (unit := _OF_NO_FIXED_LENGTH.search(text.lower())) is not None:
         raise InvalidFlowError(
             f"{what} is {text!r}, but a {unit[1]} has no fixed length.",
-            remedy='Give days or weeks, such as "30 days".',
+            remedy='Give days or weeks, such as "30 days". Windows may be of calendar months: '
+            'gw.tumbling("1 month", zone="UTC").',
         )
     raise InvalidFlowError(
         f"{what} is {text!r}, which is no length of time.",

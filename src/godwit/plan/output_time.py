@@ -159,7 +159,7 @@ def delay_us(
     if isinstance(feed, WindowedNode):
         if feed.function is None and column == WINDOW_END:
             return 0
-        lengths = [spec.window.length_us for spec in feed.windows if isinstance(spec, Hopping)]
+        lengths = [spec.longest_us for spec in feed.windows if isinstance(spec, Hopping)]
         if not lengths:
             raise _no_bound(operator, column, feed, "sessions are as long as rows make them")
         return max(lengths)

@@ -29,6 +29,7 @@ from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorOutput, SharedWindows
+from godwit.operators.windows.calendar import CalendarGrid
 from godwit.operators.windows.closing import closed_windows
 from godwit.operators.windows.description import (
     describe_windows,
@@ -101,7 +102,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         moment = arriving.field(time.column).type
         keyed = [arriving.field(key) for key in keys]
         apart = [pa.field(PANE, moment)]
-        if grid.panes_per_window > 1 and not update:
+        if grid.panes_per_window > 1 and not update and not isinstance(grid, CalendarGrid):
             apart.append(pa.field(SPAN, SPAN_TYPE))
         panes = pa.schema([*keyed, *apart])
         super().__init__(name=name, keys=panes, inputs=inputs, aggregates=aggregates)
@@ -228,7 +229,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     ) -> pa.RecordBatch:
         """Output rows of some windows: n keys, windows and states."""
         moment = self.schema.keys.field(self.pane_position).type
-        bounds = [column_of(starts, None, moment), column_of(ends, None, moment)]
+        bounds = [column_of(self.grid.instants(of), None, moment) for of in (starts, ends)]
         columns = [*keys.columns, *bounds]
         windows = pa.RecordBatch.from_arrays(columns, names=self.output.names[: len(columns)])
         return self.finish(windows, state)

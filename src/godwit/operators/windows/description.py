@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from godwit.checkpoint.evolution import columns_of
-from godwit.operators.windows.grid import TimeWindow
+from godwit.operators.windows.calendar import Calendar, CalendarGrid
+from godwit.operators.windows.grid import PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription
-    from godwit.operators.windows.grid import PaneGrid
     from godwit.operators.windows.operator import EventTimeOperator
 
 __all__ = ["describe_windows", "gone_before", "windows_of"]
@@ -35,12 +35,24 @@ def gone_before(described: StateDescription, closed: int) -> int | None:
     ``None`` for state that is not made of panes.
     """
     panes = [window for window in described.windows or () if "length_us" in window]
-    return min((TimeWindow(**window).first_open(closed) for window in panes), default=None)
+    if not panes:
+        return None
+    calendars = [window.get("calendar") for window in panes]
+    windows = [
+        TimeWindow(**{name: value for name, value in window.items() if name != "calendar"})
+        for window in panes
+    ]
+    if calendars[0] is None:
+        return PaneGrid.of(*windows).first_open(closed)
+    return CalendarGrid.of_calendar(Calendar(**calendars[0]), *windows).first_open(closed)
 
 
 def windows_of(grid: PaneGrid) -> list[dict[str, Any]]:
     """Describe the windows of a grid."""
+    counted = {}
+    if isinstance(grid, CalendarGrid):
+        counted = {"calendar": {"unit": grid.calendar.unit, "zone": grid.calendar.zone}}
     return [
-        {"length_us": w.length_us, "every_us": w.every_us, "offset_us": w.offset_us}
+        {"length_us": w.length_us, "every_us": w.every_us, "offset_us": w.offset_us, **counted}
         for w in grid.windows
     ]

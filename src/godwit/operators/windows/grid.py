@@ -124,6 +124,15 @@ class PaneGrid:
         offset = self.windows[0].offset_us
         return (times - offset) // self.width_us * self.width_us + offset
 
+    def is_late(self, times: Moments, closed: int) -> npt.NDArray[np.bool_]:
+        """Tell the event times of which every window ends at `closed` or before."""
+        late: npt.NDArray[np.bool_] = times < self.first_open(closed)  # where a pane begins
+        return late
+
+    def instants(self, bounds: Moments) -> Moments:
+        """Return the instants of bounds of windows: themselves, where no calendar counts them."""
+        return bounds
+
     def first_open(self, closed: int) -> int:
         """Start of the first pane that some window needs which ends after `closed`."""
         return min(window.first_open(closed) for window in self.windows)

@@ -126,8 +126,7 @@ class EventTimeOperator(KeyedOperator):
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
         """Whether all windows of rows of these event times were closed by earlier epochs."""
-        late: npt.NDArray[np.bool_] = times < self.grid.first_open(closed)  # where a pane begins
-        return late
+        return self.grid.is_late(times, closed)
 
     def marks(self, rows: pa.RecordBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:  # noqa: ARG002
         """Moment by which the entry of each row is told apart from others of its key: its pane."""

@@ -118,8 +118,8 @@ class WindowedProcess(EventTimeOperator):
         moment = rows.keys.schema.field(position).type
         return self._function(
             keys=own.take(pa.array(row[firsts])),
-            starts=column_of(start[firsts], None, moment),
-            ends=column_of(end[firsts], None, moment),
+            starts=column_of(self.grid.instants(start[firsts]), None, moment),
+            ends=column_of(self.grid.instants(end[firsts]), None, moment),
             rows=rows.values,
             order=row,
             bounds=np.append(firsts, len(order)),

@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.time_lengths import microseconds, spelled
+from godwit.operators.windows.calendar import (
+    UNIT_US,
+    Calendar,
+    CalendarGrid,
+    calendar_length,
+    check_zone,
+    spelled_calendar,
+)
 from godwit.operators.windows.grid import PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
@@ -28,17 +36,35 @@ class Hopping:
     ----------
     window
         Length, frequency and offset.
+    calendar
+        What they are counted in, if in days or months of a time zone.
     """
 
     window: TimeWindow
+    calendar: Calendar | None = None
+
+    @property
+    def longest_us(self) -> int:
+        """Microseconds that a window lasts at most."""
+        return self.window.length_us * (1 if self.calendar is None else self.calendar.most_days)
+
+    @property
+    def length(self) -> str:
+        """Length in words."""
+        return self._spelled(self.window.length_us)
+
+    def _spelled(self, length_us: int) -> str:
+        if self.calendar is None:
+            return spelled(length_us)
+        return spelled_calendar(length_us // UNIT_US, self.calendar.unit)
 
     def __str__(self) -> str:
-        length, every = self.window.length_us, self.window.every_us
-        text = f"tumbling {spelled(length)}"
-        if every != length:
-            text = f"hopping {spelled(length)} every {spelled(every)}"
-        offset = self.window.offset_us
-        return f"{text} from {spelled(offset)}" if offset else text
+        text = f"tumbling {self.length}"
+        if self.window.every_us != self.window.length_us:
+            text = f"hopping {self.length} every {self._spelled(self.window.every_us)}"
+        if self.window.offset_us:
+            text += f" from {self._spelled(self.window.offset_us)}"
+        return text if self.calendar is None else f"{text} in {self.calendar.zone}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,33 +87,47 @@ WindowSpec = Hopping | Session
 
 
 @user_call
-def tumbling(length: Duration, *, start: Duration = "0 seconds") -> Hopping:
+def tumbling(
+    length: Duration, *, start: Duration = "0 seconds", zone: str | None = None
+) -> Hopping:
     """Windows of one length that follow one another without overlap.
 
     Parameters
     ----------
     length
-        Length of a window.
+        Length of a window. With a zone also calendar months, quarters and years.
     start
         Windows begin at this much after 1970-01-01 00:00 UTC, plus a multiple of the length: with
         ``tumbling("1 day", start="6 hours")`` a day begins at six.
+    zone
+        Time zone whose days are counted, such as ``"Europe/Berlin"``: windows begin at local
+        midnight, and last 23 or 25 hours where clocks change. Lengths are then whole days, weeks,
+        months, quarters or years, and `start` counts from 1970-01-01, a Thursday:
+        ``tumbling("1 week", start="4 days", zone="Europe/Paris")`` begins on Mondays.
 
     Raises
     ------
     InvalidFlowError
-        If the length is no positive length of time, or `start` is not shorter.
+        If the length is no positive length of time, `start` is not shorter, there is no such zone,
+        or lengths with a zone are not whole days or months.
 
     Examples
     --------
     >>> str(tumbling("1 hour"))
     'tumbling 1 hour'
+    >>> str(tumbling("1 month", zone="Europe/Berlin"))
+    'tumbling 1 month in Europe/Berlin'
     """
+    if zone is not None:
+        return _of_calendar(length, length, start, zone)
     size = microseconds(length, "The length of a window", least=1)
     return Hopping(window=_window(size, size, start))
 
 
 @user_call
-def hopping(length: Duration, *, every: Duration, start: Duration = "0 seconds") -> Hopping:
+def hopping(
+    length: Duration, *, every: Duration, start: Duration = "0 seconds", zone: str | None = None
+) -> Hopping:
     """Windows of one length that begin every so often and overlap.
 
     Parameters
@@ -98,6 +138,8 @@ def hopping(length: Duration, *, every: Duration, start: Duration = "0 seconds")
         How long after one window the next begins; at most the length.
     start
         As of `tumbling`, less than `every`.
+    zone
+        As of `tumbling`.
 
     Raises
     ------
@@ -110,14 +152,11 @@ def hopping(length: Duration, *, every: Duration, start: Duration = "0 seconds")
     >>> str(hopping("6 hours", every="1 hour"))
     'hopping 6 hours every 1 hour'
     """
+    if zone is not None:
+        return _of_calendar(length, every, start, zone)
     size = microseconds(length, "The length of a window", least=1)
     step = microseconds(every, "The frequency of a window (every=)", least=1)
-    if step > size:
-        raise InvalidFlowError(
-            f"Windows of {spelled(size)} every {spelled(step)} leave gaps, and rows in them would "
-            "be lost.",
-            remedy="Give every= at most the length of the windows.",
-        )
+    _insist_on_no_gaps(Hopping(window=TimeWindow(length_us=size, every_us=step)))
     return Hopping(window=_window(size, step, start))
 
 
@@ -149,12 +188,22 @@ def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
         If two windows are the same, or the longest would be made of too many panes.
     """
     windows = [spec.window for spec in specs]
+    calendars = {spec.calendar for spec in specs}
+    if len(calendars) > 1:
+        raise InvalidFlowError(
+            f"{where} has windows that are counted differently: {', '.join(map(str, specs))}.",
+            remedy="Windows of one call are of one zone, and all of days or all of months: call "
+            "window(...) twice on the keyed stream, and give each result a name.",
+        )
     twice = [spec for i, spec in enumerate(specs) if spec.window in windows[:i]]
     if twice:
         raise InvalidFlowError(
             f"{where} has the window {str(twice[0])!r} twice.", remedy="Name each window once."
         )
-    grid = PaneGrid.of(*windows)
+    (calendar,) = calendars
+    grid = (
+        PaneGrid.of(*windows) if calendar is None else CalendarGrid.of_calendar(calendar, *windows)
+    )
     if grid.panes_per_window > _MAX_PANES:
         raise InvalidFlowError(
             f"{where} has windows whose lengths, frequencies and starts are all multiples of "
@@ -164,6 +213,49 @@ def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
             f"length; a window may have {_MAX_PANES} parts.",
         )
     return grid
+
+
+def _of_calendar(length: Duration, every: Duration, start: Duration, zone: str) -> Hopping:
+    """Windows of whole days or months of a time zone."""
+    check_zone(zone)
+    unit, size = calendar_length(length, "The length of a window", least=1)
+    unit_of_step, step = calendar_length(every, "The frequency of a window (every=)", least=1)
+    first = 0
+    if start != "0 seconds":
+        unit_of_start, first = calendar_length(start, "The start of windows", least=0)
+        if unit_of_start != unit:
+            raise _mixed(length, start)
+    if unit_of_step != unit:
+        raise _mixed(length, every)
+    spec = Hopping(
+        window=TimeWindow(
+            length_us=size * UNIT_US, every_us=step * UNIT_US, offset_us=first * UNIT_US
+        ),
+        calendar=Calendar(unit=unit, zone=zone),
+    )
+    _insist_on_no_gaps(spec)
+    if first >= step:
+        raise InvalidFlowError(
+            f"The start of windows is {start!r}, but they begin every {every} anyway.",
+            remedy="Give a start that is shorter than that.",
+        )
+    return spec
+
+
+def _mixed(length: Duration, other: Duration) -> InvalidFlowError:
+    return InvalidFlowError(
+        f"Windows of {length!r} were given {other!r}: one counts days, the other months.",
+        remedy="Give both in days and weeks, or both in months, quarters and years.",
+    )
+
+
+def _insist_on_no_gaps(spec: Hopping) -> None:
+    if spec.window.every_us > spec.window.length_us:
+        raise InvalidFlowError(
+            f"Windows of {str(spec).removeprefix('hopping ')} leave gaps, and rows in them would "
+            "be lost.",
+            remedy="Give every= at most the length of the windows.",
+        )
 
 
 def _window(length_us: int, every_us: int, start: Duration) -> TimeWindow:

@@ -1,0 +1,240 @@
+"""Windows of local days and calendar months, whose lengths in microseconds differ.
+
+A *calendar* counts days, or months, of a time zone and says at which instant each begins.  Inside
+an operator, panes and windows are these numbers, a *unit* (24 hours) apart, so the arithmetic of
+`PaneGrid` holds for them as it does for microseconds; only what comes in (event times, watermarks)
+and what goes out (bounds of windows) is converted.
+
+Invariant: boundaries grow with the number of the day, so every instant is in one day, also where
+clocks are turned back across midnight, and a window is over exactly when the watermark has passed
+the instant at which the next one begins.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+
+from godwit.model.errors import InvalidFlowError
+from godwit.operators.windows.grid import BEGINNING, END, PaneGrid
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from godwit.model.time_lengths import Duration
+    from godwit.operators.windows.grid import TimeWindow, WindowsOfPanes
+
+    Instants = npt.NDArray[np.int64]
+
+__all__ = [
+    "UNIT_US",
+    "Calendar",
+    "CalendarGrid",
+    "CalendarUnit",
+    "calendar_length",
+    "check_zone",
+    "spelled_calendar",
+]
+
+CalendarUnit = Literal["day", "month"]
+
+UNIT_US: Final = 86_400_000_000
+"""Distance between two days, or two months, inside an operator, in microseconds."""
+_UNITS: Final[dict[str, tuple[CalendarUnit, int]]] = {
+    "day": ("day", 1),
+    "week": ("day", 7),
+    "month": ("month", 1),
+    "quarter": ("month", 3),
+    "year": ("month", 12),
+}
+_LENGTH: Final = re.compile(r"\s*(\d{1,5})\s+(day|week|month|quarter|year)s?\s*", re.IGNORECASE)
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_FIRST, _LAST = dt.date(1, 1, 3).toordinal(), dt.date(9999, 12, 28).toordinal()
+_EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calendar:
+    """Days or months of a time zone, numbered from 1970-01-01.
+
+    Outside the years 1 to 9999 days are those of UTC, and there are no more months.
+    """
+
+    unit: CalendarUnit
+    zone: str
+
+    @property
+    def most_days(self) -> int:
+        """Bound of the length of a day (whose clocks change) or month, in days of 24 hours."""
+        return 2 if self.unit == "day" else 32
+
+    def begins(self, number: int) -> int:
+        """Return the instant at which a day or month begins, in microseconds."""
+        return _begins(self.unit, self.zone, number)
+
+    def number_of(self, instant: int) -> int:
+        """Return the day or month that an instant is in."""
+        number = self._nearly(instant)
+        while self.begins(number) > instant:
+            number -= 1
+        while self.begins(number + 1) <= instant:
+            number += 1
+        return number
+
+    def numbers_of(self, instants: Instants) -> Instants:
+        """Return the day or month of each instant; the work grows with the days that there are."""
+        days, of = np.unique(instants // UNIT_US, return_inverse=True)
+        numbers = np.empty(len(instants), np.int64)
+        # A UTC day meets at most two local days, and two months, beside the one it begins in.
+        firsts = [self.number_of(day * UNIT_US) for day in days.tolist()]
+        numbers = np.array(firsts, np.int64)[of]
+        for step in (1, 2):
+            nexts = np.array([self.begins(first + step) for first in firsts], np.int64)
+            numbers += instants >= nexts[of]
+        return numbers
+
+    def _nearly(self, instant: int) -> int:
+        day = instant // UNIT_US
+        if self.unit == "day":
+            return int(day)
+        date = dt.date.fromordinal(min(max(day + _EPOCH_DAY, _FIRST), _LAST))
+        return (date.year - 1970) * 12 + date.month - 1
+
+
+@lru_cache(maxsize=1 << 14)
+def _begins(unit: CalendarUnit, zone: str, number: int) -> int:
+    if unit == "day":
+        ordinal = number + _EPOCH_DAY
+        if not _FIRST <= ordinal <= _LAST:
+            return number * UNIT_US
+        date = dt.date.fromordinal(ordinal)
+    else:
+        year, month = divmod(number, 12)
+        if not 1 < year + 1970 <= 9999:
+            return BEGINNING if number < 0 else END
+        date = dt.date(year + 1970, month + 1, 1)
+    midnight = dt.datetime(date.year, date.month, date.day, tzinfo=ZoneInfo(zone))
+    # Of a midnight that is skipped, the instant of the change; of one that comes twice, the first.
+    return (midnight.astimezone(dt.UTC) - _EPOCH) // _MICROSECOND
+
+
+def check_zone(zone: str) -> None:
+    """Refuse what is no time zone."""
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+        raise InvalidFlowError(
+            f"Windows were given zone={zone!r}, which is no time zone.",
+            remedy='Name one of the tz database, as in zone="Europe/Berlin".',
+        ) from error
+
+
+def calendar_length(value: Duration, what: str, *, least: int) -> tuple[CalendarUnit, int]:
+    """Read a length in days or months.
+
+    Raises
+    ------
+    InvalidFlowError
+        If it is no whole number of days, weeks, months, quarters or years.
+    """
+    found: tuple[CalendarUnit, int] | None = None
+    if isinstance(value, dt.timedelta) and not value % dt.timedelta(days=1):
+        found = "day", value.days
+    elif isinstance(value, str) and (match := _LENGTH.fullmatch(value)) is not None:
+        unit, size = _UNITS[match[2].lower()]
+        found = unit, int(match[1]) * size
+    if found is None or found[1] < least:
+        raise InvalidFlowError(
+            f"{what} is {value!r}, but with a zone windows are counted in whole days or months.",
+            remedy='Give a length such as "1 day", "2 weeks", "1 month", "1 quarter" or "1 year"; '
+            "leave zone= out for shorter windows, which are the same in every zone but for start=.",
+        )
+    return found
+
+
+def spelled_calendar(number: int, unit: CalendarUnit) -> str:
+    """Write a length in days or months as `calendar_length` reads it.
+
+    Examples
+    --------
+    >>> spelled_calendar(12, "month")
+    '1 year'
+    """
+    name: str = unit
+    size = 1
+    for other, (counted, of) in _UNITS.items():
+        if counted == unit and number % of == 0 and number and other != "week":
+            name, size = other, of
+    return f"{number // size} {name}{'' if number == size else 's'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalendarGrid(PaneGrid):
+    """Panes and windows of a calendar: as `PaneGrid`, with moments a `UNIT_US` per day or month.
+
+    Event times and watermarks (`times`, `moment`, `closed`, `until`) are instants; panes, and
+    bounds of windows, are of the calendar until `instants` gives theirs.
+    """
+
+    calendar: Calendar
+
+    @classmethod
+    def of_calendar(cls, calendar: Calendar, *windows: TimeWindow) -> CalendarGrid:
+        """Make the grid of some windows of a calendar."""
+        width_us = PaneGrid.of(*windows).width_us
+        return cls(windows=windows, width_us=width_us, calendar=calendar)
+
+    def instants(self, bounds: Instants) -> Instants:
+        """Return the instants of bounds of windows."""
+        different, of = np.unique(bounds, return_inverse=True)
+        begins = [self.calendar.begins(number) for number in (different // UNIT_US).tolist()]
+        return np.array(begins, np.int64)[of]
+
+    def panes(self, times: Instants) -> Instants:
+        """Start of the pane of each event time."""
+        return PaneGrid.panes(self, self.calendar.numbers_of(times) * UNIT_US)
+
+    def first_open(self, closed: int) -> int:
+        """Start of the first pane that some window needs which ends after `closed`."""
+        return PaneGrid.first_open(self, self._reached(closed))
+
+    def closing(self, closed: int, until: int) -> tuple[int, int]:
+        """First pane, and end of the last, of windows that end after `closed`, by `until`."""
+        return PaneGrid.closing(self, self._reached(closed), self._reached(until))
+
+    def closes(self, closed: int, until: int) -> bool:
+        """Whether any window ends after `closed`, and at `until` or before."""
+        return PaneGrid.closes(self, self._reached(closed), self._reached(until))
+
+    def windows_of(self, panes: Instants, closed: int, until: int) -> WindowsOfPanes:
+        """Windows that hold each pane and end after `closed`, and at `until` or before."""
+        return PaneGrid.windows_of(self, panes, self._reached(closed), self._reached(until))
+
+    def windows_over(self, panes: Instants, closed: int, until: int) -> tuple[Instants, Instants]:
+        """Start and end of each window that `windows_of` finds, once and in order of kind."""
+        return PaneGrid.windows_over(self, panes, self._reached(closed), self._reached(until))
+
+    def is_late(self, times: Instants, closed: int) -> npt.NDArray[np.bool_]:
+        """Tell the event times of which every window ends at `closed` or before."""
+        first = self.first_open(closed)
+        opens = first if abs(first) >= END else self.calendar.begins(first // UNIT_US)
+        late: npt.NDArray[np.bool_] = times < opens
+        return late
+
+    def end_of(self, moment: int) -> int:
+        """End, an instant, of the last window that holds an event time."""
+        end = PaneGrid.end_of(self, self._reached(moment))
+        return self.calendar.begins(end // UNIT_US)
+
+    def _reached(self, instant: int) -> int:
+        """Return the last boundary of the calendar that a watermark has passed."""
+        if instant <= BEGINNING or instant >= END:
+            return instant
+        return self.calendar.number_of(instant) * UNIT_US
