@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from godwit.cluster.spark.platform.class_archive import frugal_options
+from godwit.cluster.spark.platform.local_cluster import FRUGAL
 
 # `pytest` alone, unlike `python -m pytest`, does not put the repository's root on the path.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.postgres_server import postgres, postgres_server
+from tests.support.class_archive import use_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +34,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Also of what tests start as programs. Most JVMs here live for seconds.
-os.environ.setdefault(
-    "PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{frugal_options()}" pyspark-shell'
-)
+os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{FRUGAL}" pyspark-shell')
+
+use_archive()
 
 _ON_SPARK = ("tests/spark/", "tests/contract/test_on_spark.py")
 _PROGRAMS = ("tests/chaos/", "tests/programs/")

@@ -48,12 +48,6 @@ _COMMANDS = (
     ("advise", "godwit.cli.advise.command", "add_advise_command", "cli"),
     ("plan", "godwit.cli.plan", "add_plan_command", "planning"),
     ("sim", "godwit.cli.sim", "add_sim_command", "planning"),
-    (
-        "archive-classes",
-        "godwit.cli.archive_classes",
-        "add_archive_classes_command",
-        "cli",
-    ),
 )
 
 

@@ -22,10 +22,10 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from godwit.cluster.spark.platform.class_archive import frugal_options, spark_home
 from godwit.cluster.spark.platform.processes import (
     arguments_of,
     children_of,
@@ -43,9 +43,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["LocalCluster"]
+__all__ = ["FRUGAL", "LocalCluster"]
 
 HOST = "127.0.0.1"
+FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of JVMs that share few cores: without the best compiler and the largest collector."""
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -305,8 +307,8 @@ class LocalCluster:
             "spark.shuffle.io.maxRetries": "1",
             "spark.shuffle.io.retryWait": "100ms",
             # The programs of a local cluster share few cores: spare these the best compiler.
-            "spark.driver.extraJavaOptions": frugal_options(),
-            "spark.executor.extraJavaOptions": frugal_options(),
+            "spark.driver.extraJavaOptions": FRUGAL,
+            "spark.executor.extraJavaOptions": FRUGAL,
             "spark.python.daemon.module": "godwit.cluster.spark.platform.python_daemon",
             "spark.dynamicAllocation.enabled": "false",
             "spark.ui.enabled": "false",
@@ -402,14 +404,23 @@ def _daemon_settings(secret: str) -> dict[str, str]:
 
 def _environment() -> dict[str, str]:
     return {
-        "SPARK_HOME": str(spark_home()),
+        "SPARK_HOME": _spark_home(),
         "SPARK_LOCAL_IP": HOST,
         "SPARK_PUBLIC_DNS": HOST,
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": frugal_options(),
+        "SPARK_DAEMON_JAVA_OPTS": FRUGAL,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
+
+
+def _spark_home() -> str:
+    if named := os.environ.get("SPARK_HOME"):
+        return named
+    found = find_spec("pyspark")
+    assert found is not None, "Godwit depends on PySpark."
+    assert found.origin is not None, "PySpark is a package with a file."
+    return str(Path(found.origin).parent)
 
 
 def _require_java() -> None:
