@@ -63,10 +63,8 @@ def freeze_array(
 ) -> None:
     """Replace a field of a frozen value by a read-only copy of the wanted type and shape.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it does not hold numbers, has another shape, or loses something when converted.
+    Raises `InvalidProblemError` if it does not hold numbers, has another shape, or loses something
+    when converted.
     """
     given = getattr(value, attribute)
     try:
@@ -89,10 +87,7 @@ def freeze_array(
 def require_load(values: FloatArray, name: str) -> None:
     """Refuse numbers that are negative, NaN, or so large that their squares are none.
 
-    Raises
-    ------
-    InvalidProblemError
-        Names the first of them.
+    Raises `InvalidProblemError`: names the first of them.
     """
     bad = ~((values >= 0) & (values <= _MOST))  # false for NaN too
     if bad.any():

@@ -32,23 +32,12 @@ __all__ = ["CarryingOut", "carry_out", "carry_out_each"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarryingOut:
-    """Moves in order, and the load they start from and lead to.
+    """Moves in order, and the load they start from and lead to."""
 
-    Attributes
-    ----------
-    method
-        Planner that the moves come from.
-    executors
-        Names, in the order of the loads.
-    moves
-        In the order in which they are to be made.
-    load_before, load_after
-        Load index of each executor before the first move and, predicted, after the last.
-    """
-
-    method: str
-    executors: tuple[str, ...]
-    moves: tuple[PlannedMove, ...]
+    method: str  # planner that the moves come from
+    executors: tuple[str, ...]  # names, in the order of the loads
+    moves: tuple[PlannedMove, ...]  # in the order in which they are to be made
+    # load index of each executor before the first move and, predicted, after the last
     load_before: tuple[float, ...]
     load_after: tuple[float, ...]
 
@@ -70,10 +59,8 @@ class CarryingOut:
     def target(self, current: Assignment) -> Assignment:
         """Apply all moves to an assignment.
 
-        Raises
-        ------
-        InvalidPlanError
-            If a key group is no longer where the plan found it, or its destination is not there.
+        Raises `InvalidPlanError` if a key group is no longer where the plan found it, or its
+        destination is not there.
         """
         for move in self.moves:
             there = current.executor(move.key_group)
@@ -90,10 +77,8 @@ class CarryingOut:
 def carry_out(solution: Solution) -> CarryingOut:
     """Judge a solution and put its moves in order.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the solution is illegal, claims to be within limits it breaks, or splits keys.
+    Raises `InvalidPlanError` if the solution is illegal, claims to be within limits it breaks, or
+    splits keys.
     """
     validate_solution(solution)
     if solution.split is not None:
@@ -117,10 +102,7 @@ def carry_out_each(solution: Solution) -> dict[str, CarryingOut]:
 
     Key groups are numbered by component again; loads stay those of all of them together.
 
-    Raises
-    ------
-    InvalidPlanError
-        As `carry_out`.
+    Raises `InvalidPlanError`: as `carry_out`.
     """
     problem, whole = solution.problem, carry_out(solution)
     parts: dict[str, CarryingOut] = {}

@@ -18,34 +18,18 @@ __all__ = ["CopyRoute", "busiest_s"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRoute:
-    """What would come from one place to another.
+    """What would come from one place to another."""
 
-    Attributes
-    ----------
-    component
-        Whose key groups.
-    source
-        The executor that would send; ``None`` for the checkpoint; the destination itself where
-        copies are there already and are only brought forward.
-    destination
-        The executor that would hold the copies.
-    key_groups
-        Which, as the component numbers them.
-    size_bytes
-        State that would come.
-    bytes_per_s
-        What this way delivered of late; ``None`` where nothing was measured.
-    why
-        Why from there; empty where there is nothing to choose.
-    """
-
-    component: str
+    component: str  # whose key groups
+    # the executor that would send; ``None`` for the checkpoint; the destination itself where copies
+    # are there already and are only brought forward
     source: str | None
-    destination: str
-    key_groups: tuple[int, ...]
-    size_bytes: float
+    destination: str  # the executor that would hold the copies
+    key_groups: tuple[int, ...]  # which, as the component numbers them
+    size_bytes: float  # state that would come
+    # what this way delivered of late; ``None`` where nothing was measured
     bytes_per_s: float | None = None
-    why: str = ""
+    why: str = ""  # why from there; empty where there is nothing to choose
 
     def takes_s(self, assumed_bytes_per_s: float) -> float:
         """Seconds, at the measured rate or, where there is none, at an assumed one."""
@@ -57,12 +41,8 @@ def busiest_s(routes: Iterable[CopyRoute], assumed_bytes_per_s: float) -> float:
 
     Reading the checkpoint keeps only the reader's downlink busy.
 
-    Parameters
-    ----------
-    routes
-        What is to come from where.
-    assumed_bytes_per_s
-        Rate of ways that were never measured.
+    `routes`: what is to come from where. `assumed_bytes_per_s`: rate of ways that were never
+    measured.
 
     Examples
     --------

@@ -26,15 +26,9 @@ __all__ = ["PlannedMove", "move_order", "planned_moves"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMove(Move):
-    """A move, and what it is worth.
+    """A move, and what it is worth."""
 
-    Attributes
-    ----------
-    load
-        Load of the key group, that its source is relieved of.
-    """
-
-    load: float
+    load: float  # load of the key group, that its source is relieved of
 
     @property
     def relief_per_byte(self) -> float:
@@ -58,18 +52,10 @@ def move_order(
     byte (ties: the lower key group). After each move the loads are those that the moves so far
     would leave behind, so executors take turns as they become equal. O(m log m) for m moves.
 
-    Parameters
-    ----------
-    current, after
-        Shape ``(m,)``: executor of each key group.
-    load, state_bytes
-        Shape ``(m,)``: of each key group; state of no size counts as one byte.
-    speed, draining
-        Shape ``(n,)``: capacity of each executor, and whether it is marked for removal.
-
-    Returns
-    -------
-    Shape ``(moves,)``: key groups.
+    `current`, `after`: shape ``(m,)``: executor of each key group. `load`, `state_bytes`: shape
+    ``(m,)``: of each key group; state of no size counts as one byte. `speed`, `draining`: shape
+    ``(n,)``: capacity of each executor, and whether it is marked for removal. Returns shape
+    ``(moves,)``: key groups.
     """
     moved = np.flatnonzero(after != current)
     relief = load[moved] / np.maximum(state_bytes[moved], 1.0)

@@ -214,41 +214,23 @@ def arbitrary_maps(problem: Problem) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """What is known of a planner before it runs.
+    """What is known of a planner before it runs."""
 
-    Attributes
-    ----------
-    name
-        As in ``godwit plan NAME``.
-    family
-        Folder of its module, ``godwit.planning.<family>.<name>``.
-    kind
-        ``exact`` proves its optimum, ``heuristic`` does not, ``baseline`` is there to compare with.
-    minimises, constraints, cost
-        Sentences for people.
-    paper
-        Paper and section.
-    asks
-        Kind of problem, see `ASKED`.
-    requires
-        Checks a problem must pass; see `refusal`.
-    refuses
-        Limits that it does not keep: a problem that has one is refused. A baseline may break other
-        limits, and its solution then says so.
-    takes
-        Options by name, and what their values have to be.
-    """
-
-    name: str
-    family: str
+    name: str  # as in ``godwit plan NAME``
+    family: str  # folder of its module, ``godwit.planning.<family>.<name>``
+    # ``exact`` proves its optimum, ``heuristic`` does not, ``baseline`` is there to compare with
     kind: Literal["exact", "heuristic", "baseline"]
+    # sentences for people
     minimises: str
     constraints: str
     cost: str
-    paper: str
-    asks: str = "assignment"
-    requires: tuple[Requirement, ...] = ()
+    paper: str  # paper and section
+    asks: str = "assignment"  # kind of problem, see `ASKED`
+    requires: tuple[Requirement, ...] = ()  # checks a problem must pass; see `refusal`
+    # limits that it does not keep: a problem that has one is refused. A baseline may break other
+    # limits, and its solution then says so.
     refuses: tuple[str, ...] = ()
+    # options by name, and what their values have to be
     takes: Mapping[str, Reader] = field(default_factory=dict)
 
     def refusal(self, problem: Problem) -> str:
@@ -264,10 +246,7 @@ class Planner:
     def load(self) -> Callable[..., Any]:
         """Import and return the planner's function.
 
-        Raises
-        ------
-        InvalidProblemError
-            If a solver that it needs is not installed.
+        Raises `InvalidProblemError` if a solver that it needs is not installed.
         """
         try:
             module = importlib.import_module(f"godwit.planning.{self.family}.{self.name}")
@@ -289,18 +268,10 @@ class Planner:
     def __call__(self, problem: Any, **options: Any) -> Any:
         """Plan, after checking that the problem is one this planner can take.
 
-        Parameters
-        ----------
-        problem
-            Of the kind that the planner asks.
-        **options
-            Those of `takes`, and ``clock`` and ``rng`` where the planner's function has them.
-
-        Raises
-        ------
-        InvalidProblemError
-            If the problem is another kind or refused, or if an option does not exist or has a value
-            of the wrong type.
+        `problem`: of the kind that the planner asks. `**options`: those of `takes`, and ``clock``
+        and ``rng`` where the planner's function has them. Raises `InvalidProblemError` if the
+        problem is another kind or refused, or if an option does not exist or has a value of the
+        wrong type.
         """
         function, kind = self.load(), ASKED[self.asks]
         refusal = ""

@@ -39,76 +39,48 @@ DEFAULT_CHANGED_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorChange:
-    """One executor before and after.
+    """One executor before and after."""
 
-    Attributes
-    ----------
-    name, draining
-        Which executor, and whether it is marked for removal.
-    load_before, load_after
-        Load index (load per capacity).
-    key_groups_before, key_groups_after
-        How many key groups it owns.
-    bytes_out, bytes_in
-        State it sends and receives.
-    """
-
+    # which executor, and whether it is marked for removal
     name: str
     draining: bool
+    # load index (load per capacity)
     load_before: float
     load_after: float
+    # how many key groups it owns
     key_groups_before: int
     key_groups_after: int
+    # state it sends and receives
     bytes_out: float
     bytes_in: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPreview:
-    """A plan's effects.
+    """A plan's effects."""
 
-    Attributes
-    ----------
-    method, status, reason, gap
-        As in the solution.
-    executors
-        In the order of the problem.
-    moves
-        In the order they would be made.
-    moved_bytes, moved_share
-        ψ, and its share of all state.
-    mean_index
-        Load index of every executor if the load were spread perfectly.
-    load_distance_before, load_distance_after
-        Largest deviation of an executor's load index from the mean.
-    transfer_s
-        Seconds the busiest link needs.
-    split_key_groups
-        Key groups whose rows go to two executors; no state moves for them.
-    pause_s
-        By migration strategy: predicted seconds that the rows of a moving key group wait at worst.
-        ``live`` copies in the background and waits only for what changed meanwhile; ``disruptive``
-        waits for the transfer; ``stop_the_world`` writes and reads all moving state first, for
-        everyone.
-    routes
-        Where copies would come from, as far as somebody knows.
-    """
-
+    # as in the solution
     method: str
     status: str
     reason: str
     gap: float | None
-    executors: tuple[ExecutorChange, ...]
-    moves: tuple[PlannedMove, ...]
+    executors: tuple[ExecutorChange, ...]  # in the order of the problem
+    moves: tuple[PlannedMove, ...]  # in the order they would be made
+    # ψ, and its share of all state
     moved_bytes: float
     moved_share: float
-    mean_index: float
+    mean_index: float  # load index of every executor if the load were spread perfectly
+    # largest deviation of an executor's load index from the mean
     load_distance_before: float
     load_distance_after: float
-    transfer_s: float
+    transfer_s: float  # seconds the busiest link needs
+    # by migration strategy: predicted seconds that the rows of a moving key group wait at worst.
+    # ``live`` copies in the background and waits only for what changed meanwhile; ``disruptive``
+    # waits for the transfer; ``stop_the_world`` writes and reads all moving state first, for
+    # everyone.
     pause_s: Mapping[str, float]
-    split_key_groups: int = 0
-    routes: tuple[CopyRoute, ...] = ()
+    split_key_groups: int = 0  # key groups whose rows go to two executors; no state moves for them
+    routes: tuple[CopyRoute, ...] = ()  # where copies would come from, as far as somebody knows
 
     def to_text(self, *, most_moves: int = 20) -> str:
         """Return the preview as two tables; at most `most_moves` moves are listed."""

@@ -40,30 +40,13 @@ def problem_of(
 ) -> Problem:
     """Ask about one component as it runs.
 
-    Parameters
-    ----------
-    assignment
-        Where key groups are. An executor's capacity is its number of lanes.
-    load
-        Shape ``(m,)`` or ``(m, r)``: load of each key group, in any unit (say, milliseconds of CPU
-        per second).
-    state_bytes
-        Shape ``(m,)``: bytes of state.
-    resources
-        Names of the r resources.
-    traffic
-        Rates between key groups.
-    history
-        Shape ``(windows, m)``: load of every key group in past windows, oldest first.
-    draining
-        Names of executors that are to be emptied.
-    limits
-        What a plan may cost.
-
-    Raises
-    ------
-    InvalidProblemError
-        Names what is wrong, an executor to drain that does not exist among others.
+    `assignment`: where key groups are. An executor's capacity is its number of lanes. `load`: shape
+    ``(m,)`` or ``(m, r)``: load of each key group, in any unit (say, milliseconds of CPU per
+    second). `state_bytes`: shape ``(m,)``: bytes of state. `resources`: names of the r resources.
+    `traffic`: rates between key groups. `history`: shape ``(windows, m)``: load of every key group
+    in past windows, oldest first. `draining`: names of executors that are to be emptied. `limits`:
+    what a plan may cost. Raises `InvalidProblemError`: names what is wrong, an executor to drain
+    that does not exist among others.
 
     Examples
     --------
@@ -95,21 +78,11 @@ def problem_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentFacts:
-    """What is known of one component.
+    """What is known of one component."""
 
-    Attributes
-    ----------
-    assignment
-        Where its m key groups are.
-    load
-        Shape ``(windows, m)``: load of each key group in past windows, oldest first.
-    state_bytes
-        Shape ``(m,)``: bytes of state.
-    """
-
-    assignment: Assignment
-    load: FloatArray
-    state_bytes: FloatArray
+    assignment: Assignment  # where its m key groups are
+    load: FloatArray  # shape ``(windows, m)``: load of each key group in past windows, oldest first
+    state_bytes: FloatArray  # shape ``(m,)``: bytes of state
 
 
 def joint_problem(
@@ -124,20 +97,10 @@ def joint_problem(
     Key groups are numbered through, component after component; `Problem.operators` are the
     components. An executor's capacity is the most lanes that a component has there.
 
-    Parameters
-    ----------
-    components
-        Component → what is known of it; all have loads of the same windows.
-    pairs
-        (Upstream, downstream) → rows between their key groups. What went to key groups that have no
-        entry of their own is left out: it is the same wherever these are.
-    draining, limits
-        As for `problem_of`.
-
-    Raises
-    ------
-    InvalidProblemError
-        As for `problem_of`.
+    `components`: component → what is known of it; all have loads of the same windows. `pairs`:
+    (Upstream, downstream) → rows between their key groups. What went to key groups that have no
+    entry of their own is left out: it is the same wherever these are. `draining`, `limits`: as for
+    `problem_of`. Raises `InvalidProblemError`: as for `problem_of`.
     """
     lanes: dict[str, int] = {}
     first: dict[str, int] = {}

@@ -23,22 +23,13 @@ __all__ = ["SplitKeys"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitKeys:
-    """Where the rows of split key groups go.
+    """Where the rows of split key groups go."""
 
-    Attributes
-    ----------
-    first, second
-        Shape ``(m,)``: executors that get rows of each key group.
-    share
-        Shape ``(m,)``: part of the rows, in [0, 1], that the first gets.
-    merging
-        Shape ``(m,)``: load that merging the two partials adds on the first.
-    """
-
+    # shape ``(m,)``: executors that get rows of each key group
     first: IntArray
     second: IntArray
-    share: FloatArray
-    merging: FloatArray
+    share: FloatArray  # shape ``(m,)``: part of the rows, in [0, 1], that the first gets
+    merging: FloatArray  # shape ``(m,)``: load that merging the two partials adds on the first
 
     @property
     def num_split(self) -> int:

@@ -37,55 +37,28 @@ Pairs = dict[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece(Generic[AnyMove]):
-    """Part of one transfer, or all of it.
+    """Part of one transfer, or all of it."""
 
-    Attributes
-    ----------
-    move
-        The transfer.
-    size_bytes
-        How much of it is sent.
-    """
-
-    move: AnyMove
-    size_bytes: int
+    move: AnyMove  # the transfer
+    size_bytes: int  # how much of it is sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPhase(Generic[AnyMove]):
-    """Transfers that go on at the same time, each at the full rate of its links.
+    """Transfers that go on at the same time, each at the full rate of its links."""
 
-    Attributes
-    ----------
-    size_bytes
-        What each of the executors that take part sends or receives at most.
-    pieces
-        In the order of the moves.
-    """
-
-    size_bytes: int
-    pieces: tuple[Piece[AnyMove], ...]
+    size_bytes: int  # what each of the executors that take part sends or receives at most
+    pieces: tuple[Piece[AnyMove], ...]  # in the order of the moves
 
 
 def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], ...]:
     """Schedule peer transfers in phases that together are as long as the busiest link needs.
 
-    Parameters
-    ----------
-    moves
-        Transfers, most urgent first. One without known state counts as one byte.
-
-    Returns
-    -------
-    tuple of TransferPhase
-        The one with the most urgent transfer first. In a phase every executor sends to at most one
-        and receives from at most one; moves are cut where a phase ends. Sizes of the phases add up
-        to the bytes of the busiest link.
-
-    Raises
-    ------
-    InvalidPlanError
-        If a move has its source as its destination.
+    `moves`: transfers, most urgent first. One without known state counts as one byte. Returns the
+    one with the most urgent transfer first. In a phase every executor sends to at most one and
+    receives from at most one; moves are cut where a phase ends. Sizes of the phases add up to the
+    bytes of the busiest link. Raises `InvalidPlanError` if a move has its source as its
+    destination.
 
     Examples
     --------

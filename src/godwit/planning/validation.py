@@ -123,17 +123,9 @@ def make_solution(
 ) -> Solution:
     """Build the solution of a planner, with the status that the limits leave it.
 
-    Parameters
-    ----------
-    optimal
-        Whether the planner proved that nothing within the limits is better for its objective.
-    reason
-        Why the status is not better; broken limits are appended to it.
-
-    Raises
-    ------
-    InvalidPlanError
-        If the assignment is illegal: a fault of the planner, not of its input.
+    `optimal`: whether the planner proved that nothing within the limits is better for its
+    objective. `reason`: why the status is not better; broken limits are appended to it. Raises
+    `InvalidPlanError` if the assignment is illegal: a fault of the planner, not of its input.
     """
     illegal = illegalities(problem, assignment)
     if illegal:

@@ -41,45 +41,25 @@ _LEAST_APART = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Reached:
-    """How far an assignment is from each aim; less is better, the first that differs decides.
+    """How far an assignment is from each aim; less is better, the first that differs decides."""
 
-    Attributes
-    ----------
-    excess
-        Sum of what is above limits on use, in shares of the limit.
-    left
-        Key groups on draining executors.
-    distance
-        Load distance in fair shares, ``max_load_distance`` where it is below that.
-    pairs
-        Traffic of pairs that are apart, in mean pairs, and the load distance from ``even_enough``
-        to ``max_load_distance``, `PAIR_WORTH` percent of the mean for a pair.
-    apart
-        All traffic between executors, in what one key group sends on average.
-    uneven
-        The load distance in fair shares, ``even_enough`` where it is below that; it is in
-        `distance` and `pairs` already and decides nothing by itself.
-    """
-
-    excess: float
-    left: int
-    distance: float
+    excess: float  # sum of what is above limits on use, in shares of the limit
+    left: int  # key groups on draining executors
+    distance: float  # load distance in fair shares, ``max_load_distance`` where it is below that
+    # traffic of pairs that are apart, in mean pairs, and the load distance from ``even_enough`` to
+    # ``max_load_distance``, `PAIR_WORTH` percent of the mean for a pair
     pairs: float
-    apart: float
+    apart: float  # all traffic between executors, in what one key group sends on average
+    # the load distance in fair shares, ``even_enough`` where it is below that; it is in `distance`
+    # and `pairs` already and decides nothing by itself
     uneven: float = field(compare=False)
 
 
 class Aims:
     """Measures assignments of one problem.
 
-    Parameters
-    ----------
-    problem
-        Loads, limits and some traffic.
-    scored
-        The pairs worth collocating.
-    max_load_distance, even_enough
-        As for ALBIC, percent of the mean load index.
+    `problem`: loads, limits and some traffic. `scored`: the pairs worth collocating.
+    `max_load_distance`, `even_enough`: as for ALBIC, percent of the mean load index.
     """
 
     def __init__(

@@ -41,20 +41,10 @@ def collocate(
 ) -> float:
     """Move or exchange units, the greatest gain first, until none is left.
 
-    Parameters
-    ----------
-    placement
-        What is changed.
-    traffic
-        Symmetric, shape ``(U, U)``: traffic between units, both directions added up.
-    limit
-        Largest deviation, in fair shares, that a step may leave where it changes loads.
-    go_on
-        Asked before every step, and before every pair of executors is looked at.
-
-    Returns
-    -------
-    Traffic gained.
+    `placement`: what is changed. `traffic`: symmetric, shape ``(U, U)``: traffic between units,
+    both directions added up. `limit`: largest deviation, in fair shares, that a step may leave
+    where it changes loads. `go_on`: asked before every step, and before every pair of executors is
+    looked at. Returns traffic gained.
     """
     total = float(traffic.sum()) / 2
     gained = 0.0

@@ -29,10 +29,8 @@ _SCALE = 1_000_000
 class KeyGroupGraph:
     """The traffic between key groups as an undirected graph.
 
-    Parameters
-    ----------
-    problem
-        Its traffic in both directions is added up; traffic of a key group to itself is left out.
+    `problem`: its traffic in both directions is added up; traffic of a key group to itself is left
+    out.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -54,12 +52,7 @@ class KeyGroupGraph:
     def between(self, unit_of: IntArray, units: int) -> sparse.csr_matrix:
         """Symmetric, shape ``(units, units)``: traffic between units, both directions added up.
 
-        Parameters
-        ----------
-        unit_of
-            Shape ``(m,)``: the unit of each key group.
-        units
-            How many there are.
+        `unit_of`: shape ``(m,)``: the unit of each key group. `units`: how many there are.
         """
         m = len(unit_of)
         member = sparse.csr_matrix((np.ones(m), (np.arange(m), unit_of)), shape=(m, units))
@@ -76,14 +69,8 @@ class KeyGroupGraph:
     def partition(self, members: IndexArray, weight: FloatArray, parts: int) -> IntArray:
         """Shape ``(members,)``: part of each member, ``0 <= part < parts``, each used.
 
-        Parameters
-        ----------
-        members
-            Key groups, at least `parts` of them.
-        weight
-            Shape ``(m,)``: weight of every key group of the problem.
-        parts
-            Number of parts.
+        `members`: key groups, at least `parts` of them. `weight`: shape ``(m,)``: weight of every
+        key group of the problem. `parts`: number of parts.
         """
         size = len(members)
         if parts <= 1:
@@ -112,14 +99,8 @@ class KeyGroupGraph:
 def with_executors(traffic: sparse.csr_matrix, place: IntArray, executors: int) -> FloatArray:
     """Shape ``(units, executors)``: traffic between each unit and the units of each executor.
 
-    Parameters
-    ----------
-    traffic
-        From `KeyGroupGraph.between`.
-    place
-        Shape ``(units,)``: executor of each unit.
-    executors
-        How many there are.
+    `traffic`: from `KeyGroupGraph.between`. `place`: shape ``(units,)``: executor of each unit.
+    `executors`: how many there are.
     """
     units = len(place)
     holds = sparse.csr_matrix((np.ones(units), (np.arange(units), place)), (units, executors))

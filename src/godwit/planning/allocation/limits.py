@@ -18,30 +18,17 @@ __all__ = ["SolverLimits", "solver_limits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverLimits:
-    """How long to look for a better plan.
+    """How long to look for a better plan."""
 
-    Attributes
-    ----------
-    time_limit_s
-        Seconds for the whole plan, by `clock`; infinite: nothing in the plan depends on time.
-    node_limit
-        Branch-and-bound nodes of each program; gives the same plan on every machine when the time
-        limit is not reached.
-    rounds
-        Searches after the first, at most.
-    patience
-        Searches in a row that bring nothing before it stops.
-    clock
-        Where time is read.
-    rng
-        Draws what is taken back or re-planned.
-    """
-
+    # seconds for the whole plan, by `clock`; infinite: nothing in the plan depends on time
     time_limit_s: float = 5.0
+    # branch-and-bound nodes of each program; gives the same plan on every machine when the time
+    # limit is not reached
     node_limit: int | None = None
-    rounds: int = 10_000
-    patience: int = 400
-    clock: Clock = time.perf_counter
+    rounds: int = 10_000  # searches after the first, at most
+    patience: int = 400  # searches in a row that bring nothing before it stops
+    clock: Clock = time.perf_counter  # where time is read
+    # draws what is taken back or re-planned
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
 
@@ -56,10 +43,7 @@ def solver_limits(
 ) -> SolverLimits:
     """Check a planner's options and gather them.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a limit is not positive, or `rounds` negative.
+    Raises `InvalidProblemError` if a limit is not positive, or `rounds` negative.
     """
     for name, value in (
         ("time_limit_s", time_limit_s),

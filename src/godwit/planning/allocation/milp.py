@@ -57,33 +57,15 @@ _SHAKES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllocationResult:
-    """Where the units go.
+    """Where the units go."""
 
-    Attributes
-    ----------
-    place
-        Shape ``(U,)``: executor of each unit.
-    objective
-        d, in the problem's unit of load.
-    bound
-        Proved lower bound of d by HiGHS, if it solved the whole program; else 0.
-    optimal
-        Whether d is proved least.
-    infeasible
-        Whether it is proved that the limits contradict each other.
-    rounds
-        Searches after the first.
-    forced
-        Whether key groups left a draining executor at the cost of balance.
-    """
-
-    place: IntArray
-    objective: float
-    bound: float
-    optimal: bool
-    infeasible: bool
-    rounds: int
-    forced: bool
+    place: IntArray  # shape ``(U,)``: executor of each unit
+    objective: float  # d, in the problem's unit of load
+    bound: float  # proved lower bound of d by HiGHS, if it solved the whole program; else 0
+    optimal: bool  # whether d is proved least
+    infeasible: bool  # whether it is proved that the limits contradict each other
+    rounds: int  # searches after the first
+    forced: bool  # whether key groups left a draining executor at the cost of balance
 
 
 def plan_milp(
@@ -175,18 +157,10 @@ def allocate_units(
 ) -> AllocationResult:
     """Place units so that d is least; what MILP and ALBIC share.
 
-    Parameters
-    ----------
-    model
-        Units and limits.
-    limits
-        How long to look.
-    least
-        A known lower bound of d, in the problem's unit, at which to stop.
-    enough
-        A d, in the problem's unit, below which moves are rather saved.
-    least_gain
-        By how much, in fair shares, d or both sides together must fall for units to move.
+    `model`: units and limits. `limits`: how long to look. `least`: a known lower bound of d, in the
+    problem's unit, at which to stop. `enough`: a d, in the problem's unit, below which moves are
+    rather saved. `least_gain`: by how much, in fair shares, d or both sides together must fall for
+    units to move.
     """
     deadline = limits.clock() + limits.time_limit_s
     start = model.units.home.copy()
@@ -241,9 +215,7 @@ def _evacuate(
     Tries to take as many key groups off draining executors as the budget has moves, then half as
     many, and so on, and takes the first plan that is nearly as balanced.
 
-    Returns
-    -------
-    The better search, and whether its plan gives up balance.
+    Returns the better search, and whether its plan gives up balance.
     """
     waiting = int((~model.stays[search.place]).sum())
     already = int((~model.stays[start]).sum()) - waiting

@@ -30,43 +30,20 @@ __all__ = ["AllocationModel", "build_model"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllocationModel:
-    """Units to place on executors; loads are in units of the fair index (so ``mean`` is 1 or 0).
+    """Units to place on executors; loads are in units of the fair index (so ``mean`` is 1 or 0)."""
 
-    Attributes
-    ----------
-    units
-        What is placed.
-    weight
-        Shape ``(U,)``: load, scaled.
-    usage
-        Shape ``(U, r)``: use of each limited resource; r is 0 without limits.
-    speed
-        Shape ``(n,)``: capacity of each executor for the bottleneck.
-    stays
-        Shape ``(n,)``: whether the executor may receive units.
-    room
-        Shape ``(n, r)``: how much of each limited resource an executor may use.
-    mean
-        Fair load index, scaled: 1, or 0 where there is no load at all.
-    scale
-        What one unit of scaled load is in the problem's unit.
-    max_moves, max_bytes
-        Budget left for units that are not pinned; infinite where there is no limit.
-    empties
-        Whether executors that do not stay must be empty after the plan.
-    """
-
-    units: Units
-    weight: FloatArray
-    usage: FloatArray
-    speed: FloatArray
-    stays: BoolArray
-    room: FloatArray
-    mean: float
-    scale: float
+    units: Units  # what is placed
+    weight: FloatArray  # shape ``(U,)``: load, scaled
+    usage: FloatArray  # shape ``(U, r)``: use of each limited resource; r is 0 without limits
+    speed: FloatArray  # shape ``(n,)``: capacity of each executor for the bottleneck
+    stays: BoolArray  # shape ``(n,)``: whether the executor may receive units
+    room: FloatArray  # shape ``(n, r)``: how much of each limited resource an executor may use
+    mean: float  # fair load index, scaled: 1, or 0 where there is no load at all
+    scale: float  # what one unit of scaled load is in the problem's unit
+    # budget left for units that are not pinned; infinite where there is no limit
     max_moves: float
     max_bytes: float
-    empties: bool
+    empties: bool  # whether executors that do not stay must be empty after the plan
 
     def deviations(self, place: IntArray) -> FloatArray:
         """Shape ``(n,)``: load index minus mean, scaled."""

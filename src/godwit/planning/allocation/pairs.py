@@ -31,21 +31,13 @@ __all__ = ["ScoredPairs", "pin_pairs", "score_pairs"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoredPairs:
-    """Pairs of key groups whose traffic is well above the average of the sender.
+    """Pairs of key groups whose traffic is well above the average of the sender."""
 
-    Attributes
-    ----------
-    source, target
-        Shape ``(p,)``: the two key groups.
-    rate
-        Shape ``(p,)``: out(g_i, g_j).
-    together
-        Shape ``(p,)``: whether they are on one executor today (colGrps; the rest is toBeColGrps).
-    """
-
+    # shape ``(p,)``: the two key groups
     source: IntArray
     target: IntArray
-    rate: FloatArray
+    rate: FloatArray  # shape ``(p,)``: out(g_i, g_j)
+    # shape ``(p,)``: whether they are on one executor today (colGrps; the rest is toBeColGrps)
     together: BoolArray
 
 

@@ -24,17 +24,8 @@ __all__ = ["Placement"]
 class Placement:
     """Where the units are, with what follows from it.
 
-    Parameters
-    ----------
-    model
-        Units and limits.
-    place
-        Shape ``(U,)``: executor of each unit; within the budgets.
-
-    Attributes
-    ----------
-    movable
-        Shape ``(U,)``: units that are not pinned.
+    `model`: units and limits. `place`: shape ``(U,)``: executor of each unit; within the budgets.
+    `movable`: shape ``(U,)``: units that are not pinned.
     """
 
     def __init__(self, model: AllocationModel, place: IntArray) -> None:

@@ -42,10 +42,7 @@ class AllocationSearch(Placement):
     def improve(self, enough: float = 0.0) -> None:
         """Go down to a local optimum: first d, then the side that is not the worst.
 
-        Parameters
-        ----------
-        enough
-            Deviation, in fair shares, at which to stop and keep the moves that are left.
+        `enough`: deviation, in fair shares, at which to stop and keep the moves that are left.
         """
         self._repair_room()
         for exchange, spend in ((False, True), (True, False), (True, True)):
@@ -241,9 +238,7 @@ class AllocationSearch(Placement):
         Units leave where that does not raise d; with `force`, if none can, one leaves nevertheless,
         the one that does least harm.
 
-        Returns
-        -------
-        Whether one was forced.
+        Returns whether one was forced.
         """
         left = True
         while left:

@@ -33,24 +33,13 @@ _OPTIMAL, _INFEASIBLE = 0, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SolverResult:
-    """What HiGHS found.
+    """What HiGHS found."""
 
-    Attributes
-    ----------
-    place
-        Shape ``(U,)``: executor of every unit of the model; ``None`` if nothing was found.
-    bound
-        Proved lower bound of d for the part that was free, scaled.
-    proved
-        Whether d is proved least.
-    infeasible
-        Whether it is proved that no placement keeps to the limits (and the cutoff).
-    """
-
+    # shape ``(U,)``: executor of every unit of the model; ``None`` if nothing was found
     place: IntArray | None
-    bound: float
-    proved: bool
-    infeasible: bool
+    bound: float  # proved lower bound of d for the part that was free, scaled
+    proved: bool  # whether d is proved least
+    infeasible: bool  # whether it is proved that no placement keeps to the limits (and the cutoff)
 
 
 class _Program:
@@ -194,21 +183,11 @@ def solve_allocation(
 ) -> SolverResult:
     """Place the free units anew, everything else staying where it is.
 
-    Parameters
-    ----------
-    model
-        The whole model.
-    place
-        Shape ``(U,)``: where the units are.
-    free, executors
-        Units that may be placed, and executors they may use (and their homes among these).
-    cutoff
-        Only placements with ``d <= cutoff`` are looked for.
-    refine
-        Whether to solve a second time: for less left on draining executors, then for
-        ``over + under``, then for fewer moves.
-    time_limit_s, node_limit
-        Limits of each of the two solutions.
+    `model`: the whole model. `place`: shape ``(U,)``: where the units are. `free`, `executors`:
+    units that may be placed, and executors they may use (and their homes among these). `cutoff`:
+    only placements with ``d <= cutoff`` are looked for. `refine`: whether to solve a second time:
+    for less left on draining executors, then for ``over + under``, then for fewer moves.
+    `time_limit_s`, `node_limit`: limits of each of the two solutions.
     """
     program = _Program(model, place, free, executors)
     most = (cutoff, np.inf, np.inf)

@@ -28,35 +28,16 @@ FREE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Units:
-    """U units made of m key groups.
+    """U units made of m key groups."""
 
-    Attributes
-    ----------
-    unit_of
-        Shape ``(m,)``: the unit of each key group.
-    weight
-        Shape ``(U,)``: load on the bottleneck resource.
-    usage
-        Shape ``(U, r)``: load on every resource.
-    home
-        Shape ``(U,)``: executor that owns the unit today.
-    count
-        Shape ``(U,)``: key groups that move if the unit leaves its home.
-    state_bytes
-        Shape ``(U,)``: bytes that move if the unit leaves its home.
-    pinned
-        Shape ``(U,)``: the executor the unit must be on, or `FREE`.
-    fixed_moves, fixed_bytes
-        What the pins cost, whatever else is decided.
-    """
-
-    unit_of: IntArray
-    weight: FloatArray
-    usage: FloatArray
-    home: IntArray
-    count: IntArray
-    state_bytes: FloatArray
-    pinned: IntArray
+    unit_of: IntArray  # shape ``(m,)``: the unit of each key group
+    weight: FloatArray  # shape ``(U,)``: load on the bottleneck resource
+    usage: FloatArray  # shape ``(U, r)``: load on every resource
+    home: IntArray  # shape ``(U,)``: executor that owns the unit today
+    count: IntArray  # shape ``(U,)``: key groups that move if the unit leaves its home
+    state_bytes: FloatArray  # shape ``(U,)``: bytes that move if the unit leaves its home
+    pinned: IntArray  # shape ``(U,)``: the executor the unit must be on, or `FREE`
+    # what the pins cost, whatever else is decided
     fixed_moves: int = 0
     fixed_bytes: float = 0.0
 
@@ -77,14 +58,9 @@ def single_units(problem: Problem) -> Units:
 def merge_units(problem: Problem, unit_of: IntArray, pinned: IntArray) -> Units:
     """Build the units of a partition of the key groups.
 
-    Parameters
-    ----------
-    problem
-        Loads, state and today's owners.
-    unit_of
-        Shape ``(m,)``: the unit of each key group, ``0 <= unit < U``, each used.
-    pinned
-        Shape ``(U,)``: the executor a unit must be on, or `FREE`.
+    `problem`: loads, state and today's owners. `unit_of`: shape ``(m,)``: the unit of each key
+    group, ``0 <= unit < U``, each used. `pinned`: shape ``(U,)``: the executor a unit must be on,
+    or `FREE`.
     """
     size = len(pinned)
     home = np.zeros(size, np.int32)

@@ -161,14 +161,8 @@ def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float =
     Ties: the lowest substream. A substream whose set cannot be split any more (nothing varies with
     it) is passed over; if none can, fewer sets come out.
 
-    Parameters
-    ----------
-    series
-        Shape ``(p, m)``: load of each substream in each window.
-    num_sets
-        n.
-    threshold
-        θ as a share of the substreams' mean variance.
+    `series`: shape ``(p, m)``: load of each substream in each window. `num_sets`: n. `threshold`: θ
+    as a share of the substreams' mean variance.
     """
     centred = series - series.mean(axis=1, keepdims=True)
     windows = series.shape[1]

@@ -96,24 +96,14 @@ class FusionProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FusionPlan:
-    """Operators' components.
+    """Operators' components."""
 
-    Attributes
-    ----------
-    component_of
-        Shape ``(operators,)``: component of each operator, numbered by their first operators.
-    num_components
-        How many there are.
-    shared
-        Partition attributes that all operators of each component have in common.
-    communication
-        Share of the rows, in [0, 1], that cross from one component to another.
-    """
-
+    # shape ``(operators,)``: component of each operator, numbered by their first operators
     component_of: IntArray
-    num_components: int
+    num_components: int  # how many there are
+    # partition attributes that all operators of each component have in common
     shared: tuple[frozenset[str], ...]
-    communication: float
+    communication: float  # share of the rows, in [0, 1], that cross from one component to another
 
 
 def plan_fusion(

@@ -40,52 +40,27 @@ class FormCosts:
 
     CPU time and latencies are in milliseconds.
 
-    Attributes
-    ----------
-    rows
-        T_p: rows to process.
-    row_ms
-        E: CPU time of a row in one state.
-    split_states, combined_states
-        States that a row changes: 1 and W (the overlapping windows) in the paper.
-    partials
-        PW_p: partial windows that are handed to consolidation.
-    key_groups
-        Number of key groups.
-    partial_ms
-        K_1: CPU time to hand one key group's part of one partial window to another component.
-    migrations
-        MK_p: key groups that migrate to balance load.
-    turn_ms
-        CPU time to migrate a key group without its state: K_1 in the paper.
-    move_ms
-        K_x: CPU time to migrate a key group with all its state, x = PW_p in the paper.
-    move_latency_ms
-        L: how long it takes to migrate a key group with its state.
-    unturned
-        Of `migrations`, those that take their state along even when split. 0 in the paper.
-    stage_ms
-        CPU time of what epochs do for the exchange whether or not anything crosses it. 0 in the
-        paper, where tuples flow.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a figure is negative or no finite number, or more migrations are unturned than there are.
+    Raises `InvalidProblemError` if a figure is negative or no finite number, or more migrations are
+    unturned than there are.
     """
 
-    rows: float
-    row_ms: float
+    rows: float  # T_p: rows to process
+    row_ms: float  # E: CPU time of a row in one state
+    # states that a row changes: 1 and W (the overlapping windows) in the paper
     split_states: float = 1.0
     combined_states: float = 1.0
-    partials: float
-    key_groups: int
+    partials: float  # PW_p: partial windows that are handed to consolidation
+    key_groups: int  # number of key groups
+    # K_1: CPU time to hand one key group's part of one partial window to another component
     partial_ms: float
-    migrations: float
-    turn_ms: float
-    move_ms: float
-    move_latency_ms: float
+    migrations: float  # MK_p: key groups that migrate to balance load
+    turn_ms: float  # CPU time to migrate a key group without its state: K_1 in the paper
+    move_ms: float  # K_x: CPU time to migrate a key group with all its state, x = PW_p in the paper
+    move_latency_ms: float  # L: how long it takes to migrate a key group with its state
+    # of `migrations`, those that take their state along even when split. 0 in the paper.
     unturned: float = 0.0
+    # CPU time of what epochs do for the exchange whether or not anything crosses it. 0 in the
+    # paper, where tuples flow.
     stage_ms: float = 0.0
 
     def __post_init__(self) -> None:
@@ -193,40 +168,21 @@ class FormCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a form should be, and what it is worth.
+    """What a form should be, and what it is worth."""
 
-    Attributes
-    ----------
-    form
-        The form.
-    changes
-        Whether it is another one than today's.
-    within
-        Whether its migrations take no longer than they may.
-    saved_ms
-        CPU time a period that is saved by changing; negative if latency is bought with it.
-    relieved_ms
-        Latency above what is allowed that changing takes away.
-    """
-
-    form: Form
-    changes: bool
-    within: bool
+    form: Form  # the form
+    changes: bool  # whether it is another one than today's
+    within: bool  # whether its migrations take no longer than they may
+    # CPU time a period that is saved by changing; negative if latency is bought with it
     saved_ms: float = 0.0
-    relieved_ms: float = 0.0
+    relieved_ms: float = 0.0  # latency above what is allowed that changing takes away
 
 
 def choose_form(costs: FormCosts, today: Form, max_latency_ms: float = math.inf) -> Choice:
     """Choose a form: least CPU time, within a bound on latency.
 
-    Parameters
-    ----------
-    costs
-        Of one period.
-    today
-        The form that was in use.
-    max_latency_ms
-        How long the migrations of a period may take, all together.
+    `costs`: of one period. `today`: the form that was in use. `max_latency_ms`: how long the
+    migrations of a period may take, all together.
 
     Examples
     --------
@@ -272,15 +228,8 @@ def _is_worth(costs: FormCosts, today: Form, other: Form) -> bool:
 def most_beneficial(choices: Mapping[str, Choice]) -> str | None:
     """Name the change that comes first: what is over its bound by most, then what saves most.
 
-    Parameters
-    ----------
-    choices
-        Component → its choice, its figures for equal stretches of time.
-
-    Returns
-    -------
-    str or None
-        ``None`` if everything stays as it is. Of equals the first by name.
+    `choices`: component → its choice, its figures for equal stretches of time. Returns ``None`` if
+    everything stays as it is. Of equals the first by name.
     """
     changing = {name: choice for name, choice in choices.items() if choice.changes}
     return min(

@@ -79,26 +79,15 @@ class CoreAllocationProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CoreAllocation:
-    """Cores per executor.
+    """Cores per executor."""
 
-    Attributes
-    ----------
-    cores
-        Shape ``(m,)``: k_j.
-    latency_s
-        E[T] of `cores`; infinite if some executor stays unstable.
-    status
-        ``optimal``: the fewest cores that meet the target. ``infeasible``: the target cannot be
-        met; `cores` is the best that the available cores give, or, where no number of cores could
-        meet it, as many as bring the latency within a millionth of what is possible.
-    reason
-        Why it is infeasible; empty otherwise.
-    """
-
-    cores: IntArray
-    latency_s: float
+    cores: IntArray  # shape ``(m,)``: k_j
+    latency_s: float  # E[T] of `cores`; infinite if some executor stays unstable
+    # ``optimal``: the fewest cores that meet the target. ``infeasible``: the target cannot be met;
+    # `cores` is the best that the available cores give, or, where no number of cores could meet it,
+    # as many as bring the latency within a millionth of what is possible.
     status: Literal["optimal", "infeasible"]
-    reason: str = ""
+    reason: str = ""  # why it is infeasible; empty otherwise
 
 
 class _Station:

@@ -117,30 +117,15 @@ class CoreAssignmentProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CoreAssignment:
-    """Cores per machine and executor.
+    """Cores per machine and executor."""
 
-    Attributes
-    ----------
-    cores
-        Shape ``(n, m)``: x_ij.
-    migration_bytes
-        C(X|X̃): bytes of state that leave a machine.
-    remote_bytes_per_s
-        Data exchanged with cores away from executors' homes.
-    phi_bytes_per_s
-        The φ that was feasible.
-    status
-        ``feasible``, or ``infeasible``: there are not enough cores for all.
-    reason
-        Why it is infeasible; empty otherwise.
-    """
-
-    cores: IntArray
-    migration_bytes: float
-    remote_bytes_per_s: float
-    phi_bytes_per_s: float
+    cores: IntArray  # shape ``(n, m)``: x_ij
+    migration_bytes: float  # C(X|X̃): bytes of state that leave a machine
+    remote_bytes_per_s: float  # data exchanged with cores away from executors' homes
+    phi_bytes_per_s: float  # the φ that was feasible
+    # ``feasible``, or ``infeasible``: there are not enough cores for all
     status: Literal["feasible", "infeasible"]
-    reason: str = ""
+    reason: str = ""  # why it is infeasible; empty otherwise
 
 
 def core_migration_bytes(state_bytes: FloatArray, current: IntArray, cores: IntArray) -> float:

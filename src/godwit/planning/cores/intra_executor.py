@@ -46,23 +46,10 @@ def balance_lanes(
     Stops when ``max lane load <= theta * mean lane load``, when no reassignment helps, or after
     `max_moves`. Ties: the lower lane, the lower key group. O(m log m + rounds·log m) time.
 
-    Parameters
-    ----------
-    load
-        Shape ``(m,)``: load of each key group.
-    lane_of
-        Shape ``(m,)``: its lane today, ``0 <= lane < num_lanes``.
-    num_lanes
-        Number of lanes.
-    theta
-        θ ≥ 1.
-    max_moves
-        Most reassignments; ``None``: no limit.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a load is negative or not finite, a lane does not exist, or θ is below 1.
+    `load`: shape ``(m,)``: load of each key group. `lane_of`: shape ``(m,)``: its lane today, ``0
+    <= lane < num_lanes``. `num_lanes`: number of lanes. `theta`: θ ≥ 1. `max_moves`: most
+    reassignments; ``None``: no limit. Raises `InvalidProblemError` if a load is negative or not
+    finite, a lane does not exist, or θ is below 1.
 
     Examples
     --------

@@ -106,12 +106,7 @@ class QueueingNetwork:
 def erlang_b(offered_load: float, servers: int) -> float:
     """Probability that all `servers` are busy in M/M/k/k (Erlang's loss formula).
 
-    Parameters
-    ----------
-    offered_load
-        Erlangs, a = λ/μ, not negative.
-    servers
-        k, not negative.
+    `offered_load`: Erlangs, a = λ/μ, not negative. `servers`: k, not negative.
 
     Examples
     --------
@@ -159,17 +154,8 @@ def expected_latency_s(network: QueueingNetwork, cores: npt.ArrayLike) -> float:
 
     ``E[T](k) = (1/λ_0) Σ_j λ_j E[T_j](k_j)``. An executor that nothing reaches adds nothing.
 
-    Parameters
-    ----------
-    network
-        The rates.
-    cores
-        Shape ``(m,)``: k_j.
-
-    Raises
-    ------
-    InvalidProblemError
-        If `cores` has not one entry per executor.
+    `network`: the rates. `cores`: shape ``(m,)``: k_j. Raises `InvalidProblemError` if `cores` has
+    not one entry per executor.
     """
     counts = np.asarray(cores, np.int64)
     if counts.shape != network.arrival_per_s.shape:
@@ -190,23 +176,11 @@ def expected_latency_s(network: QueueingNetwork, cores: npt.ArrayLike) -> float:
 def solve_traffic_equations(external_per_s: npt.ArrayLike, routing: npt.ArrayLike) -> FloatArray:
     """Arrival rate of every station of an open Jackson network: ``λ = external + λ·R``.
 
-    Parameters
-    ----------
-    external_per_s
-        Shape ``(m,)``: rows that reach each executor from outside, gamma in the books.
-    routing
-        Shape ``(m, m)``: rows that one row processed at i sends on to j, on average, R_ij. Rows of
-        the matrix may sum to more than 1: an operator may emit more rows than it takes.
-
-    Returns
-    -------
-    ndarray
-        Shape ``(m,)``: λ.
-
-    Raises
-    ------
-    InvalidProblemError
-        If shapes differ, a value is negative, or rows circulate without leaving.
+    `external_per_s`: shape ``(m,)``: rows that reach each executor from outside, gamma in the
+    books. `routing`: shape ``(m, m)``: rows that one row processed at i sends on to j, on average,
+    R_ij. Rows of the matrix may sum to more than 1: an operator may emit more rows than it takes.
+    Returns shape ``(m,)``: λ. Raises `InvalidProblemError` if shapes differ, a value is negative,
+    or rows circulate without leaving.
 
     Examples
     --------

@@ -27,10 +27,7 @@ __all__ = ["count_partitionings", "kept_bytes", "partitionings"]
 def count_partitionings(reach: IntArray, parts: int) -> int:
     """Return how many partitionings into at most `parts` intervals are within the bound.
 
-    Parameters
-    ----------
-    reach
-        See `godwit.planning.intervals.ssm.Line`.
+    `reach`: see `godwit.planning.intervals.ssm.Line`.
     """
     m = len(reach) - 1
     ways = [0] * m + [1]  # ways to cover [x, m) with exactly k intervals; exact integers
@@ -47,14 +44,8 @@ def count_partitionings(reach: IntArray, parts: int) -> int:
 def partitionings(reach: IntArray, parts: int, *, at_most: int) -> IntArray:
     """Enumerate the partitionings into at most `parts` intervals within the bound.
 
-    Returns
-    -------
-    Shape ``(count, parts + 1)``: cuts, in lexicographic order.
-
-    Raises
-    ------
-    InvalidProblemError
-        If there are more than `at_most`.
+    Returns shape ``(count, parts + 1)``: cuts, in lexicographic order. Raises `InvalidProblemError`
+    if there are more than `at_most`.
     """
     count = count_partitionings(reach, parts)
     if count > at_most:
@@ -86,16 +77,8 @@ def partitionings(reach: IntArray, parts: int, *, at_most: int) -> IntArray:
 def kept_bytes(old: IntArray, new: IntArray, kept: FloatArray) -> FloatArray:
     """Most bytes that can stay where they are, for every pair of partitionings.
 
-    Parameters
-    ----------
-    old, new
-        Shapes ``(a, p + 1)`` and ``(b, q + 1)``: cuts.
-    kept
-        Shape ``(m + 1,)``: bytes of state before each cut.
-
-    Returns
-    -------
-    Shape ``(a, b)``.
+    `old`, `new`: shapes ``(a, p + 1)`` and ``(b, q + 1)``: cuts. `kept`: shape ``(m + 1,)``: bytes
+    of state before each cut. Returns shape ``(a, b)``.
     """
     left, right = kept[old], kept[new]
     q = new.shape[1] - 1

@@ -59,18 +59,10 @@ CANDIDATES = 1_200
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sweep:
-    """One evaluation of the equations, ready to be sent to where a block is computed.
+    """One evaluation of the equations, ready to be sent to where a block is computed."""
 
-    Attributes
-    ----------
-    space
-        Partitionings, sizes and probabilities.
-    cost
-        Per size, shape ``(N_n,)``: projected costs so far.
-    """
-
-    space: Space
-    cost: tuple[FloatArray, ...]
+    space: Space  # partitionings, sizes and probabilities
+    cost: tuple[FloatArray, ...]  # per size, shape ``(N_n,)``: projected costs so far
 
     def __call__(self, block: Block) -> tuple[FloatArray, IntArray]:
         """Return new costs, and per size the row chosen, of the rows of one block."""
@@ -84,10 +76,8 @@ def best_next(
 ) -> tuple[FloatArray, IntArray]:
     """Evaluate the right-hand side for partitionings `rows` of size index `size`.
 
-    Returns
-    -------
-    Shapes ``(a,)`` and ``(a, sizes)``: costs, and the row chosen for every next size (-1 where the
-    probability is 0).
+    Returns shapes ``(a,)`` and ``(a, sizes)``: costs, and the row chosen for every next size (-1
+    where the. Returns probability is 0).
     """
     total = np.zeros(len(rows))
     chosen = np.full((len(rows), len(space.cuts)), -1, np.int32)

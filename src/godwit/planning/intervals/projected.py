@@ -31,10 +31,7 @@ FORMAT = 2
 def space_of(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
     """Return the reach of each cut when `parts` executors share the load within τ.
 
-    Raises
-    ------
-    InvalidProblemError
-        If τ is missing or gamma is not in [0, 1).
+    Raises `InvalidProblemError` if τ is missing or gamma is not in [0, 1).
     """
     if problem.limits.tau is None:
         raise _wrong("limits.tau", None, "Give the load balancing threshold.")
@@ -52,24 +49,12 @@ def _wrong(name: str, value: object, remedy: str) -> InvalidProblemError:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Space:
-    """Partitionings that the future may go through.
+    """Partitionings that the future may go through."""
 
-    Attributes
-    ----------
-    transitions
-        Sizes and their probabilities.
-    gamma
-        Discount factor.
-    cuts
-        Per size n, shape ``(N_n, n + 1)``: partitionings.
-    kept
-        Shape ``(m + 1,)``: bytes of state before each cut.
-    """
-
-    transitions: Transitions
-    gamma: float
-    cuts: tuple[IntArray, ...]
-    kept: FloatArray
+    transitions: Transitions  # sizes and their probabilities
+    gamma: float  # discount factor
+    cuts: tuple[IntArray, ...]  # per size n, shape ``(N_n, n + 1)``: partitionings
+    kept: FloatArray  # shape ``(m + 1,)``: bytes of state before each cut
 
     @classmethod
     def of(
@@ -82,10 +67,7 @@ class Space:
     ) -> Space:
         """Check that every size has a partitioning, and lay out the state.
 
-        Raises
-        ------
-        InvalidProblemError
-            If a size has none.
+        Raises `InvalidProblemError` if a size has none.
         """
         for n, rows in zip(transitions.sizes, cuts, strict=True):
             if len(rows) == 0:
@@ -98,44 +80,23 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProjectedCost:
-    """Bytes that the future is expected to move, from each partitioning.
+    """Bytes that the future is expected to move, from each partitioning."""
 
-    Attributes
-    ----------
-    space
-        The partitionings it knows.
-    cost
-        Per size, shape ``(N_n,)``: discounted expected bytes.
-    weight
-        Shape ``(m,)``: the loads it was computed for.
-    tau
-        The τ it was computed for.
-    exact
-        Whether `space` holds every partitioning within τ.
-    error_bytes
-        Greatest distance of `cost` from the fixed point over `space`.
-    measured_error
-        Of an approximation that was compared with exact costs: by how much a cost is above the
-        exact one at most, relative to the mean of all exact costs.
-    measured_mean_error
-        The same on average over the partitionings of the table.
-    partitionings_in_all
-        How many partitionings within τ there are.
-    sweeps, elapsed_s
-        What it took.
-    """
-
-    space: Space
-    cost: tuple[FloatArray, ...]
-    weight: FloatArray
-    tau: float
-    exact: bool
-    error_bytes: float
+    space: Space  # the partitionings it knows
+    cost: tuple[FloatArray, ...]  # per size, shape ``(N_n,)``: discounted expected bytes
+    weight: FloatArray  # shape ``(m,)``: the loads it was computed for
+    tau: float  # the τ it was computed for
+    exact: bool  # whether `space` holds every partitioning within τ
+    error_bytes: float  # greatest distance of `cost` from the fixed point over `space`
+    # what it took
     sweeps: int
     elapsed_s: float
+    # of an approximation that was compared with exact costs: by how much a cost is above the exact
+    # one at most, relative to the mean of all exact costs
     measured_error: float | None = None
+    # the same on average over the partitionings of the table
     measured_mean_error: float | None = None
-    partitionings_in_all: int = 0
+    partitionings_in_all: int = 0  # how many partitionings within τ there are
 
     @classmethod
     def of(cls, problem: Problem, space: Space, **facts: Any) -> ProjectedCost:
@@ -152,10 +113,7 @@ class ProjectedCost:
     def size_index(self, parts: int) -> int:
         """Position of a size in the transition matrix.
 
-        Raises
-        ------
-        InvalidProblemError
-            If the matrix has no row for it.
+        Raises `InvalidProblemError` if the matrix has no row for it.
         """
         sizes = self.space.transitions.sizes
         if parts not in sizes:
@@ -167,10 +125,7 @@ class ProjectedCost:
     def cost_of(self, cuts: IntArray, parts: int) -> float:
         """Cost of one partitioning of the table.
 
-        Raises
-        ------
-        InvalidProblemError
-            If the table does not hold it.
+        Raises `InvalidProblemError` if the table does not hold it.
         """
         size = self.size_index(parts)
         found = np.flatnonzero((self.space.cuts[size] == cuts).all(axis=1))
@@ -181,16 +136,9 @@ class ProjectedCost:
     def refuse_unless_fits(self, problem: Problem, *, max_drift: float = 0.0) -> None:
         """Refuse a problem that the costs were not computed for.
 
-        Parameters
-        ----------
-        max_drift
-            Greatest sum of absolute differences of loads, and of state sizes, relative to their
-            sum. Costs drift with them, so a caller has to say how much is acceptable.
-
-        Raises
-        ------
-        InvalidProblemError
-            Names the first difference.
+        `max_drift`: greatest sum of absolute differences of loads, and of state sizes, relative to
+        their sum. Costs drift with them, so a caller has to say how much is acceptable. Raises
+        `InvalidProblemError`: names the first difference.
         """
         ours, theirs = len(self.weight), problem.num_key_groups
         if ours != theirs:
@@ -242,10 +190,8 @@ class ProjectedCost:
     def from_bytes(cls, data: bytes) -> ProjectedCost:
         """Undo `to_bytes`.
 
-        Raises
-        ------
-        InvalidProblemError
-            If the bytes are not those of a table, or of another version of it.
+        Raises `InvalidProblemError` if the bytes are not those of a table, or of another version of
+        it.
         """
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:

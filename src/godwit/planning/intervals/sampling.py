@@ -32,16 +32,9 @@ RESTART = 0.1
 class Sample:
     """Distinct partitionings within τ, by size; it only grows.
 
-    Parameters
-    ----------
-    problem
-        Loads, state sizes, τ, and where the stream is now.
-    transitions
-        Sizes and their probabilities.
-    rng
-        Source of everything random here.
-    most
-        Size that it never exceeds, except that every size has one partitioning.
+    `problem`: loads, state sizes, τ, and where the stream is now. `transitions`: sizes and their
+    probabilities. `rng`: source of everything random here. `most`: size that it never exceeds,
+    except that every size has one partitioning.
     """
 
     def __init__(
@@ -125,12 +118,8 @@ class Sample:
     def grow(self, cuts: tuple[IntArray, ...], visits: FloatArray, count: int) -> None:
         """Grow to about `count` around the partitionings that are visited most.
 
-        Parameters
-        ----------
-        cuts
-            The sample that `visits` counts.
-        visits
-            Shape ``(N,)``: how often each partitioning is visited, all sizes one after another.
+        `cuts`: the sample that `visits` counts. `visits`: shape ``(N,)``: how often each
+        partitioning is visited, all sizes one after another.
         """
         first = np.cumsum([0, *(len(rows) for rows in cuts)])
         for at in np.argsort(-visits, kind="stable").tolist():
@@ -147,9 +136,7 @@ class Sample:
     def around(self, size: int, rows: IntArray) -> IntArray:
         """Partitionings that are not in the sample and differ by one cut from one of `rows`.
 
-        Returns
-        -------
-        Shape ``(count, parts + 1)``: distinct, in lexicographic order.
+        Returns shape ``(count, parts + 1)``: distinct, in lexicographic order.
         """
         near = [neighbours(row, self._reaches[size]) for row in rows]
         if not near:
@@ -174,9 +161,7 @@ def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray)
 def neighbours(cuts: IntArray, reach: IntArray, steps: tuple[int, ...] = (1, 2, 4)) -> IntArray:
     """Partitionings within the bound that differ by one cut moved by one of `steps`.
 
-    Returns
-    -------
-    Shape ``(count, parts + 1)``.
+    Returns shape ``(count, parts + 1)``.
     """
     inner, m = len(cuts) - 2, int(cuts[-1])
     shifts = np.array([s for step in steps for s in (-step, step)], np.int32)

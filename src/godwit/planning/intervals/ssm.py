@@ -59,24 +59,16 @@ CACHED_CELLS = 1 << 22
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Line:
-    """Key groups on a line, as SSM sees them.
+    """Key groups on a line, as SSM sees them."""
 
-    Attributes
-    ----------
-    reach
-        Shape ``(m + 1,)``: the last cut y such that [x, y) is within the bound; x if none is.
-    kept
-        Shape ``(m + 1,)``: bytes before each cut whose executor may keep them (not draining).
-    start, end
-        Shape ``(m + 1,)``: the old interval around each cut x, by the key group at x.
-    whole
-        Shape ``(m + 1,)``: bytes of the old interval that ends at each cut; 0 where none does.
-    """
-
+    # shape ``(m + 1,)``: the last cut y such that [x, y) is within the bound; x if none is
     reach: IntArray
+    # shape ``(m + 1,)``: bytes before each cut whose executor may keep them (not draining)
     kept: FloatArray
+    # shape ``(m + 1,)``: the old interval around each cut x, by the key group at x
     start: IntArray
     end: IntArray
+    # shape ``(m + 1,)``: bytes of the old interval that ends at each cut; 0 where none does
     whole: FloatArray
 
 
@@ -137,10 +129,8 @@ def plan_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
 def load_bound(problem: Problem) -> float:
     """B = (1 + τ)·W/n', the most load an executor may have (paper 1 §4.1).
 
-    Raises
-    ------
-    InvalidProblemError
-        If τ is missing, the current assignment has no intervals, or capacities differ.
+    Raises `InvalidProblemError` if τ is missing, the current assignment has no intervals, or
+    capacities differ.
     """
     if problem.limits.tau is None:
         raise _refuse("limits.tau", None, "Give the load balancing threshold.")
@@ -164,12 +154,8 @@ def _refuse(name: str, value: object, remedy: str) -> InvalidProblemError:
 def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
     """Lay a problem's key groups out on a line.
 
-    Parameters
-    ----------
-    limit
-        The most load of the bottleneck resource in one interval.
-    use
-        Whether ``limits.max_usage`` bounds intervals, too.
+    `limit`: the most load of the bottleneck resource in one interval. `use`: whether
+    ``limits.max_usage`` bounds intervals, too.
     """
     reach = reach_within(problem, limit) if use else reach_of(problem.weight, limit)
     keeps = np.where(problem.draining[problem.current], 0.0, problem.state_bytes)
@@ -217,10 +203,9 @@ def reach_of(weight: FloatArray, limit: float) -> IntArray:
 def best_cuts(line: Line, parts: int) -> list[tuple[int, int, int]] | None:
     """Cut the line into at most `parts` intervals with the greatest gain.
 
-    Returns
-    -------
-    Triples ``(x, y, owner)``: intervals [x, y) from left to right, and a key group whose executor
-    keeps the interval, or -1 where nobody does; None if there is no plan within the bound.
+    Returns triples ``(x, y, owner)``: intervals [x, y) from left to right, and a key group whose
+    executor. Returns keeps the interval, or -1 where nobody does; None if there is no plan within
+    the bound.
     """
     m = len(line.reach) - 1
     if (line.reach[:-1] == np.arange(m)).any():

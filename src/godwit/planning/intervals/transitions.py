@@ -26,20 +26,12 @@ __all__ = ["Transitions", "estimate_transitions"]
 class Transitions:
     """A migration transition matrix (MTM).
 
-    Attributes
-    ----------
-    sizes
-        Numbers of executors, ascending.
-    probability
-        Shape ``(s, s)``: entry (i, j) is the probability to go from ``sizes[i]`` to ``sizes[j]``.
-
-    Raises
-    ------
-    InvalidProblemError
-        If sizes do not ascend from 1 or more, or a row is not a distribution.
+    Raises `InvalidProblemError` if sizes do not ascend from 1 or more, or a row is not a
+    distribution.
     """
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # numbers of executors, ascending
+    # shape ``(s, s)``: entry (i, j) is the probability to go from ``sizes[i]`` to ``sizes[j]``
     probability: FloatArray
 
     def __post_init__(self) -> None:

@@ -52,29 +52,17 @@ _MOST_TILED = 200
 class ConsolidationProblem:
     """Windows that are to be built.
 
-    Attributes
-    ----------
-    pane_keys
-        Shape ``(n,)``: keys in each pane, in order of time.
-    windows
-        What is asked for: panes from the one position up to, but not including, the other; each
-        once.
-    all_keys
-        Keys in all panes together; by default those of the largest pane, as if all panes had the
-        same keys.  Keys of windows are estimated from it, as if keys were in panes independently.
-    overlapping
-        Whether the parts of a window may overlap: right for minimum and maximum, wrong for sums.
-
-    Raises
-    ------
-    InvalidProblemError
-        If there is no window, one is empty, named twice or not among the panes, or a number of keys
-        is none.
+    Raises `InvalidProblemError` if there is no window, one is empty, named twice or not among the
+    panes, or a number of keys is none.
     """
 
-    pane_keys: FloatArray
+    pane_keys: FloatArray  # shape ``(n,)``: keys in each pane, in order of time
+    # what is asked for: panes from the one position up to, but not including, the other; each once
     windows: tuple[Span, ...]
+    # keys in all panes together; by default those of the largest pane, as if all panes had the same
+    # keys.  Keys of windows are estimated from it, as if keys were in panes independently.
     all_keys: float | None = None
+    # whether the parts of a window may overlap: right for minimum and maximum, wrong for sums
     overlapping: bool = False
 
     def __post_init__(self) -> None:
@@ -97,44 +85,23 @@ class ConsolidationProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationStep:
-    """How one window is built.
+    """How one window is built."""
 
-    Attributes
-    ----------
-    window
-        Positions of its panes.
-    parts
-        In order of time: windows built by earlier steps, or single panes.
-    asked
-        Whether it was asked for; an auxiliary window otherwise.
-    """
-
-    window: Span
-    parts: tuple[Span, ...]
-    asked: bool
+    window: Span  # positions of its panes
+    parts: tuple[Span, ...]  # in order of time: windows built by earlier steps, or single panes
+    asked: bool  # whether it was asked for; an auxiliary window otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationPlan:
-    """How all windows are built.
+    """How all windows are built."""
 
-    Attributes
-    ----------
-    steps
-        One for every window that was asked for and every auxiliary one, parts before what is made
-        of them.
-    keys
-        Keys in the parts of all steps: what is minimised.
-    direct_keys
-        The same if every window were made of panes.
-    bound
-        No plan has fewer keys.
-    """
-
+    # one for every window that was asked for and every auxiliary one, parts before what is made of
+    # them
     steps: tuple[ConsolidationStep, ...]
-    keys: float
-    direct_keys: float
-    bound: float
+    keys: float  # keys in the parts of all steps: what is minimised
+    direct_keys: float  # the same if every window were made of panes
+    bound: float  # no plan has fewer keys
 
     @property
     def auxiliary(self) -> tuple[Span, ...]:

@@ -30,17 +30,8 @@ _EQUAL = 1e-9
 def cheapest(tilings: Tilings, most_nodes: int) -> tuple[Built, float]:
     """Search for the cheapest windows to build, auxiliary ones included.
 
-    Parameters
-    ----------
-    tilings
-        How windows are built of others.
-    most_nodes
-        After so many the best that was found is returned.
-
-    Returns
-    -------
-    tuple
-        What to build, and what no plan is cheaper than.
+    `tilings`: how windows are built of others. `most_nodes`: after so many the best that was found
+    is returned. Returns what to build, and what no plan is cheaper than.
     """
     best = min(tilings.built(), chained(tilings.spans), key=lambda built: built.keys)
     nothing: frozenset[Span] = frozenset()
@@ -65,18 +56,10 @@ def cheapest(tilings: Tilings, most_nodes: int) -> tuple[Built, float]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tilings:
-    """The cheapest parts of windows, where it is given which others there are.
+    """The cheapest parts of windows, where it is given which others there are."""
 
-    Attributes
-    ----------
-    spans
-        The windows.
-    overlapping
-        Whether parts may overlap.
-    """
-
-    spans: Spans
-    overlapping: bool
+    spans: Spans  # the windows
+    overlapping: bool  # whether parts may overlap
 
     @cached_property
     def candidates(self) -> frozenset[Span]:

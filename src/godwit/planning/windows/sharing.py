@@ -23,48 +23,26 @@ _WORTH_CHANGING = 0.85
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCosts:
-    """CPU time in milliseconds.
+    """CPU time in milliseconds."""
 
-    Attributes
-    ----------
-    write_ms
-        Of an entry of state that changes: to find, write and bring forward.
-    spread_ms
-        Of a partial of a pane that goes to one window.
-    scan_ms
-        Of an entry that is read when windows close.
-    merge_ms
-        Of a key in a part that is merged into a window.
-    """
-
-    write_ms: float
-    spread_ms: float
-    scan_ms: float
-    merge_ms: float
+    write_ms: float  # of an entry of state that changes: to find, write and bring forward
+    spread_ms: float  # of a partial of a pane that goes to one window
+    scan_ms: float  # of an entry that is read when windows close
+    merge_ms: float  # of a key in a part that is merged into a window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCounts:
-    """What a stretch of epochs does, either way.
+    """What a stretch of epochs does, either way."""
 
-    Attributes
-    ----------
-    pane_entries, window_entries
-        Keys and panes, and keys and windows, that change; once for every epoch that changes them.
-    spread
-        Windows of every key and pane that changes.
-    panes_scanned, windows_scanned
-        Entries that are read when windows close.
-    merged
-        Keys in the parts of the windows that close.
-    """
-
+    # keys and panes, and keys and windows, that change; once for every epoch that changes them
     pane_entries: float = 0.0
     window_entries: float = 0.0
-    spread: float = 0.0
+    spread: float = 0.0  # windows of every key and pane that changes
+    # entries that are read when windows close
     panes_scanned: float = 0.0
     windows_scanned: float = 0.0
-    merged: float = 0.0
+    merged: float = 0.0  # keys in the parts of the windows that close
 
     def __add__(self, other: WindowCounts) -> WindowCounts:
         """Add up two stretches."""
@@ -91,12 +69,8 @@ class WindowCounts:
 def is_duplicated_cheaper(counts: WindowCounts, costs: WindowCosts, *, duplicated: bool) -> bool:
     """Say which way to go on: the cheaper one, if it is so by enough.
 
-    Parameters
-    ----------
-    counts, costs
-        What was done, and what it costs.
-    duplicated
-        Whether state is duplicated today.
+    `counts`, `costs`: what was done, and what it costs. `duplicated`: whether state is duplicated
+    today.
 
     Examples
     --------

@@ -27,40 +27,21 @@ Part: TypeAlias = "Span | int"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """Windows, by cuts, and the parts of each.
+    """Windows, by cuts, and the parts of each."""
 
-    Attributes
-    ----------
-    parts
-        Window → its parts in order of time.
-    keys
-        Keys in all parts.
-    """
-
-    parts: Mapping[Span, tuple[Part, ...]]
-    keys: float
+    parts: Mapping[Span, tuple[Part, ...]]  # window → its parts in order of time
+    keys: float  # keys in all parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Spans:
-    """The cuts of some windows, and how many keys lie between them.
+    """The cuts of some windows, and how many keys lie between them."""
 
-    Attributes
-    ----------
-    cuts
-        Positions of panes, ascending.
-    asked
-        The windows, by index of cuts.
-    runs
-        For every cut but the last: keys of the panes up to the next one, added up.
-    all_keys
-        Keys in all panes.
-    """
-
-    cuts: tuple[int, ...]
-    asked: frozenset[Span]
+    cuts: tuple[int, ...]  # positions of panes, ascending
+    asked: frozenset[Span]  # the windows, by index of cuts
+    # for every cut but the last: keys of the panes up to the next one, added up
     runs: tuple[float, ...]
-    all_keys: float
+    all_keys: float  # keys in all panes
     _whole: tuple[int, ...]
     _missing: tuple[float, ...]
 
