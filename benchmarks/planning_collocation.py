@@ -20,7 +20,7 @@ from godwit.planning import metrics
 from godwit.planning.allocation.albic import plan_albic
 from godwit.planning.allocation.cola import plan_cola
 from godwit.planning.problem import Limits, Problem, Traffic
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import validate_solution
 
 
 def chain(operators: int, per_operator: int, share: float, rng: np.random.Generator) -> Traffic:

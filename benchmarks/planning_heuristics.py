@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.planning import metrics
-from godwit.planning.balancing.clb import plan_clb
-from godwit.planning.balancing.elb import plan_elb
-from godwit.planning.balancing.pkg import plan_pkg
-from godwit.planning.balancing.universal_hashing import plan_universal_hashing
-from godwit.planning.components.fusion import FusionProblem, plan_fusion
-from godwit.planning.cores.core_allocation import CoreAllocationProblem, plan_core_allocation
-from godwit.planning.cores.core_assignment import CoreAssignmentProblem, plan_core_assignment
+from godwit.planning.balancing import plan_clb, plan_elb
+from godwit.planning.baselines import plan_pkg, plan_universal_hashing
+from godwit.planning.cores.core_allocation import (
+    CoreAllocationProblem,
+    QueueingNetwork,
+    plan_core_allocation,
+)
+from godwit.planning.cores.core_assignment import (
+    CoreAssignmentProblem,
+    plan_core_assignment,
+    plan_naive_core_assignment,
+)
 from godwit.planning.cores.intra_executor import balance_lanes
-from godwit.planning.cores.naive_core_assignment import plan_naive_core_assignment
-from godwit.planning.cores.queueing import QueueingNetwork
+from godwit.planning.fusion import FusionProblem, plan_fusion
 from godwit.planning.problem import Limits, Problem
 
 if TYPE_CHECKING:

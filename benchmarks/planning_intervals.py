@@ -20,11 +20,10 @@ from statistics import median
 import numpy as np
 
 from godwit.planning.intervals.mtm import plan_mtm
-from godwit.planning.intervals.partitionings import count_partitionings
+from godwit.planning.intervals.partitionings import Transitions, count_partitionings
 from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
 from godwit.planning.intervals.projected import space_of
 from godwit.planning.intervals.ssm import plan_ssm
-from godwit.planning.intervals.transitions import Transitions
 from godwit.planning.problem import Limits, Problem
 
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.planning import metrics
-from godwit.planning.allocation.flux import plan_flux
 from godwit.planning.allocation.milp import plan_milp
+from godwit.planning.baselines import plan_flux
 from godwit.planning.problem import Limits, Problem
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import validate_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ from godwit.planning.preview import table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.planning.move_order import PlannedMove
+    from godwit.planning.solution import PlannedMove
 
 _EXECUTORS, _FULL, _KEY_GROUPS, _BYTES, _BYTES_PER_S = 8, 5, 256, 10**7, 1e8
 _ORDERS: dict[str, Callable[[PlannedMove], tuple[int | str, ...]] | None] = {

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome
     from godwit.model.events import FormsCompared
     from godwit.plan.compiled import CompiledFlow
-    from godwit.planning.components.splitting import Form
+    from godwit.planning.splitting import Form
 
 
 FORMS: tuple[Form, ...] = ("split", "combined")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.migration import EpochOutcome
-    from godwit.planning.components.splitting import Form
+    from godwit.planning.splitting import Form
 
 __all__ = ["Decided"]
 

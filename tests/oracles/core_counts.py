@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.cores.queueing import expected_latency_s
+from godwit.planning.cores.core_allocation import expected_latency_s
 
 if TYPE_CHECKING:
-    from godwit.planning.cores.queueing import QueueingNetwork
+    from godwit.planning.cores.core_allocation import QueueingNetwork
 
 
 def fewest_cores(network: QueueingNetwork, target_s: float, available: int) -> int | None:

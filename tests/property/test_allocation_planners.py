@@ -13,19 +13,14 @@ from tests.oracles.allocation import allowed_assignments, best_allocation, over_
 from tests.oracles.allocation_problems import allocation_problems, random_allocation_problem
 
 from godwit.planning.allocation.albic import plan_albic
-from godwit.planning.allocation.bound import load_distance_bound
 from godwit.planning.allocation.cola import plan_cola
-from godwit.planning.allocation.flux import plan_flux
 from godwit.planning.allocation.milp import plan_milp
-from godwit.planning.allocation.model import build_model
-from godwit.planning.allocation.potc import plan_potc
+from godwit.planning.allocation.model import build_model, single_units
 from godwit.planning.allocation.search import AllocationSearch
-from godwit.planning.allocation.units import single_units
-from godwit.planning.balancing.elb import plan_elb
-from godwit.planning.balancing.pkg import plan_pkg
-from godwit.planning.balancing.universal_hashing import plan_universal_hashing
-from godwit.planning.solution import Status
-from godwit.planning.validation import validate_solution
+from godwit.planning.allocation.solver import load_distance_bound
+from godwit.planning.balancing import plan_elb
+from godwit.planning.baselines import plan_flux, plan_pkg, plan_potc, plan_universal_hashing
+from godwit.planning.solution import Status, validate_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,14 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.core_counts import fewest_cores, least_latency_s
 
-from godwit.planning.cores.core_allocation import CoreAllocationProblem, plan_core_allocation
+from godwit.planning.cores.core_allocation import (
+    CoreAllocationProblem,
+    QueueingNetwork,
+    erlang_b,
+    erlang_c,
+    plan_core_allocation,
+)
 from godwit.planning.cores.core_assignment import (
     CoreAssignmentProblem,
     core_migration_bytes,
     plan_core_assignment,
+    plan_naive_core_assignment,
 )
-from godwit.planning.cores.naive_core_assignment import plan_naive_core_assignment
-from godwit.planning.cores.queueing import QueueingNetwork, erlang_b, erlang_c
 
 profile = settings(derandomize=True, deadline=None, max_examples=200)
 

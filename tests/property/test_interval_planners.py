@@ -15,8 +15,7 @@ from godwit.planning.intervals import ssm
 from godwit.planning.intervals.oms import plan_oms
 from godwit.planning.intervals.simple_ssm import plan_simple_ssm
 from godwit.planning.intervals.ssm import plan_ssm
-from godwit.planning.solution import Status
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import Status, validate_solution
 
 if TYPE_CHECKING:
     from godwit.planning.problem import Problem

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from godwit.planning import metrics
-from godwit.planning.balancing.clb import plan_clb, split_by_covariance
-from godwit.planning.balancing.elb import plan_elb
+from godwit.planning.balancing import plan_clb, plan_elb, split_by_covariance
 from godwit.planning.cores.intra_executor import balance_lanes, plan_intra_executor
 from godwit.planning.problem import Limits, Problem
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import validate_solution
 
 profile = settings(derandomize=True, deadline=None, max_examples=150)
 

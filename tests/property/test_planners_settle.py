@@ -11,7 +11,7 @@ import pytest
 from godwit.planning import metrics
 from godwit.planning.allocation.albic import plan_albic
 from godwit.planning.allocation.milp import plan_milp
-from godwit.planning.balancing.clb import plan_clb
+from godwit.planning.balancing import plan_clb
 from godwit.planning.problem import Limits, Problem, Traffic
 
 if TYPE_CHECKING:

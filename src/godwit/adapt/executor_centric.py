@@ -19,10 +19,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from godwit.planning.cores.core_allocation import CoreAllocationProblem, plan_core_allocation
-from godwit.planning.cores.core_assignment import CoreAssignmentProblem, plan_core_assignment
-from godwit.planning.cores.naive_core_assignment import plan_naive_core_assignment
-from godwit.planning.cores.queueing import QueueingNetwork
+from godwit.planning.cores.core_allocation import (
+    CoreAllocationProblem,
+    QueueingNetwork,
+    plan_core_allocation,
+)
+from godwit.planning.cores.core_assignment import (
+    CoreAssignmentProblem,
+    plan_core_assignment,
+    plan_naive_core_assignment,
+)
 
 if TYPE_CHECKING:
     from godwit.adapt.problems import Question

@@ -11,7 +11,7 @@ once.
 One of the deciders of `godwit.adapt.deciding`.
 
 Source: fusion by traffic and by common partition attributes, Madsen et al. (Enorm) §4.4.1,
-Algorithm 1 (`godwit.planning.components.fusion`); deciding at run time is its §8.
+Algorithm 1 (`godwit.planning.fusion`); deciding at run time is its §8.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from godwit.adapt.deciding import Verdict, Wanted, insist_on_epochs
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.plan.grouping import rows_stay
-from godwit.planning.components.fusion import FusionProblem, plan_fusion
+from godwit.planning.fusion import FusionProblem, plan_fusion
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

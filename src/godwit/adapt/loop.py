@@ -236,7 +236,7 @@ class Controller:
         Not by ranges, of which there are none then; and cores that are lent remember to whom.
         """
         known = self._settings.registered
-        ranges = known is not None and known.family == "intervals"
+        ranges = known is not None and known.plans_intervals
         return self._settings.policy == "resource_centric" and not ranges
 
     def _scale(

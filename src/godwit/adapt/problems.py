@@ -211,7 +211,7 @@ def fill_limits(planner: Planner | None, asked: Question, even_enough: float) ->
         limits = replace(limits, theta=1 + even_enough)
     # What a planner does not keep to is seen to when its plan is cut down to the budget.
     limits = replace(limits, **dict.fromkeys(planner.refuses))
-    intervals = planner.family == "intervals" and not one_range_each(problem)
+    intervals = planner.plans_intervals and not one_range_each(problem)
     return replace(asked, problem=replace(problem, limits=limits, intervals=intervals))
 
 

@@ -33,7 +33,7 @@ from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_class
 from godwit.planning import metrics
-from godwit.planning.move_order import move_order
+from godwit.planning.solution import move_order
 
 if TYPE_CHECKING:
     from godwit.planning import Problem

@@ -16,10 +16,9 @@ import numpy as np
 
 from godwit.cli.plan_json import EXAMPLES, plain, problem_from_json, schema_of, solution_to_dict
 from godwit.model.errors import GodwitError, InvalidProblemError
-from godwit.planning.intervals.blocks import serially
+from godwit.planning.intervals.partitionings import Transitions, estimate_transitions, serially
 from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
 from godwit.planning.intervals.projected import ProjectedCost
-from godwit.planning.intervals.transitions import Transitions, estimate_transitions
 from godwit.planning.preview import PlanPreview, human_bytes, preview, table
 from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS, Planner, planner
@@ -28,7 +27,7 @@ from godwit.planning.solution import Solution
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.planning.intervals.blocks import BlockMap
+    from godwit.planning.intervals.partitionings import BlockMap
 
 __all__ = ["add_plan_command"]
 

@@ -18,10 +18,9 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.components.fusion import FusionProblem
-from godwit.planning.cores.core_allocation import CoreAllocationProblem
+from godwit.planning.cores.core_allocation import CoreAllocationProblem, QueueingNetwork
 from godwit.planning.cores.core_assignment import CoreAssignmentProblem
-from godwit.planning.cores.queueing import QueueingNetwork
+from godwit.planning.fusion import FusionProblem
 from godwit.planning.problem import Limits, Problem, Traffic
 from godwit.planning.solution import Solution
 

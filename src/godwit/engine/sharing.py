@@ -20,7 +20,7 @@ import numpy as np
 
 from godwit.operators.windows.consolidation import SHARES, plan_of
 from godwit.operators.windows.grid import BEGINNING, END
-from godwit.planning.windows.sharing import WindowCosts, WindowCounts, is_duplicated_cheaper
+from godwit.planning.windows import WindowCosts, WindowCounts, is_duplicated_cheaper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

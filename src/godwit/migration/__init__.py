@@ -69,7 +69,7 @@ from godwit.migration.regrouping_stages import RegroupingStage
 from godwit.migration.sources import Delivery
 from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, ProtocolView, Transfer
-from godwit.planning.transfer_phases import TransferPhase, transfer_phases
+from godwit.planning.copy_routes import TransferPhase, transfer_phases
 
 __all__ = [
     "Bounds",

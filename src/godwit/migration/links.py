@@ -2,7 +2,7 @@
 
 An executor sends to one other and receives from one other at a time (Ding et al. §3.2).  Orders
 come and go while transfers run, so there is no schedule made once: whenever somebody could receive,
-the first phase of what is left (`godwit.planning.transfer_phases`) says from whom.  That phase has
+the first phase of what is left (`godwit.planning.copy_routes`) says from whom.  That phase has
 every link in it that has as much left as the busiest one.  Where it has nobody for a receiver, or
 one who is sending, the receiver takes a free sender all the same, since a link that idles now is
 lost: if it can, one that the phase has no use for, and of those the one with most left.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from godwit.migration.commands import PeerCopies
-from godwit.planning.transfer_phases import first_phase
+from godwit.planning.copy_routes import first_phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

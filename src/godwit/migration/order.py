@@ -1,4 +1,4 @@
-"""The order of a migration's moves: `godwit.planning.move_order`, for assignments with names."""
+"""The order of a migration's moves: `godwit.planning.solution`, for assignments with names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.move_order import move_order
+from godwit.planning.solution import move_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

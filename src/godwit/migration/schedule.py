@@ -2,7 +2,7 @@
 
 A *mini-migration* is what may be in flight at once: a run of the ordered moves within bounds on
 key groups and bytes (Ding et al. §3.2, "progressively").  Phases of peer transfers are in
-`godwit.planning.transfer_phases`.
+`godwit.planning.copy_routes`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Planners: pure functions from a `Problem` to a `Solution`, over NumPy arrays.
 
 Every planner shares the files of this folder: `problem` is the question, `solution` the answer,
-`validation` its judge, `registry` the list of planners.  The planners are in folders by family:
+with its judge, `registry` the list of planners.  The planners are in folders and files by family:
 
 ==============  =====  ==============================================================
 `intervals`     1      fewest bytes moved, one range of key groups per executor
 `allocation`    2      even load within a budget, draining, collocation
-`components`    3      operators fused into components
+`fusion`        3      operators fused into components
 `windows`       3      windows built from panes and from other windows
 `balancing`     4      loads in a range, or even over a history of windows
 `cores`         5      cores to a latency target, to machines; key groups to lanes
-`baselines`     1      consistent hashing, redistribution, Storm's default
+`baselines`            what the papers compare with: hashing, Flux, PKG, PoTC
 ==============  =====  ==============================================================
 
 The middle column is the paper.  Start with `problem`, then any one planner, such as
@@ -19,8 +19,7 @@ The middle column is the paper.  Start with `problem`, then any one planner, suc
 
 from godwit.planning.problem import Limits, Problem, Traffic
 from godwit.planning.registry import PLANNERS, planner
-from godwit.planning.solution import Solution, Status
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import Solution, Status, validate_solution
 
 __all__ = [
     "PLANNERS",

@@ -16,16 +16,15 @@ import numpy as np
 
 from godwit.model.errors import InvalidPlanError
 from godwit.planning import metrics
-from godwit.planning.transfer_phases import transfer_phases
-from godwit.planning.validation import validate_solution
+from godwit.planning.copy_routes import transfer_phases
+from godwit.planning.solution import validate_solution
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.model.assignment import Assignment
-    from godwit.planning.move_order import PlannedMove
-    from godwit.planning.solution import Solution
-    from godwit.planning.transfer_phases import TransferPhase
+    from godwit.planning.copy_routes import TransferPhase
+    from godwit.planning.solution import PlannedMove, Solution
 
 __all__ = ["CarryingOut", "carry_out", "carry_out_each"]
 

@@ -3,17 +3,45 @@
 A plan says which key groups move; whether their state comes from the checkpoint or from executors
 that hold it is chosen when it is carried out, by what either way delivered of late.  What would be
 chosen now is a value, made by whoever carries plans out, so that a preview can show it.
+
+**Phases** of a plan's transfers, which fill the links.  Problem: executors that send one transfer
+after the other meet at the same receivers, whose downlinks they share while others idle (Ding et
+al. §3.2, "asymmetric network traffic").
+
+A *phase* is a set of peer transfers in which no executor sends two or receives two, so every link
+that is used serves one transfer at its full rate.  Executors' uplinks and downlinks are
+independent, so this is an open shop in which work may be interrupted: the schedule is as long as
+the busiest link's bytes, which no schedule can beat (Gonzalez and Sahni, JACM 1976).
+
+Method: the bytes between every two executors, filled up so that every row and every column has the
+bytes of the busiest link, are a sum of matchings (Birkhoff); each matching that is taken away is a
+phase.  Matchings over large entries come first, so phases are few.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from godwit.model.assignment import Move
+from godwit.model.errors import InvalidPlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["CopyRoute", "busiest_s"]
+    import numpy.typing as npt
+
+__all__ = [
+    "CopyRoute",
+    "Piece",
+    "TransferPhase",
+    "busiest_link_bytes",
+    "busiest_s",
+    "first_phase",
+    "transfer_phases",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +96,156 @@ def busiest_s(routes: Iterable[CopyRoute], assumed_bytes_per_s: float) -> float:
         if route.source is not None:
             sends[route.source] = sends.get(route.source, 0.0) + takes_s
     return max([*sends.values(), *receives.values()], default=0.0)
+
+
+AnyMove = TypeVar("AnyMove", bound=Move)
+Pairs = dict[tuple[str, str], int]
+"""(source, destination) → bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece(Generic[AnyMove]):
+    """Part of one transfer, or all of it."""
+
+    move: AnyMove  # the transfer
+    size_bytes: int  # how much of it is sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferPhase(Generic[AnyMove]):
+    """Transfers that go on at the same time, each at the full rate of its links."""
+
+    size_bytes: int  # what each of the executors that take part sends or receives at most
+    pieces: tuple[Piece[AnyMove], ...]  # in the order of the moves
+
+
+def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], ...]:
+    """Schedule peer transfers in phases that together are as long as the busiest link needs.
+
+    `moves`: transfers, most urgent first. One without known state counts as one byte. Returns the
+    one with the most urgent transfer first. In a phase every executor sends to at most one and
+    receives from at most one; moves are cut where a phase ends. Sizes of the phases add up to the
+    bytes of the busiest link. Raises `InvalidPlanError` if a move has its source as its
+    destination.
+
+    Examples
+    --------
+    >>> from godwit.model.assignment import Move
+    >>> ring = [
+    ...     Move(key_group=g, source=s, destination=d, state_bytes=10)
+    ...     for g, (s, d) in enumerate(["ab", "ba", "ac"])
+    ... ]
+    >>> [(p.size_bytes, [x.move.key_group for x in p.pieces]) for p in transfer_phases(ring)]
+    [(10, [0, 1]), (10, [2])]
+    """
+    of_pair: dict[tuple[str, str], list[int]] = {}
+    for index, move in enumerate(moves):
+        if move.source == move.destination:
+            raise InvalidPlanError(
+                f"Key group {move.key_group} moves from {move.source!r} to itself.",
+                remedy="Leave key groups that stay out of the plan.",
+                key_group=move.key_group,
+            )
+        of_pair.setdefault((move.source, move.destination), []).append(index)
+    sizes = [_size_of(move) for move in moves]
+    pairs = {pair: sum(sizes[index] for index in own) for pair, own in of_pair.items()}
+    phases = sorted(
+        _decomposed(pairs), key=lambda phase: min(of_pair[pair][0] for pair in phase[1])
+    )
+    made = []
+    for size, chosen in phases:
+        cut: list[tuple[int, int]] = []
+        for pair in chosen:
+            room, waiting = size, of_pair[pair]
+            while room and waiting:
+                index = waiting[0]
+                sent = min(room, sizes[index])
+                sizes[index] -= sent
+                room -= sent
+                cut.append((index, sent))
+                if not sizes[index]:
+                    waiting.pop(0)
+        made.append(
+            TransferPhase(
+                size_bytes=size,
+                pieces=tuple(Piece(move=moves[i], size_bytes=n) for i, n in sorted(cut)),
+            )
+        )
+    return tuple(made)
+
+
+def busiest_link_bytes(moves: Iterable[Move]) -> int:
+    """Bytes of the uplink or downlink with the most: no schedule is shorter."""
+    sent: dict[tuple[str, str], int] = {}
+    for move in moves:
+        for end in (("up", move.source), ("down", move.destination)):
+            sent[end] = sent.get(end, 0) + _size_of(move)
+    return max(sent.values(), default=0)
+
+
+def first_phase(pairs: Pairs) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """Return the first phase of what is still to be sent: its bytes, and who sends to whom.
+
+    Every link that has as much to do as the busiest one takes part in it.
+    """
+    return next(_decomposed(pairs), (0, ()))
+
+
+def _size_of(move: Move) -> int:
+    return max(round(move.state_bytes), 1)
+
+
+def _decomposed(pairs: Pairs) -> Iterator[tuple[int, tuple[tuple[str, str], ...]]]:
+    """Take matchings away until nothing is left to send; the busiest link is in every one."""
+    names = sorted({name for pair in pairs for name in pair})
+    at = {name: index for index, name in enumerate(names)}
+    n = len(names)
+    real = np.zeros((n, n), np.int64)
+    for (source, destination), size in pairs.items():
+        real[at[source], at[destination]] = size
+    left = _filled_up(real)
+    rows = np.arange(2 * n)
+    matched = np.full(2 * n, -1, np.int64)
+    least = 1 << int(left.max(initial=0)).bit_length()
+    while left.any():
+        matched[left[rows, matched] < least] = -1
+        while not _matched_all(left >= least, matched):
+            least //= 2
+        size = int(left[rows, matched].min())
+        left[rows, matched] -= size
+        yield size, tuple((names[s], names[d]) for s, d in enumerate(matched[:n].tolist()) if d < n)
+
+
+def _filled_up(real: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Shape ``(2n, 2n)``: `real` and what fills every row and column up to the largest sum."""
+    up, down = real.sum(axis=1), real.sum(axis=0)
+    longest = max(up.max(initial=0), down.max(initial=0))
+    return np.block([[real, np.diag(longest - up)], [np.diag(longest - down), real.T]])
+
+
+def _matched_all(edges: npt.NDArray[np.bool_], matched: npt.NDArray[np.int64]) -> bool:
+    """Match every row to a column of its own, keeping `matched` (row → column) as far as it goes.
+
+    Rows without a column are matched along alternating paths, one after the other (Kuhn).  Returns
+    whether all of them are; what was found until then stays in `matched`.
+    """
+    row_of = np.full(len(matched), -1, np.int64)
+    taken = np.flatnonzero(matched >= 0)
+    row_of[matched[taken]] = taken
+    for start in np.flatnonzero(matched < 0).tolist():
+        reached_from = np.full(len(matched), -1, np.int64)  # column → the row that it came from
+        queue, end = [start], -1
+        while queue and end < 0:
+            row = queue.pop()
+            new = np.flatnonzero(edges[row] & (reached_from < 0))
+            reached_from[new] = row
+            free = new[row_of[new] < 0]
+            if free.size:
+                end = int(free[0])
+            queue.extend(row_of[new].tolist())
+        if end < 0:
+            return False
+        while end >= 0:  # the columns along the path move up by one row
+            row = int(reached_from[end])
+            row_of[end], matched[row], end = row, end, int(matched[row])
+    return True

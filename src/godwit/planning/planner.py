@@ -17,9 +17,9 @@ import numpy as np
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.arrays import is_contiguous
-from godwit.planning.components.fusion import FusionProblem
 from godwit.planning.cores.core_allocation import CoreAllocationProblem
 from godwit.planning.cores.core_assignment import CoreAssignmentProblem
+from godwit.planning.fusion import FusionProblem
 from godwit.planning.problem import Problem
 
 __all__ = [
@@ -217,7 +217,7 @@ class Planner:
     """What is known of a planner before it runs."""
 
     name: str  # as in ``godwit plan NAME``
-    family: str  # folder of its module, ``godwit.planning.<family>.<name>``
+    module: str  # where its function is, below ``godwit.planning``
     # ``exact`` proves its optimum, ``heuristic`` does not, ``baseline`` is there to compare with
     kind: Literal["exact", "heuristic", "baseline"]
     # sentences for people
@@ -232,6 +232,11 @@ class Planner:
     refuses: tuple[str, ...] = ()
     # options by name, and what their values have to be
     takes: Mapping[str, Reader] = field(default_factory=dict)
+
+    @property
+    def plans_intervals(self) -> bool:
+        """Whether every executor gets one range of key groups."""
+        return self.module.startswith("intervals.")
 
     def refusal(self, problem: Problem) -> str:
         """Why this planner cannot take `problem`; empty if it can."""
@@ -249,7 +254,7 @@ class Planner:
         Raises `InvalidProblemError` if a solver that it needs is not installed.
         """
         try:
-            module = importlib.import_module(f"godwit.planning.{self.family}.{self.name}")
+            module = importlib.import_module(f"godwit.planning.{self.module}")
         except ModuleNotFoundError as error:
             raise InvalidProblemError(
                 f"Planner {self.name!r} needs the package {error.name!r}, which is not installed.",

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from godwit.planning.copy_routes import CopyRoute
-    from godwit.planning.move_order import PlannedMove
-    from godwit.planning.solution import Solution
+    from godwit.planning.solution import PlannedMove, Solution
 
 __all__ = ["ExecutorChange", "PlanPreview", "human_bytes", "preview", "table"]
 

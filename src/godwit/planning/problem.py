@@ -2,7 +2,7 @@
 
 A planner is a pure function ``plan_<method>(problem, **options) -> Solution``.  This file holds the
 question (`Problem`); `godwit.planning.solution` holds the answer, and
-`godwit.planning.validation.validate_solution` is the one judge of it that planners' tests, the
+`godwit.planning.solution.validate_solution` is the one judge of it that planners' tests, the
 command line and the runtime share.
 
 Invariant: a `Problem` that exists is valid.  Every array has the size that the others imply, every

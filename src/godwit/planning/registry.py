@@ -5,7 +5,7 @@ Entries are data: a planner's module is imported when it is first used, so a mis
 disturbs only the planners that need it.
 
 A planner is a function ``plan_<name>(problem, *, clock=time.perf_counter, **options) -> Solution``
-in the module ``godwit.planning.<family>.<name>``.  To add one: write the module, and add one entry
+in the module ``godwit.planning.<module>``.  To add one: write the module, and add one entry
 to `PLANNERS`.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from godwit.model.errors import InvalidProblemError
+from godwit.planning.intervals.partitionings import Transitions
 from godwit.planning.intervals.projected import ProjectedCost
-from godwit.planning.intervals.transitions import Transitions
 from godwit.planning.planner import (
     ARRAY,
     FLAG,
@@ -68,7 +68,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
         for entry in (
             Planner(
                 name="ssm",
-                family="intervals",
+                module="intervals.ssm",
                 kind="exact",
                 minimises="bytes moved by one migration",
                 constraints="intervals; load within tau; target_executors, max_usage, max_bytes",
@@ -79,7 +79,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="simple_ssm",
-                family="intervals",
+                module="intervals.simple_ssm",
                 kind="exact",
                 minimises="bytes moved by one migration",
                 constraints="as ssm; the oracle that ssm is checked against",
@@ -90,7 +90,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="oms",
-                family="intervals",
+                module="intervals.oms",
                 kind="exact",
                 minimises="bytes moved by a known sequence of migrations",
                 constraints="as ssm, after every migration",
@@ -102,7 +102,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="mtm",
-                family="intervals",
+                module="intervals.mtm",
                 kind="exact",
                 minimises="bytes moved now plus the projected (discounted, expected) bytes later",
                 constraints="as ssm",
@@ -119,7 +119,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="consistent_hashing",
-                family="baselines",
+                module="baselines",
                 kind="baseline",
                 minimises="nothing: balances the number of key groups, moves few of them",
                 constraints="none (ignores load and limits)",
@@ -130,7 +130,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="storm_default",
-                family="baselines",
+                module="baselines",
                 kind="baseline",
                 minimises="nothing: the same number of consecutive key groups for everyone",
                 constraints="intervals (ignores load and limits)",
@@ -140,7 +140,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="redistribution",
-                family="baselines",
+                module="baselines",
                 kind="baseline",
                 minimises="imbalance plus migration, greedily, over the heaviest key groups",
                 constraints="explicit map for heavy key groups, consistent hash for the rest",
@@ -151,7 +151,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="milp",
-                family="allocation",
+                module="allocation.milp",
                 kind="exact",
                 minimises="load distance, then load left to drain, then over- plus underload",
                 constraints="max_moves, max_bytes, max_usage, tau, target_executors; drains",
@@ -162,7 +162,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="albic",
-                family="allocation",
+                module="allocation.albic",
                 kind="heuristic",
                 minimises="load distance down to even_enough, then traffic between executors",
                 constraints="as milp; collocated key groups move as one, some busy pairs meet",
@@ -181,7 +181,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="flux",
-                family="allocation",
+                module="baselines",
                 kind="baseline",
                 minimises="variance of load, pair by pair",
                 constraints="max_moves, max_bytes",
@@ -192,7 +192,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="potc",
-                family="allocation",
+                module="baselines",
                 kind="baseline",
                 minimises="imbalance, by splitting every key group over two executors and merging",
                 constraints="two candidates per key group (ignores limits)",
@@ -204,7 +204,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="cola",
-                family="allocation",
+                module="allocation.cola",
                 kind="baseline",
                 minimises="traffic between executors, from scratch",
                 constraints="load distance at most max_load_distance percent (ignores limits)",
@@ -216,7 +216,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="elb",
-                family="balancing",
+                module="balancing",
                 kind="heuristic",
                 minimises="state moved and imbalance, by putting every load into a range",
                 constraints="load_low, load_high, target_executors; adds and empties executors",
@@ -228,7 +228,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="clb",
-                family="balancing",
+                module="balancing",
                 kind="heuristic",
                 minimises="variance of load summed over the windows of the history",
                 constraints="target_executors (state movement is amortised over the windows)",
@@ -240,7 +240,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="pkg",
-                family="balancing",
+                module="baselines",
                 kind="baseline",
                 minimises="imbalance, between two candidates per key group",
                 constraints="two candidates per key group (ignores limits)",
@@ -252,7 +252,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="universal_hashing",
-                family="balancing",
+                module="baselines",
                 kind="baseline",
                 minimises="nothing: a new random hash function every time",
                 constraints="none (ignores load and limits)",
@@ -264,7 +264,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="intra_executor",
-                family="cores",
+                module="cores.intra_executor",
                 kind="heuristic",
                 minimises="reassignments between the lanes of one executor",
                 constraints="busiest lane at most theta times the mean; max_moves",
@@ -275,7 +275,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="core_allocation",
-                family="cores",
+                module="cores.core_allocation",
                 kind="exact",
                 minimises="cores in total",
                 constraints="mean latency of the queueing network at most the target",
@@ -285,7 +285,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="core_assignment",
-                family="cores",
+                module="cores.core_assignment",
                 kind="heuristic",
                 minimises="bytes of state that leave a machine",
                 constraints="cores per machine and executor; data-intensive executors stay local",
@@ -296,7 +296,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="naive_core_assignment",
-                family="cores",
+                module="cores.core_assignment",
                 kind="baseline",
                 minimises="nothing: deals the cores out anew",
                 constraints="cores per machine and executor",
@@ -306,7 +306,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             ),
             Planner(
                 name="fusion",
-                family="components",
+                module="fusion",
                 kind="heuristic",
                 minimises="rows between components (score traffic) or components (attributes)",
                 constraints="a shared partition attribute per component; no cycle of components",

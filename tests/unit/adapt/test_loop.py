@@ -18,7 +18,7 @@ from godwit.adapt.scaling import WantedExecutors, fixed, latency, scripted, util
 from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
 from godwit.model import events
 from godwit.model.assignment import even_assignment
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from godwit.adapt.scaling import (
     utilisation,
 )
 from godwit.model.errors import InvalidControlError
-from godwit.planning.cores.queueing import mmk_latency_s
+from godwit.planning.cores.core_allocation import mmk_latency_s
 
 NOW_S = 100.0
 

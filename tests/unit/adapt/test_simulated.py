@@ -26,7 +26,7 @@ from godwit.cluster.simulated import (
 from godwit.migration import Bounds
 from godwit.model import events
 from godwit.planning.allocation import solver
-from godwit.planning.allocation.flux import plan_flux
+from godwit.planning.baselines import plan_flux
 
 if TYPE_CHECKING:
     from collections.abc import Callable

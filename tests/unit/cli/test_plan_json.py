@@ -15,7 +15,7 @@ from godwit.cli.plan_json import (
     solution_to_dict,
 )
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.components.fusion import FusionProblem
+from godwit.planning.fusion import FusionProblem
 from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.problem import Limits, Problem
 

@@ -12,7 +12,7 @@ from godwit.migration import Bounds, transfer_phases
 from godwit.migration.schedule import admit
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidPlanError
-from godwit.planning.transfer_phases import busiest_link_bytes
+from godwit.planning.copy_routes import busiest_link_bytes
 
 NAMES = "abcdef"
 

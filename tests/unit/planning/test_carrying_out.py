@@ -6,7 +6,7 @@ import pytest
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError, InvalidProblemError
 from godwit.planning.allocation.milp import plan_milp
-from godwit.planning.allocation.potc import plan_potc
+from godwit.planning.baselines import plan_potc
 from godwit.planning.carrying_out import carry_out
 from godwit.planning.preview import preview
 from godwit.planning.problem import Limits, Problem

@@ -14,8 +14,13 @@ from godwit.cli.plan_json import solution_to_dict
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.problem import Limits, Problem, Traffic
 from godwit.planning.registry import PLANNERS
-from godwit.planning.solution import Solution, Status
-from godwit.planning.validation import broken_limits, illegalities, validate_solution
+from godwit.planning.solution import (
+    Solution,
+    Status,
+    broken_limits,
+    illegalities,
+    validate_solution,
+)
 
 if TYPE_CHECKING:
     from godwit.planning.registry import Planner
@@ -143,7 +148,7 @@ def test_every_planner_keeps_every_limit_or_refuses_it_by_name(entry: Planner, l
             load=rng.integers(1, 6, (6, 2)).astype(np.float64),
             state_bytes=rng.integers(1, 6, 6).astype(np.float64),
             current=np.sort(rng.integers(0, 3, 6, np.int32)),
-            intervals=entry.family == "intervals" or entry.name == "storm_default",
+            intervals=entry.plans_intervals or entry.name == "storm_default",
             limits=Limits(**always | LIMITS[limit]),
             traffic=Traffic(
                 source=np.arange(5, dtype=np.int32),

@@ -12,7 +12,7 @@ from godwit.planning.copy_routes import CopyRoute
 from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.preview import human_bytes, preview
 from godwit.planning.problem import Problem
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from godwit.planning.solution import Solution

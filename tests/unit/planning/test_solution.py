@@ -6,8 +6,7 @@ import pytest
 from godwit.model.errors import InvalidPlanError
 from godwit.planning import metrics
 from godwit.planning.problem import Limits, Problem, Traffic
-from godwit.planning.solution import Solution, Status
-from godwit.planning.validation import make_solution, validate_solution
+from godwit.planning.solution import Solution, Status, make_solution, validate_solution
 
 LOAD = np.array([4.0, 3.0, 2.0, 1.0])
 

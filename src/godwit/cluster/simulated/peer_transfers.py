@@ -6,7 +6,7 @@ to have, meet at the same receivers: one downlink is shared by all while the oth
 
 Three ways over the same links.  *Unscheduled*: every sender sends its transfers one after the other
 in the given order, and senders that meet at a receiver share its downlink.  *Phases*: the schedule
-of `godwit.planning.transfer_phases`, in which nobody sends two or receives two at once, and
+of `godwit.planning.copy_routes`, in which nobody sends two or receives two at once, and
 transfers are cut where a phase ends.  *Whole*: `godwit.migration.PeerLinks`, which is what a
 running query does: the phases' order, but key groups are not cut, and nobody waits for a phase to
 end.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from godwit.cluster.simulated.links import Links
 from godwit.migration import PeerCopies, PeerLinks, StartWarming
-from godwit.planning.transfer_phases import busiest_link_bytes, transfer_phases
+from godwit.planning.copy_routes import busiest_link_bytes, transfer_phases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

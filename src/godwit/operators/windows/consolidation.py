@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.planning.windows.consolidation import ConsolidationProblem, plan_consolidation
+from godwit.planning.windows import ConsolidationProblem, plan_consolidation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.planning.windows.consolidation import ConsolidationPlan
+    from godwit.planning.windows import ConsolidationPlan
 
 __all__ = ["SHARES", "Partials", "consolidate", "plan_of"]
 

@@ -24,18 +24,27 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from godwit.planning import metrics
-from godwit.planning.allocation.aims import Aims
-from godwit.planning.allocation.collocation import collocate
+from godwit.planning.allocation.collocation import (
+    Aims,
+    ScoredPairs,
+    collocate,
+    pin_pairs,
+    score_pairs,
+)
 from godwit.planning.allocation.graph_partition import KeyGroupGraph
-from godwit.planning.allocation.limits import SolverLimits, solver_limits
 from godwit.planning.allocation.milp import allocate_units, plan_milp
-from godwit.planning.allocation.model import build_model
-from godwit.planning.allocation.pairs import ScoredPairs, pin_pairs, score_pairs
-from godwit.planning.allocation.placement import Placement
-from godwit.planning.allocation.target import plan_within_target
-from godwit.planning.allocation.units import FREE, merge_units, single_units
+from godwit.planning.allocation.model import (
+    FREE,
+    SolverLimits,
+    build_model,
+    merge_units,
+    plan_within_target,
+    single_units,
+    solver_limits,
+)
+from godwit.planning.allocation.search import Placement
 from godwit.planning.arrays import IndexArray, IntArray, wrong_value
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

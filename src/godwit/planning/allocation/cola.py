@@ -22,7 +22,7 @@ import numpy as np
 from godwit.planning import metrics
 from godwit.planning.allocation.graph_partition import KeyGroupGraph
 from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from godwit.planning.arrays import Clock

@@ -24,15 +24,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.allocation.bound import load_distance_bound
-from godwit.planning.allocation.limits import SolverLimits, solver_limits
-from godwit.planning.allocation.model import AllocationModel, build_model
+from godwit.planning.allocation.model import (
+    AllocationModel,
+    SolverLimits,
+    build_model,
+    plan_within_target,
+    single_units,
+    solver_limits,
+)
 from godwit.planning.allocation.search import AllocationSearch
-from godwit.planning.allocation.solver import program_size, solve_allocation
-from godwit.planning.allocation.target import plan_within_target
-from godwit.planning.allocation.units import single_units
+from godwit.planning.allocation.solver import load_distance_bound, program_size, solve_allocation
 from godwit.planning.arrays import wrong_value
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from godwit.planning.arrays import Clock, IntArray

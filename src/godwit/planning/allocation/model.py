@@ -1,31 +1,176 @@
-"""Paper 2's allocation model: what is minimised over units, and under which constraints.
+"""Allocation model of paper 2 §4.3.1: units to place on executors, limits, and what is minimised.
 
-For executors A that stay and B that drain, with load index L_i (load / capacity) and fair index
-``mean``: ``over = max_{A and B}(L_i - mean)``, ``under = max_A(mean - L_i)``, both at least 0, and
-``d = max(over, under)``.  The paper minimises ``w₁·d - w₂(d_u + d_l)`` with w₁ ≫ w₂, which is:
-first d, then ``over + under`` (d_u = d - over, d_l = d - under).  We order the two exactly instead
-of weighing them, with the other goal of its objective, little load left on B, between them.  Its
-constraint (5), ``d <= mean``, is left out: it only makes a problem with one very heavy key group
-unsolvable.
+**Units of migration**: key groups that move together or not at all.  The allocation of paper 2 §4.3
+moves single key groups when it only balances (MILP), and sets of collocated key groups when it also
+collocates (ALBIC).  Both are the same model over units.
+
+Invariant: the key groups of one unit are on one executor today, so a unit has one home; only a
+pinned unit may hold key groups of several executors, and it has no choice of place.
+
+Source: paper 2 §4.3.2, step 2 ("indivisible units").
+
+**Objective.**  For executors A that stay and B that drain, with load index L_i (load / capacity)
+and fair index ``mean``: ``over = max_{A and B}(L_i - mean)``, ``under = max_A(mean - L_i)``, both
+at least 0, and ``d = max(over, under)``.  The paper minimises ``w₁·d - w₂(d_u + d_l)`` with w₁ ≫
+w₂, which is: first d, then ``over + under`` (d_u = d - over, d_l = d - under).  We order the two
+exactly instead of weighing them, with the other goal of its objective, little load left on B,
+between them.  Its constraint (5), ``d <= mean``, is left out: it only makes a problem with one very
+heavy key group unsolvable.
 
 Source: paper 2 §4.3.1, Table 2.
+
+**Plans for fewer executors** than there are: which of them stay is decided first.  Problem:
+``limits.target_executors`` = n' asks for a plan in which at most n' executors own key groups; the
+allocation model knows executors that stay and executors that drain.
+
+Invariant: a plan is made with all but n' executors draining and has to empty them; the first choice
+of those that stay for which that succeeds is taken, so choices that work are as few moves as can be
+seen beforehand.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.planning import metrics
+from godwit.planning.arrays import wrong_value
 from godwit.planning.metrics import mean_index
+from godwit.planning.solution import Status, make_solution
 
 if TYPE_CHECKING:
-    from godwit.planning.allocation.units import Units
-    from godwit.planning.arrays import BoolArray, FloatArray, IntArray
-    from godwit.planning.problem import Problem
+    from collections.abc import Callable, Iterator
 
-__all__ = ["AllocationModel", "build_model"]
+    from godwit.planning.arrays import BoolArray, Clock, FloatArray, IntArray
+    from godwit.planning.problem import Problem
+    from godwit.planning.solution import Solution
+
+__all__ = [
+    "FREE",
+    "AllocationModel",
+    "SolverLimits",
+    "Units",
+    "build_model",
+    "choose_executors",
+    "merge_units",
+    "plan_within_target",
+    "single_units",
+    "solver_limits",
+]
+
+
+FREE = -1
+"""In `Units.pinned`: the unit may go anywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Units:
+    """U units made of m key groups."""
+
+    unit_of: IntArray  # shape ``(m,)``: the unit of each key group
+    weight: FloatArray  # shape ``(U,)``: load on the bottleneck resource
+    usage: FloatArray  # shape ``(U, r)``: load on every resource
+    home: IntArray  # shape ``(U,)``: executor that owns the unit today
+    count: IntArray  # shape ``(U,)``: key groups that move if the unit leaves its home
+    state_bytes: FloatArray  # shape ``(U,)``: bytes that move if the unit leaves its home
+    pinned: IntArray  # shape ``(U,)``: the executor the unit must be on, or `FREE`
+    # what the pins cost, whatever else is decided
+    fixed_moves: int = 0
+    fixed_bytes: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    def expand(self, place: IntArray) -> IntArray:
+        """Shape ``(m,)``: executor of each key group, for an executor of each unit."""
+        return place[self.unit_of].astype(np.int32)
+
+
+def single_units(problem: Problem) -> Units:
+    """Every key group by itself, free to go anywhere."""
+    m = problem.num_key_groups
+    return merge_units(problem, np.arange(m, dtype=np.int32), np.full(m, FREE, np.int32))
+
+
+def merge_units(problem: Problem, unit_of: IntArray, pinned: IntArray) -> Units:
+    """Build the units of a partition of the key groups.
+
+    `problem`: loads, state and today's owners. `unit_of`: shape ``(m,)``: the unit of each key
+    group, ``0 <= unit < U``, each used. `pinned`: shape ``(U,)``: the executor a unit must be on,
+    or `FREE`.
+    """
+    size = len(pinned)
+    home = np.zeros(size, np.int32)
+    home[unit_of[::-1]] = problem.current[::-1]  # the home of a unit's lowest key group
+    forced = pinned[unit_of]
+    leaves = (forced != FREE) & (forced != problem.current)
+    return Units(
+        unit_of=unit_of,
+        weight=_sums(unit_of, problem.weight, size),
+        usage=np.stack([_sums(unit_of, use, size) for use in problem.load.T], axis=1),
+        home=np.where(pinned == FREE, home, pinned).astype(np.int32),
+        count=np.bincount(unit_of, minlength=size).astype(np.int32),
+        state_bytes=_sums(unit_of, problem.state_bytes, size),
+        pinned=pinned,
+        fixed_moves=int(leaves.sum()),
+        fixed_bytes=float(problem.state_bytes[leaves].sum()),
+    )
+
+
+def _sums(unit_of: IntArray, values: FloatArray, size: int) -> FloatArray:
+    return np.bincount(unit_of, weights=values, minlength=size).astype(np.float64, copy=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverLimits:
+    """How long to look for a better plan."""
+
+    # seconds for the whole plan, by `clock`; infinite: nothing in the plan depends on time
+    time_limit_s: float = 5.0
+    # branch-and-bound nodes of each program; gives the same plan on every machine when the time
+    # limit is not reached
+    node_limit: int | None = None
+    rounds: int = 10_000  # searches after the first, at most
+    patience: int = 400  # searches in a row that bring nothing before it stops
+    clock: Clock = time.perf_counter  # where time is read
+    # draws what is taken back or re-planned
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+
+def solver_limits(
+    *,
+    time_limit_s: float,
+    node_limit: int | None,
+    rounds: int,
+    patience: int,
+    clock: Clock,
+    rng: np.random.Generator | None,
+) -> SolverLimits:
+    """Check a planner's options and gather them.
+
+    Raises `InvalidProblemError` if a limit is not positive, or `rounds` negative.
+    """
+    for name, value in (
+        ("time_limit_s", time_limit_s),
+        ("node_limit", node_limit),
+        ("patience", patience),
+    ):
+        if value is not None and not value > 0:
+            raise wrong_value(f"options.{name}", value, "give a number above 0")
+    if not rounds >= 0:
+        raise wrong_value("options.rounds", rounds, "give a number of at least 0")
+    return SolverLimits(
+        time_limit_s=time_limit_s,
+        node_limit=node_limit,
+        rounds=rounds,
+        patience=patience,
+        clock=clock,
+        rng=np.random.default_rng(0) if rng is None else rng,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,3 +257,60 @@ def build_model(problem: Problem, units: Units) -> AllocationModel:
         max_bytes=np.inf if limits.max_bytes is None else limits.max_bytes - units.fixed_bytes,
         empties=limits.target_executors is not None,
     )
+
+
+_CHOICES = 12
+"""Choices that are tried before the plan is given up as infeasible."""
+
+
+def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) -> Solution:
+    """Plan with at most n' executors; the planner itself need only know draining ones.
+
+    Parameters
+    ----------
+    problem
+        With any ``limits.target_executors``.
+    plan
+        Makes a plan that empties draining executors if ``limits.target_executors`` is given.
+
+    Returns
+    -------
+    Solution
+        Of `problem`. Not optimal where there was a choice, and then without a bound.
+    """
+    first: Solution | None = None
+    for narrowed in choose_executors(problem):
+        found = plan(narrowed)
+        if narrowed is problem:
+            return found
+        moved = make_solution(
+            problem,
+            found.assignment,
+            method=found.method,
+            objective=found.objective,
+            elapsed_s=found.elapsed_s,
+            details=found.details,
+        )
+        if moved.status is not Status.INFEASIBLE:
+            return moved
+        first = first or moved
+    assert first is not None, "there is always a choice"
+    return first
+
+
+def choose_executors(problem: Problem) -> Iterator[Problem]:
+    """Narrow a problem to n' executors, the others draining; the problem itself if none are over.
+
+    Those with most load stay, then the fastest of the idle ones; ties: the lower index. Other
+    choices follow, the latest of the order exchanged first.
+    """
+    available, target = problem.available, problem.target_executors
+    if target == len(available):
+        yield problem
+        return
+    load = metrics.loads(problem, problem.current)[available]
+    order = available[np.lexsort((available, -problem.speed[available], -load))].tolist()
+    for staying in itertools.islice(itertools.combinations(order, target), _CHOICES):
+        draining = np.ones(problem.num_executors, np.bool_)
+        draining[list(staying)] = False
+        yield replace(problem, draining=draining)

@@ -1,6 +1,17 @@
-"""How many cores each executor needs so that rows are fast enough.
+"""Fewest cores per executor that keep rows fast enough, by a queueing model (paper 5 §4.1).
 
-Problem: the fewest cores in total, ``min Σ k_j``, with mean latency ``E[T](k) <= target``.
+**Model**: a Jackson network of M/M/k stations.  Problem: how the mean latency of a flow depends on
+the number of cores of every executor. Each executor is one station with a common queue and ``k``
+equal servers; rows arrive as a Poisson process and service times are exponential.
+
+Invariant: with ``k`` cores an executor is stable, and its latency finite, exactly when
+``k > arrival rate / service rate``; its mean latency is convex and decreasing in ``k``.
+
+Source: paper 5 §4.1, equation 1; Erlang's formulas are evaluated by their recurrence, which
+neither overflows nor loses digits for any ``k``.
+
+**Allocation.** Problem: the fewest cores in total, ``min Σ k_j``, with mean latency ``E[T](k) <=
+target``.
 
 Invariant: ``k_j`` never falls below the least number that keeps executor j stable, and every core
 that is added is the one that lowers ``E[T]`` most.  Because each term of ``E[T]`` is convex in its
@@ -21,9 +32,200 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.cores.queueing import QueueingNetwork, erlang_b
 
-__all__ = ["CoreAllocation", "CoreAllocationProblem", "plan_core_allocation"]
+__all__ = [
+    "CoreAllocation",
+    "CoreAllocationProblem",
+    "QueueingNetwork",
+    "erlang_b",
+    "erlang_c",
+    "expected_latency_s",
+    "mmk_latency_s",
+    "plan_core_allocation",
+    "solve_traffic_equations",
+]
+
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class QueueingNetwork:
+    """Rates of a flow whose m executors are M/M/k stations.
+
+    Attributes
+    ----------
+    arrival_per_s
+        Shape ``(m,)``: rows that reach each executor, λ_j.
+    service_per_s
+        Shape ``(m,)``: rows that one core of each executor processes, μ_j; positive.
+    input_per_s
+        Rows that enter the flow from outside, λ_0; positive.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a rate is negative or not finite, or the shapes differ.
+    """
+
+    arrival_per_s: FloatArray
+    service_per_s: FloatArray
+    input_per_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("arrival_per_s", "service_per_s"):
+            values = np.asarray(getattr(self, name), np.float64).copy()
+            if values.ndim != 1:
+                raise InvalidProblemError(
+                    f"{name} must be a vector; its shape is {values.shape}.", field=name
+                )
+            least = 0.0 if name == "arrival_per_s" else np.finfo(np.float64).tiny
+            bad = ~(np.isfinite(values) & (values >= least))
+            if bad.any():
+                j = int(np.flatnonzero(bad)[0])
+                raise InvalidProblemError(
+                    f"{name}[{j}] is {values[j]}.",
+                    remedy="Rates must be finite; arrivals at least 0, service above 0.",
+                    field=name,
+                    value=float(values[j]),
+                )
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)
+        if self.arrival_per_s.shape != self.service_per_s.shape:
+            raise InvalidProblemError(
+                f"arrival_per_s has {len(self.arrival_per_s)} executors and service_per_s has "
+                f"{len(self.service_per_s)}.",
+                field="service_per_s",
+            )
+        if not (np.isfinite(self.input_per_s) and self.input_per_s > 0):
+            raise InvalidProblemError(
+                f"input_per_s is {self.input_per_s}.",
+                remedy="It must be positive and finite.",
+                field="input_per_s",
+                value=self.input_per_s,
+            )
+
+    @property
+    def offered_load(self) -> FloatArray:
+        """Shape ``(m,)``: λ_j/μ_j, the mean number of busy cores (erlangs)."""
+        return self.arrival_per_s / self.service_per_s
+
+    @property
+    def least_stable_cores(self) -> IntArray:
+        """Shape ``(m,)``: the least k_j with ``k_j > λ_j/μ_j``; 0 for an idle executor."""
+        cores = np.floor(self.offered_load).astype(np.int64) + 1
+        # The quotient may round down to a whole number that the rates themselves do not allow.
+        cores += cores * self.service_per_s <= self.arrival_per_s
+        return np.where(self.arrival_per_s > 0, cores, 0)
+
+
+def erlang_b(offered_load: float, servers: int) -> float:
+    """Probability that all `servers` are busy in M/M/k/k (Erlang's loss formula).
+
+    `offered_load`: Erlangs, a = λ/μ, not negative. `servers`: k, not negative.
+
+    Examples
+    --------
+    >>> round(erlang_b(2.0, 3), 6)
+    0.210526
+    """
+    blocked = 1.0
+    for k in range(1, servers + 1):
+        blocked = offered_load * blocked / (k + offered_load * blocked)
+    return blocked
+
+
+def erlang_c(offered_load: float, servers: int) -> float:
+    """Probability that a row has to wait in M/M/k; 1 where the queue is not stable.
+
+    Examples
+    --------
+    >>> round(erlang_c(2.0, 3), 6)
+    0.444444
+    """
+    if offered_load >= servers:
+        return 1.0
+    blocked = erlang_b(offered_load, servers)
+    return servers * blocked / (servers - offered_load * (1.0 - blocked))
+
+
+def mmk_latency_s(arrival_per_s: float, service_per_s: float, servers: int) -> float:
+    """Mean time from a row's arrival to the end of its processing in M/M/k, in seconds.
+
+    ``1/μ + C(a, k)/(k·μ - λ)``; infinite where ``k <= λ/μ``.
+
+    Examples
+    --------
+    >>> mmk_latency_s(5.0, 10.0, 1)
+    0.2
+    """
+    spare_per_s = servers * service_per_s - arrival_per_s
+    if servers < 1 or spare_per_s <= 0:
+        return float("inf")
+    return 1.0 / service_per_s + erlang_c(arrival_per_s / service_per_s, servers) / spare_per_s
+
+
+def expected_latency_s(network: QueueingNetwork, cores: npt.ArrayLike) -> float:
+    """Mean latency of a row through the whole flow, in seconds (paper 5, equation 1).
+
+    ``E[T](k) = (1/λ_0) Σ_j λ_j E[T_j](k_j)``. An executor that nothing reaches adds nothing.
+
+    `network`: the rates. `cores`: shape ``(m,)``: k_j. Raises `InvalidProblemError` if `cores` has
+    not one entry per executor.
+    """
+    counts = np.asarray(cores, np.int64)
+    if counts.shape != network.arrival_per_s.shape:
+        raise InvalidProblemError(
+            f"cores has shape {counts.shape}; the network has "
+            f"{len(network.arrival_per_s)} executors.",
+            field="cores",
+        )
+    total = 0.0
+    for rate, service, k in zip(
+        network.arrival_per_s.tolist(), network.service_per_s.tolist(), counts.tolist(), strict=True
+    ):
+        if rate > 0:
+            total += rate * mmk_latency_s(rate, service, k)
+    return total / network.input_per_s
+
+
+def solve_traffic_equations(external_per_s: npt.ArrayLike, routing: npt.ArrayLike) -> FloatArray:
+    """Arrival rate of every station of an open Jackson network: ``λ = external + λ·R``.
+
+    `external_per_s`: shape ``(m,)``: rows that reach each executor from outside, gamma in the
+    books. `routing`: shape ``(m, m)``: rows that one row processed at i sends on to j, on average,
+    R_ij. Rows of the matrix may sum to more than 1: an operator may emit more rows than it takes.
+    Returns shape ``(m,)``: λ. Raises `InvalidProblemError` if shapes differ, a value is negative,
+    or rows circulate without leaving.
+
+    Examples
+    --------
+    >>> solve_traffic_equations([10.0, 0.0], [[0.0, 0.5], [0.0, 0.0]]).tolist()
+    [10.0, 5.0]
+    """
+    external = np.asarray(external_per_s, np.float64)
+    passed_on = np.asarray(routing, np.float64)
+    if external.ndim != 1 or passed_on.shape != (len(external), len(external)):
+        raise InvalidProblemError(
+            f"routing has shape {passed_on.shape} for external_per_s of shape {external.shape}.",
+            field="routing",
+        )
+    if not (np.isfinite(external).all() and np.isfinite(passed_on).all()) or (
+        min(external.min(initial=0.0), passed_on.min(initial=0.0)) < 0
+    ):
+        raise InvalidProblemError(
+            "external_per_s and routing must be finite and not negative.", field="routing"
+        )
+    if max(np.abs(np.linalg.eigvals(passed_on)), default=0.0) >= 1:
+        raise InvalidProblemError(
+            "Rows circulate in the flow without leaving it: routing has spectral radius of 1 or "
+            "more.",
+            field="routing",
+        )
+    rates = np.linalg.solve(np.eye(len(external)) - passed_on.T, external)
+    return np.maximum(np.asarray(rates, np.float64), 0.0)
+
 
 IntArray = npt.NDArray[np.int64]
 

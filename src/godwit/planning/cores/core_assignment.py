@@ -11,6 +11,10 @@ Source: paper 5 §4.2, Algorithm 1.  Made definite where the paper is silent: co
 are taken at no cost; remote cores of data-intensive executors are given back first, since
 constraint (c) wants all of theirs local; an executor that lost a core joins the queue again; when φ
 exceeds every data intensity no executor is bound to its machine and the doubling ends.
+
+**Baseline** that minds neither state nor locality.  Source: paper 5 §5.4, naive-EC: the scheduler
+without its optimisations of migration cost and locality. Which cores are then taken is open; we
+deal all cores of the cluster out anew, in order.
 """
 
 from __future__ import annotations
@@ -29,9 +33,11 @@ __all__ = [
     "CoreAssignmentProblem",
     "core_migration_bytes",
     "plan_core_assignment",
+    "plan_naive_core_assignment",
     "reachable_cores",
     "remote_bytes_per_s",
 ]
+
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -307,3 +313,35 @@ class _Attempt:
             touched.update(np.flatnonzero(self._x[:, donor]).tolist())
         for machine in touched:
             self._cheapest[machine] = self._find_spare(machine)
+
+
+def plan_naive_core_assignment(problem: CoreAssignmentProblem) -> CoreAssignment:
+    """Deal the machines' cores out to executors in order, round robin over machines.
+
+    Minimises nothing; the only constraint is the number of cores. O(Σk) time.
+
+    Returns
+    -------
+    CoreAssignment
+        ``phi_bytes_per_s`` is infinite: no executor is bound to its machine.
+    """
+    needed, reason = reachable_cores(problem)
+    n, m = problem.current.shape
+    cores = np.zeros((n, m), np.int64)
+    free = problem.machine_cores.tolist()
+    i = 0
+    for j, count in enumerate(needed.tolist()):
+        for _ in range(count):
+            while free[i] == 0:
+                i = (i + 1) % n
+            cores[i, j] += 1
+            free[i] -= 1
+            i = (i + 1) % n
+    return CoreAssignment(
+        cores=cores,
+        migration_bytes=core_migration_bytes(problem.state_bytes, problem.current, cores),
+        remote_bytes_per_s=remote_bytes_per_s(problem, cores),
+        phi_bytes_per_s=float("inf"),
+        status="infeasible" if reason else "feasible",
+        reason=reason,
+    )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.planning.arrays import IntArray, require_load, wrong_value
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from godwit.planning.arrays import Clock, FloatArray

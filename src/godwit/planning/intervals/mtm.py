@@ -20,13 +20,11 @@ import numpy as np
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.intervals.oms import match_intervals
-from godwit.planning.intervals.partitionings import kept_bytes
-from godwit.planning.intervals.pmc import best_next, projected_cost
+from godwit.planning.intervals.partitionings import Transitions, kept_bytes
+from godwit.planning.intervals.pmc import best_next, cheapest_step, neighbours, projected_cost
 from godwit.planning.intervals.projected import space_of
-from godwit.planning.intervals.sampling import cheapest_step, neighbours
 from godwit.planning.intervals.ssm import line_of, load_bound, plan_ssm, present_cuts
-from godwit.planning.intervals.transitions import Transitions
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -30,7 +30,7 @@ from godwit.planning.intervals.ssm import (
     present_cuts,
     reach_within,
 )
-from godwit.planning.validation import RELATIVE_TOLERANCE, make_solution
+from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,8 +1,13 @@
-"""Ways to cut the line of key groups into intervals, and what it costs to go from one to another.
+"""Partitionings of the line of key groups, the chain of their sizes, and blocks of work over them.
 
-Only the cuts matter to the cost of later migrations, not who owns which interval (paper 1, lemmas
-5.1 and 5.2), so a *partitioning* is a row of p + 1 ascending cuts, from 0 to m.  It may have fewer
-than p intervals that are not empty; then m is repeated at its end.
+**Migration transition matrix**: how the number of executors changes with each migration.  Paper 1
+§5.2: entry (n, n') is the probability of migrating from n to n' executors, estimated from a log of
+past numbers.  Invariant: rows sum to 1, sizes ascend.
+
+**Partitionings**: ways to cut the line of key groups into intervals, and what it costs to go from
+one to another.  Only the cuts matter to the cost of later migrations, not who owns which interval
+(paper 1, lemmas 5.1 and 5.2), so a *partitioning* is a row of p + 1 ascending cuts, from 0 to m.
+It may have fewer than p intervals that are not empty; then m is repeated at its end.
 
 Going from one partitioning to another keeps the most bytes when old intervals are matched with new
 ones.  Overlaps of two partitionings of one line cannot cross, so the best matching keeps the order
@@ -12,16 +17,149 @@ are aligned at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from godwit.planning.arrays import FloatArray, IntArray
 
-__all__ = ["count_partitionings", "kept_bytes", "partitionings"]
+__all__ = [
+    "BLOCK_PAIRS",
+    "Block",
+    "BlockMap",
+    "Transitions",
+    "count_partitionings",
+    "estimate_transitions",
+    "kept_bytes",
+    "partitionings",
+    "row_blocks",
+    "serially",
+]
+
+
+BLOCK_PAIRS = 1 << 14
+"""Pairs of partitionings aligned at once; a few such matrices fit a core's cache."""
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+Block = tuple[int, int, int]
+"""Index of a size, first row, last row + 1."""
+
+
+class BlockMap(Protocol):
+    """Port: apply a function to every block, in any place and order; results in order."""
+
+    def __call__(self, function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
+        """Return ``[function(block) for block in blocks]``."""
+        ...
+
+
+def serially(function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
+    """Apply in this process: the `BlockMap` of small problems and of tests."""
+    return [function(block) for block in blocks]
+
+
+def row_blocks(counts: Sequence[int], widest: int) -> list[Block]:
+    """Make blocks of rows of every size, small enough for a cache next to `widest` targets."""
+    rows_at_once = max(1, min(256, BLOCK_PAIRS // max(1, min(widest, 256))))
+    return [
+        (size, first, min(count, first + rows_at_once))
+        for size, count in enumerate(counts)
+        for first in range(0, count, rows_at_once)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transitions:
+    """A migration transition matrix (MTM).
+
+    Raises `InvalidProblemError` if sizes do not ascend from 1 or more, or a row is not a
+    distribution.
+    """
+
+    sizes: tuple[int, ...]  # numbers of executors, ascending
+    # shape ``(s, s)``: entry (i, j) is the probability to go from ``sizes[i]`` to ``sizes[j]``
+    probability: FloatArray
+
+    def __post_init__(self) -> None:
+        sizes = tuple(int(n) for n in self.sizes)
+        probability = np.array(self.probability, np.float64)
+        if not sizes or sizes[0] < 1 or sorted(set(sizes)) != list(sizes):
+            raise _wrong("transitions.sizes", sizes, "Give ascending numbers of at least 1.")
+        if probability.shape != (len(sizes), len(sizes)):
+            raise _wrong("transitions.probability", probability.shape, "Give a row for each size.")
+        sums = probability.sum(axis=1)
+        bad = ~((probability >= 0).all(axis=1) & (np.abs(sums - 1) <= 1e-6))
+        if bad.any():
+            i = int(bad.argmax())
+            raise _wrong(
+                f"transitions.probability[{i}]",
+                probability[i].tolist(),
+                "Give probabilities that sum to 1.",
+            )
+        probability /= sums[:, None]
+        probability.setflags(write=False)
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "probability", probability)
+
+
+def _wrong(name: str, value: object, remedy: str) -> InvalidProblemError:
+    return InvalidProblemError(
+        f"{name} = {value!r} is wrong.", remedy=remedy, field=name, value=value
+    )
+
+
+def estimate_transitions(
+    log: Sequence[int], *, sizes: Sequence[int] | None = None, stays: bool = False
+) -> Transitions:
+    """Estimate the matrix from a log of numbers of executors.
+
+    Parameters
+    ----------
+    log
+        Executors in use in each past period, oldest first.
+    sizes
+        Numbers to have rows for; default: those that occur.
+    stays
+        Whether two equal numbers in a row count as a migration from n to n. The paper counts only
+        changes (§6), which is the default.
+
+    Returns
+    -------
+    Transitions
+        A number that no migration was seen to leave goes to itself with probability 1.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the log is empty or holds a number that is not in `sizes`.
+
+    Examples
+    --------
+    >>> estimate_transitions([2, 3, 3, 2, 4, 2, 3]).probability.tolist()
+    [[0.0, 0.6666666666666666, 0.3333333333333333], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+    if len(log) == 0:
+        raise _wrong("log", [], "Give at least one number of executors.")
+    wanted = tuple(sorted(set(log))) if sizes is None else tuple(sizes)
+    place = {n: i for i, n in enumerate(wanted)}
+    for i, n in enumerate(log):
+        if n not in place:
+            raise _wrong(f"log[{i}]", n, f"Give one of the sizes {wanted}.")
+    counts = np.zeros((len(wanted), len(wanted)))
+    for before, after in itertools.pairwise(log):
+        if stays or before != after:
+            counts[place[before], place[after]] += 1
+    silent = counts.sum(axis=1) == 0
+    counts[np.flatnonzero(silent), np.flatnonzero(silent)] = 1
+    return Transitions(sizes=wanted, probability=counts / counts.sum(axis=1, keepdims=True))
 
 
 def count_partitionings(reach: IntArray, parts: int) -> int:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.model.errors import InvalidProblemError
+from godwit.planning.intervals.partitionings import Transitions
 from godwit.planning.intervals.ssm import reach_of
-from godwit.planning.intervals.transitions import Transitions
-from godwit.planning.validation import RELATIVE_TOLERANCE
+from godwit.planning.solution import RELATIVE_TOLERANCE
 
 if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray, IntArray

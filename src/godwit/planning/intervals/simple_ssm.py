@@ -17,7 +17,7 @@ import numpy as np
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.intervals.ssm import assign_intervals, least_bound, line_of, load_bound
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from godwit.planning.arrays import Clock

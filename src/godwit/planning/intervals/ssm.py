@@ -30,7 +30,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.arrays import FloatArray, IntArray, is_contiguous
-from godwit.planning.validation import RELATIVE_TOLERANCE, make_solution
+from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
 
 if TYPE_CHECKING:
     from godwit.planning.arrays import Clock

@@ -9,14 +9,12 @@ import pytest
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
 from godwit.planning.allocation.albic import plan_albic
-from godwit.planning.allocation.collocation import collocate
+from godwit.planning.allocation.collocation import collocate, score_pairs
 from godwit.planning.allocation.graph_partition import KeyGroupGraph
-from godwit.planning.allocation.model import build_model
-from godwit.planning.allocation.pairs import score_pairs
-from godwit.planning.allocation.placement import Placement
-from godwit.planning.allocation.units import single_units
+from godwit.planning.allocation.model import build_model, single_units
+from godwit.planning.allocation.search import Placement
 from godwit.planning.problem import Limits, Problem, Traffic
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import validate_solution
 
 
 def pipeline(current: list[int], *, pairs: int = 4, executors: int = 2, **fields: Any) -> Problem:

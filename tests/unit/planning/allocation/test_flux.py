@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from godwit.planning.allocation.flux import plan_flux
+from godwit.planning.baselines import plan_flux
 from godwit.planning.problem import Limits, Problem
 
 

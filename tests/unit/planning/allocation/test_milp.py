@@ -7,15 +7,12 @@ import pytest
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
-from godwit.planning.allocation.bound import load_distance_bound
-from godwit.planning.allocation.flux import plan_flux
 from godwit.planning.allocation.milp import plan_milp
-from godwit.planning.allocation.model import build_model
-from godwit.planning.allocation.solver import program_size
-from godwit.planning.allocation.units import single_units
+from godwit.planning.allocation.model import build_model, single_units
+from godwit.planning.allocation.solver import load_distance_bound, program_size
+from godwit.planning.baselines import plan_flux
 from godwit.planning.problem import Limits, Problem
-from godwit.planning.solution import Status
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import Status, validate_solution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

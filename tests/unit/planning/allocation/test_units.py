@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.planning.allocation.model import build_model
-from godwit.planning.allocation.units import FREE, merge_units, single_units
+from godwit.planning.allocation.model import FREE, build_model, merge_units, single_units
 from godwit.planning.problem import Limits, Problem
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
-from godwit.planning.balancing.clb import plan_clb, split_by_covariance
+from godwit.planning.balancing import plan_clb, split_by_covariance
 from godwit.planning.problem import Problem
 
 WAVES = np.array([[1, 9, 1, 9], [2, 8, 2, 8], [9, 1, 9, 1], [8, 2, 8, 2]], np.float64)

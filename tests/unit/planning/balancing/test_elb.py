@@ -7,7 +7,7 @@ import pytest
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
-from godwit.planning.balancing.elb import plan_elb, wanted_executors
+from godwit.planning.balancing import plan_elb, wanted_executors
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status
 

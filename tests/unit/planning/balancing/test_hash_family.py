@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.balancing.hash_family import hash_choice, universal_hash
-from godwit.planning.balancing.universal_hashing import plan_universal_hashing
+from godwit.planning.baselines import hash_choice, plan_universal_hashing, universal_hash
 from godwit.planning.problem import Problem
 
 

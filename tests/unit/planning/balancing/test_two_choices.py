@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.allocation.potc import plan_potc
-from godwit.planning.balancing.pkg import plan_pkg, two_candidates
+from godwit.planning.baselines import plan_pkg, plan_potc, two_candidates
+from godwit.planning.metrics import SplitKeys
 from godwit.planning.preview import preview
 from godwit.planning.problem import Problem, Traffic
-from godwit.planning.split_keys import SplitKeys
 
 if TYPE_CHECKING:
     from godwit.planning.solution import Solution

@@ -7,12 +7,14 @@ import pytest
 from tests.oracles.interval_plans import line_problem, random_line_problem
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.baselines.consistent_hashing import plan_consistent_hashing, ring_owners
-from godwit.planning.baselines.redistribution import plan_redistribution
-from godwit.planning.baselines.storm_default import plan_storm_default
+from godwit.planning.baselines import (
+    plan_consistent_hashing,
+    plan_redistribution,
+    plan_storm_default,
+    ring_owners,
+)
 from godwit.planning.intervals.ssm import plan_ssm
-from godwit.planning.solution import Status
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import Status, validate_solution
 
 APPENDIX_A = line_problem(
     [0] * 6 + [1] * 6, load=[1, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1], num_executors=3, tau=0.25

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.components.fusion import FusionProblem, plan_fusion
+from godwit.planning.fusion import FusionProblem, plan_fusion
 
 
 def problem(attributes: str, streams: list[tuple[int, int, float]], **fields: Any) -> FusionProblem:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.components.splitting import Choice, FormCosts, choose_form, most_beneficial
+from godwit.planning.splitting import Choice, FormCosts, choose_form, most_beneficial
 
 PAPER: dict[str, Any] = {
     "rows": 18_000,

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.cores.core_allocation import CoreAllocationProblem, plan_core_allocation
-from godwit.planning.cores.queueing import QueueingNetwork, expected_latency_s
+from godwit.planning.cores.core_allocation import (
+    CoreAllocationProblem,
+    QueueingNetwork,
+    expected_latency_s,
+    plan_core_allocation,
+)
 
 
 def problem(

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from godwit.planning.cores.core_assignment import CoreAssignmentProblem, plan_core_assignment
-from godwit.planning.cores.naive_core_assignment import plan_naive_core_assignment
+from godwit.planning.cores.core_assignment import (
+    CoreAssignmentProblem,
+    plan_core_assignment,
+    plan_naive_core_assignment,
+)
 
 
 def test_naive_assignment_moves_more_state_and_more_remote_data_than_algorithm_1() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.cores.queueing import (
+from godwit.planning.cores.core_allocation import (
     QueueingNetwork,
     erlang_b,
     erlang_c,

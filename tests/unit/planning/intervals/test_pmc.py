@@ -8,14 +8,18 @@ from tests.oracles.interval_plans import line_problem, random_line_problem, vali
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.intervals.mtm import plan_mtm
-from godwit.planning.intervals.partitionings import count_partitionings, kept_bytes, partitionings
+from godwit.planning.intervals.partitionings import (
+    Transitions,
+    count_partitionings,
+    estimate_transitions,
+    kept_bytes,
+    partitionings,
+)
 from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
 from godwit.planning.intervals.projected import ProjectedCost, space_of
 from godwit.planning.intervals.ssm import plan_ssm
-from godwit.planning.intervals.transitions import Transitions, estimate_transitions
 from godwit.planning.problem import Limits, Problem
-from godwit.planning.solution import Status
-from godwit.planning.validation import validate_solution
+from godwit.planning.solution import Status, validate_solution
 
 TABLE_4 = Transitions(
     sizes=(2, 3, 4),

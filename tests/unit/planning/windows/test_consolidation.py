@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.windows.consolidation import ConsolidationProblem, plan_consolidation
+from godwit.planning.windows import ConsolidationProblem, plan_consolidation
 
 
 def tumbling(minutes: int, *lengths: int, **values: Any) -> ConsolidationProblem:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "Form", "FormCosts", "choose_form", "most_beneficial"]
 
+
 Form = Literal["split", "combined"]
 
 _MARGIN: Final = 0.85

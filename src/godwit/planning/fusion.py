@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FusionPlan", "FusionProblem", "plan_fusion"]
 
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 Score = Literal["traffic", "attributes", "baseline"]

@@ -1,1 +1,0 @@
-"""Paper 1's baselines: what systems do that plan nothing, or little."""

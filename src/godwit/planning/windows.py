@@ -1,0 +1,541 @@
+"""Windows that overlap: which parts each is built from, and what sharing panes saves (paper 3).
+
+**Spans.** Windows as spans between cuts, the moments at which some window begins or ends.  Panes
+between two cuts are in the same windows, so they are one *run*.  No auxiliary window needs to begin
+or end within a run: as it grows by a pane, what it saves its users falls in a straight line, and
+its own keys grow ever more slowly, so one end of the run or the other is best.
+
+**Search.** The cheapest set of auxiliary windows: best first, bounded by what they would save for
+nothing.  Given the windows that are built, the parts of each follow from a shortest path along its
+panes. The choice is which auxiliary ones to build.  A node of the search has said yes to some and
+no to some others; if those that are left cost nothing to build and only to use, no plan beneath it
+is cheaper.  Where none of them is used, that is a plan.
+
+**Sharing** panes or duplicating state: which keeps windows that overlap for less CPU time.
+A row belongs to several windows.  *Shared*, it changes one partial per key and pane, and a window
+that is over is merged from its panes.  *Duplicated*, it changes one partial per key and window, and
+a window that is over is there.  Few long windows of many small panes are cheaper duplicated, many
+windows of few panes shared; in between it depends on what writing and merging cost, on how many
+panes an epoch touches, and on how many keys panes have in common.
+
+Source: the cost model of paper 3 §5.1.1, where a tuple costs E to process, once when shared and W
+times when not, and results of partial windows cost K to bring together.  Here partials of an epoch
+are made per pane first, so E is what an entry of state costs, and both costs are measured.
+
+**Chains.** Many windows at once: halves that grow pane by pane from few moments in between.
+Problem: hundreds of long windows that each begin a little after the one before, as when a stream
+was quiet for a while.  Moments are chosen so that every window holds one.  It is made of two
+halves: what is before its moment and what is after.  Halves of one moment hold one another, so each
+is made of the next smaller one and the panes beyond it, and every window costs two parts, however
+long it is.
+
+Invariant: besides reading every pane at most twice, a plan has at most four parts a window.
+
+Source: van Herk, "A fast algorithm for local minimum and maximum filters on rectangular and
+octagonal kernels", Pattern Recognition Letters 13(7), 1992, for windows of one length; here of any.
+
+**Consolidation**: which parts every window is built from, so that the fewest keys are merged.
+
+Problem: windows that overlap hold the same panes.  A window can be built from panes, from smaller
+windows that are built anyway, and from *auxiliary* windows that nobody asked for, if others become
+cheaper by more than they cost::
+
+    panes       0   1   2   3   4   5   6   7   8   9
+    asked for   ├───────────────────────┤                        6 panes
+                        ├───────────────────────┤                6 panes:       12 parts
+    auxiliary           ├───────────────┤                        4 panes
+                ├───┼───┤               ├───┼───┤                1 + 2 and 1 + 2: 10 parts
+
+What building a window costs is the number of keys in its parts.
+
+Invariant: the parts of a window follow one another in order of time and hold every pane of it
+exactly once, so that merging them is merging its panes, grouped otherwise; where aggregates are the
+same when a row is seen twice (`ConsolidationProblem.overlapping`), at least once.
+
+Source: the graph of ways to form complete windows and its cost, paper 3 §6.1; auxiliary windows,
+Wu et al., "Factor Windows", arXiv 2008.12379 (there of one length and frequency, here single ones).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from godwit.planning.arrays import FloatArray, freeze_array, require_load, set_field, wrong_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = [
+    "Built",
+    "ConsolidationPlan",
+    "ConsolidationProblem",
+    "ConsolidationStep",
+    "Part",
+    "Span",
+    "Spans",
+    "Tilings",
+    "WindowCosts",
+    "WindowCounts",
+    "chained",
+    "cheapest",
+    "is_duplicated_cheaper",
+    "plan_consolidation",
+]
+
+
+Span: TypeAlias = tuple[int, int]
+"""From the one position up to, but not including, the other."""
+Part: TypeAlias = "Span | int"
+"""A window that is built, by its cuts; or the run of panes from one cut to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """Windows, by cuts, and the parts of each."""
+
+    parts: Mapping[Span, tuple[Part, ...]]  # window → its parts in order of time
+    keys: float  # keys in all parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Spans:
+    """The cuts of some windows, and how many keys lie between them."""
+
+    cuts: tuple[int, ...]  # positions of panes, ascending
+    asked: frozenset[Span]  # the windows, by index of cuts
+    # for every cut but the last: keys of the panes up to the next one, added up
+    runs: tuple[float, ...]
+    all_keys: float  # keys in all panes
+    _whole: tuple[int, ...]
+    _missing: tuple[float, ...]
+
+    @classmethod
+    def of(cls, pane_keys: FloatArray, all_keys: float, windows: Iterable[Span]) -> Spans:
+        """Find the cuts of some windows."""
+        windows = tuple(windows)
+        cuts = sorted({moment for window in windows for moment in window})
+        at = {cut: index for index, cut in enumerate(cuts)}
+        # A key is missing in a window if it is in none of its panes, of which each has its share.
+        missing = 1.0 - pane_keys / max(all_keys, 1.0)
+        whole = missing <= 0
+        logarithms = np.log(np.where(whole, 1.0, missing))
+        sums, wholes, keys = (
+            np.concatenate(([0], np.cumsum(column)))[cuts]
+            for column in (logarithms, whole, pane_keys)
+        )
+        return cls(
+            cuts=tuple(cuts),
+            asked=frozenset((at[first], at[end]) for first, end in windows),
+            runs=tuple(np.diff(keys).tolist()),
+            all_keys=all_keys,
+            _whole=tuple(wholes.astype(int).tolist()),
+            _missing=tuple(sums.tolist()),
+        )
+
+    @property
+    def least(self) -> float:
+        """Keys that any plan reads: every pane of a window once."""
+        inside = np.zeros(len(self.cuts), np.bool_)
+        for first, end in self.asked:
+            inside[first:end] = True
+        return float(np.sum(np.asarray(self.runs)[inside[:-1]]))
+
+    def keys(self, span: Span) -> float:
+        """How many keys a window probably has."""
+        first, end = span
+        if self._whole[end] > self._whole[first]:
+            return self.all_keys
+        return self.all_keys * float(-np.expm1(self._missing[end] - self._missing[first]))
+
+    def price(self, part: Part) -> float:
+        """Keys to be read for a part."""
+        return self.runs[part] if isinstance(part, int) else self.keys(part)
+
+    def built(self, parts: Mapping[Span, tuple[Part, ...]]) -> Built:
+        """Add up what windows cost."""
+        return Built(parts=parts, keys=sum(self.price(p) for made in parts.values() for p in made))
+
+    def panes_of(self, part: Part) -> Span:
+        """Positions of the panes of a part."""
+        first, end = (part, part + 1) if isinstance(part, int) else part
+        return self.cuts[first], self.cuts[end]
+
+    def parts_of(self, window: Span, built: Built) -> tuple[Span, ...]:
+        """Parts of a window as positions of panes, runs pane by pane."""
+        found: list[Span] = []
+        for part in built.parts[window]:
+            if isinstance(part, int):
+                found += [(pane, pane + 1) for pane in range(*self.panes_of(part))]
+            else:
+                found.append(self.panes_of(part))
+        return tuple(found)
+
+
+_EQUAL = 1e-9
+
+
+def cheapest(tilings: Tilings, most_nodes: int) -> tuple[Built, float]:
+    """Search for the cheapest windows to build, auxiliary ones included.
+
+    `tilings`: how windows are built of others. `most_nodes`: after so many the best that was found
+    is returned. Returns what to build, and what no plan is cheaper than.
+    """
+    best = min(tilings.built(), chained(tilings.spans), key=lambda built: built.keys)
+    nothing: frozenset[Span] = frozenset()
+    bound, used = tilings.relaxed(nothing, nothing)
+    order = count()
+    nodes = [(bound, next(order), nothing, nothing, used)]
+    for _ in range(most_nodes):
+        if not nodes or nodes[0][0] >= best.keys - _EQUAL:
+            return best, best.keys
+        _, _, chosen, refused, used = heapq.heappop(nodes)
+        if not used:
+            return tilings.built(chosen), best.keys if not nodes else nodes[0][0]
+        most_used = max(used, key=lambda span: (used[span], span))
+        for choice in ((chosen | {most_used}, refused), (chosen, refused | {most_used})):
+            keys, left = tilings.relaxed(*choice)
+            if keys < best.keys - _EQUAL:
+                heapq.heappush(nodes, (keys, next(order), *choice, left))
+        found = tilings.built(chosen | {span for span, times in used.items() if times > 1})
+        best = min(best, found, key=lambda built: built.keys)
+    return best, min(best.keys, nodes[0][0] if nodes else best.keys)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tilings:
+    """The cheapest parts of windows, where it is given which others there are."""
+
+    spans: Spans  # the windows
+    overlapping: bool  # whether parts may overlap
+
+    @cached_property
+    def candidates(self) -> frozenset[Span]:
+        """Auxiliary windows that might pay: of several panes, and within two of those asked for."""
+        cuts, asked = self.spans.cuts, self.spans.asked
+        return frozenset(
+            (first, end)
+            for first in range(len(cuts))
+            for end in range(first + 1, len(cuts))
+            if cuts[end] - cuts[first] > 1
+            and (first, end) not in asked
+            and sum(a <= first and end <= b for a, b in asked) > 1
+        )
+
+    def direct(self) -> Built:
+        """Every window from panes."""
+        return self.spans.built({window: tuple(range(*window)) for window in self.spans.asked})
+
+    def built(self, auxiliary: Iterable[Span] = ()) -> Built:
+        """Every window from the others, and from auxiliary ones."""
+        windows = self.spans.asked.union(auxiliary)
+        return self.spans.built(self._tiled(windows, windows))
+
+    def relaxed(
+        self, chosen: frozenset[Span], refused: frozenset[Span]
+    ) -> tuple[float, Counter[Span]]:
+        """Keys if what is neither chosen nor refused is there for nothing; how often it is used."""
+        windows = self.spans.asked | chosen
+        free = self.candidates - chosen - refused
+        tiled = self._tiled(windows, windows | free)
+        used = Counter(
+            part
+            for parts in tiled.values()
+            for part in parts
+            if not isinstance(part, int) and part in free
+        )
+        return self.spans.built(tiled).keys, used
+
+    def _tiled(
+        self, windows: Iterable[Span], available: Iterable[Span]
+    ) -> Mapping[Span, tuple[Part, ...]]:
+        """Give every window its cheapest parts, of what is available."""
+        ending: dict[int, list[tuple[int, float]]] = {}
+        for first, end in sorted(available, reverse=True):
+            ending.setdefault(end, []).append((first, self.spans.keys((first, end))))
+        return {window: self._path(window, ending) for window in sorted(windows)}
+
+    def _path(
+        self, window: Span, ending: Mapping[int, list[tuple[int, float]]]
+    ) -> tuple[Part, ...]:
+        """Shortest path from the beginning of a window to its end; of equals the fewest parts."""
+        begin, last = window
+        costs: list[tuple[float, int]] = [(0.0, 0)]
+        steps: list[tuple[int, Part]] = []
+        for end in range(begin + 1, last + 1):
+            cuts = self.spans.cuts
+            keys, parts = costs[end - 1 - begin]
+            cost = (keys + self.spans.runs[end - 1], parts + cuts[end] - cuts[end - 1])
+            step: tuple[int, Part] = (end - 1, end - 1)
+            for first, own in ending.get(end, ()):  # latest beginning first
+                if first < begin:
+                    break
+                if (first, end) == window:
+                    continue
+                start = first
+                if self.overlapping:
+                    start = min(range(first, end), key=lambda cut: costs[cut - begin])
+                keys, parts = costs[start - begin]
+                if (keys + own + _EQUAL, parts + 1) < cost:
+                    cost, step = (keys + own, parts + 1), (start, (first, end))
+            costs.append(cost)
+            steps.append(step)
+        path: list[Part] = []
+        at = last
+        while at > begin:
+            at, part = steps[at - begin - 1]
+            path.append(part)
+        return tuple(path[::-1])
+
+
+_WORTH_CHANGING = 0.85
+"""Share of today's cost that the other way must stay below; measured costs differ a little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowCosts:
+    """CPU time in milliseconds."""
+
+    write_ms: float  # of an entry of state that changes: to find, write and bring forward
+    spread_ms: float  # of a partial of a pane that goes to one window
+    scan_ms: float  # of an entry that is read when windows close
+    merge_ms: float  # of a key in a part that is merged into a window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowCounts:
+    """What a stretch of epochs does, either way."""
+
+    # keys and panes, and keys and windows, that change; once for every epoch that changes them
+    pane_entries: float = 0.0
+    window_entries: float = 0.0
+    spread: float = 0.0  # windows of every key and pane that changes
+    # entries that are read when windows close
+    panes_scanned: float = 0.0
+    windows_scanned: float = 0.0
+    merged: float = 0.0  # keys in the parts of the windows that close
+
+    def __add__(self, other: WindowCounts) -> WindowCounts:
+        """Add up two stretches."""
+        return WindowCounts(
+            pane_entries=self.pane_entries + other.pane_entries,
+            window_entries=self.window_entries + other.window_entries,
+            spread=self.spread + other.spread,
+            panes_scanned=self.panes_scanned + other.panes_scanned,
+            windows_scanned=self.windows_scanned + other.windows_scanned,
+            merged=self.merged + other.merged,
+        )
+
+    def shared_ms(self, costs: WindowCosts) -> float:
+        """Price them if panes are shared."""
+        written = self.pane_entries * costs.write_ms
+        return written + self.panes_scanned * costs.scan_ms + self.merged * costs.merge_ms
+
+    def duplicated_ms(self, costs: WindowCosts) -> float:
+        """Price them if state is duplicated."""
+        written = self.window_entries * costs.write_ms + self.spread * costs.spread_ms
+        return written + self.windows_scanned * costs.scan_ms
+
+
+def is_duplicated_cheaper(counts: WindowCounts, costs: WindowCosts, *, duplicated: bool) -> bool:
+    """Say which way to go on: the cheaper one, if it is so by enough.
+
+    `counts`, `costs`: what was done, and what it costs. `duplicated`: whether state is duplicated
+    today.
+
+    Examples
+    --------
+    Two windows of some sixty panes each: of 60 panes and of 2 windows, the windows are cheaper.
+
+    >>> costs = WindowCosts(write_ms=5, spread_ms=1, scan_ms=1, merge_ms=1)
+    >>> counts = WindowCounts(
+    ...     pane_entries=60,
+    ...     window_entries=2,
+    ...     spread=120,
+    ...     panes_scanned=60,
+    ...     windows_scanned=2,
+    ...     merged=120,
+    ... )
+    >>> counts.shared_ms(costs), counts.duplicated_ms(costs)
+    (480, 132)
+    >>> is_duplicated_cheaper(counts, costs, duplicated=False)
+    True
+    """
+    shared_ms, duplicated_ms = counts.shared_ms(costs), counts.duplicated_ms(costs)
+    if duplicated:
+        return shared_ms >= _WORTH_CHANGING * duplicated_ms
+    return duplicated_ms < _WORTH_CHANGING * shared_ms
+
+
+def chained(spans: Spans) -> Built:
+    """Build every window from two halves."""
+    parts: dict[Span, tuple[Part, ...]] = {}
+
+    def half(first: int, end: int) -> Part:
+        """Name a half: there is nothing to build where it is one run that nobody asked for."""
+        return first if end - first == 1 and (first, end) not in spans.asked else (first, end)
+
+    def build(window: Span, *made_of: Part) -> None:
+        if half(*window) == window:
+            parts.setdefault(window, made_of)
+
+    for moment, windows in _by_moment(spans.asked):
+        reached = moment
+        for end in sorted({end for _, end in windows}):
+            inner = () if reached == moment else (half(moment, reached),)
+            build((moment, end), *inner, *range(reached, end))
+            reached = end
+        reached = moment
+        for first in sorted({first for first, _ in windows}, reverse=True):
+            inner = () if reached == moment else (half(reached, moment),)
+            build((first, moment), *range(first, reached), *inner)
+            reached = first
+        for first, end in windows:
+            build((first, end), half(first, moment), half(moment, end))
+    for first, end in spans.asked:
+        build((first, end), *range(first, end))  # of one run: no moment lies within
+    return spans.built(parts)
+
+
+def _by_moment(asked: Iterable[Span]) -> Iterable[tuple[int, list[Span]]]:
+    """Choose moments, and say which windows are halved at each."""
+    chosen: dict[int, list[Span]] = {}
+    moment = -1
+    for first, end in sorted(asked, key=lambda span: (span[1], span)):
+        if end - first == 1:
+            continue
+        if not first < moment < end:
+            moment = end - 1
+        chosen.setdefault(moment, []).append((first, end))
+    return chosen.items()
+
+
+_MOST_SEARCHED = 24
+_MOST_TILED = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ConsolidationProblem:
+    """Windows that are to be built.
+
+    Raises `InvalidProblemError` if there is no window, one is empty, named twice or not among the
+    panes, or a number of keys is none.
+    """
+
+    pane_keys: FloatArray  # shape ``(n,)``: keys in each pane, in order of time
+    # what is asked for: panes from the one position up to, but not including, the other; each once
+    windows: tuple[Span, ...]
+    # keys in all panes together; by default those of the largest pane, as if all panes had the same
+    # keys.  Keys of windows are estimated from it, as if keys were in panes independently.
+    all_keys: float | None = None
+    # whether the parts of a window may overlap: right for minimum and maximum, wrong for sums
+    overlapping: bool = False
+
+    def __post_init__(self) -> None:
+        freeze_array(self, "pane_keys", "pane_keys", np.float64, ndim=1)
+        require_load(self.pane_keys, "pane_keys")
+        set_field(self, "windows", tuple((int(first), int(end)) for first, end in self.windows))
+        if not self.windows or len(set(self.windows)) != len(self.windows):
+            raise wrong_value("windows", self.windows, "name at least one, each once")
+        for first, end in self.windows:
+            if not 0 <= first < end <= len(self.pane_keys):
+                raise wrong_value(
+                    "windows", (first, end), f"give panes of the {len(self.pane_keys)} there are"
+                )
+        most = float(self.pane_keys.max())
+        if self.all_keys is None:
+            set_field(self, "all_keys", most)
+        elif not self.all_keys >= most:
+            raise wrong_value("all_keys", self.all_keys, f"the largest pane alone has {most:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolidationStep:
+    """How one window is built."""
+
+    window: Span  # positions of its panes
+    parts: tuple[Span, ...]  # in order of time: windows built by earlier steps, or single panes
+    asked: bool  # whether it was asked for; an auxiliary window otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolidationPlan:
+    """How all windows are built."""
+
+    # one for every window that was asked for and every auxiliary one, parts before what is made of
+    # them
+    steps: tuple[ConsolidationStep, ...]
+    keys: float  # keys in the parts of all steps: what is minimised
+    direct_keys: float  # the same if every window were made of panes
+    bound: float  # no plan has fewer keys
+
+    @property
+    def auxiliary(self) -> tuple[Span, ...]:
+        """Windows that nobody asked for."""
+        return tuple(step.window for step in self.steps if not step.asked)
+
+
+def plan_consolidation(
+    problem: ConsolidationProblem, *, auxiliary: bool = True, most_nodes: int = 200
+) -> ConsolidationPlan:
+    """Choose the parts of every window.
+
+    Parameters
+    ----------
+    problem
+        The windows.
+    auxiliary
+        Whether windows may be built that were not asked for.
+    most_nodes
+        Sets of auxiliary windows that are looked at. The cheapest plan is found if they suffice, as
+        ``plan.keys == plan.bound`` tells. It is not searched for where there are more than 24
+        windows; such a plan may have two parts for every pane and four for every window.
+
+    Returns
+    -------
+    ConsolidationPlan
+        Deterministic, and never worse than building every window from panes.
+
+    Examples
+    --------
+    Windows of 5, 10, 15 and 20 minutes, of one hour, from partials of a minute (paper 3 §6.1):
+
+    >>> windows = [(s, s + n) for n in (5, 10, 15, 20) for s in range(0, 60, n)]
+    >>> plan = plan_consolidation(ConsolidationProblem(pane_keys=[1] * 60, windows=windows))
+    >>> plan.keys, plan.direct_keys
+    (86.0, 240.0)
+    """
+    spans = Spans.of(problem.pane_keys, float(problem.all_keys or 0.0), problem.windows)
+    tilings = Tilings(spans=spans, overlapping=problem.overlapping)
+    direct, bound = tilings.direct(), spans.least
+    found = [direct]
+    if len(problem.windows) <= _MOST_TILED:
+        found.append(tilings.built())
+    if auxiliary and len(problem.windows) <= _MOST_SEARCHED:
+        best, bound = cheapest(tilings, most_nodes)
+        found.append(best)
+    elif auxiliary:
+        found.append(chained(spans))
+    best = min(found, key=lambda built: built.keys)
+    return ConsolidationPlan(
+        steps=tuple(_steps(best, spans)),
+        keys=best.keys,
+        direct_keys=direct.keys,
+        bound=min(bound, best.keys),
+    )
+
+
+def _steps(built: Built, spans: Spans) -> Iterator[ConsolidationStep]:
+    """Give windows and their parts as panes, shorter windows first."""
+    for window in sorted(built.parts, key=lambda span: (span[1] - span[0], span)):
+        yield ConsolidationStep(
+            window=spans.panes_of(window),
+            parts=spans.parts_of(window, built),
+            asked=window in spans.asked,
+        )
