@@ -29,7 +29,7 @@ from godwit.planning import planner as planner_named
 from godwit.planning.carrying_out import CarryingOut, carry_out, carry_out_each
 from godwit.planning.preview import preview
 from godwit.planning.running import ComponentFacts, joint_problem, problem_of
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
