@@ -87,7 +87,7 @@ def _write(path: Path) -> None:
         query.stop()
         session.read.parquet(f"{directory}/out").groupBy("key").count().collect()
         jvm: Any = session._jvm
-        settings = session.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+        settings = session.sparkContext._jsc.sc().conf()
         cluster = jvm.org.apache.spark.deploy.LocalSparkCluster.apply(1, 1, 512, settings)
         cluster.start()
         cluster.stop()
