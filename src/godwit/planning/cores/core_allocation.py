@@ -227,7 +227,6 @@ def solve_traffic_equations(external_per_s: npt.ArrayLike, routing: npt.ArrayLik
     return np.maximum(np.asarray(rates, np.float64), 0.0)
 
 
-
 _ROUNDING = 1e-12
 """How far above the time of serving a target must be, as a share of it, to be one."""
 _NOTHING_LEFT = 1e-6
