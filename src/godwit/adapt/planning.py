@@ -29,7 +29,7 @@ from godwit.model import events
 from godwit.model.errors import GodwitError, PlannerFailedError
 from godwit.planning import Solution, metrics, validate_solution
 from godwit.planning.planner import Planner, some_traffic
-from godwit.planning.validation import make_solution
+from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -34,8 +34,11 @@ import numpy as np
 from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
-from godwit.planning.cores.core_allocation import CoreAllocationProblem, plan_core_allocation
-from godwit.planning.cores.queueing import QueueingNetwork
+from godwit.planning.cores.core_allocation import (
+    CoreAllocationProblem,
+    QueueingNetwork,
+    plan_core_allocation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ windows are made of crosses an exchange; in one (*combined*) it is the other way
 less depends on how often key groups migrate, and that is known only while the stream runs.
 
 After every period, by default the longest window, the two layouts are priced at what was measured
-(`godwit.planning.components.splitting`), and the cheaper one is proposed whose migrations take no
+(`godwit.planning.splitting`), and the cheaper one is proposed whose migrations take no
 longer than the user allows.  Of several aggregates the most beneficial change comes first.
 
 What the layout in use does is measured; what the other would do follows from that.  What goes from
@@ -16,7 +16,7 @@ the last figure stands, and before the first one a fixed one (`ExchangeCosts`).
 Invariant: results do not depend on the layout, and a change of it holds for the same windows in all
 lanes, since it happens between two epochs.
 
-Source: Madsen et al. (Enorm) §5.1.1, whose symbols `godwit.planning.components.splitting` names,
+Source: Madsen et al. (Enorm) §5.1.1, whose symbols `godwit.planning.splitting` names,
 and §5.1.2; modification punctuations, §6.2.  docs/decisions/0043 says where Godwit differs.
 """
 
@@ -40,7 +40,7 @@ from godwit.operators.windows.in_two import ConsolidatePart
 from godwit.plan.compiled import source_of
 from godwit.plan.grouping import rows_stay
 from godwit.plan.regrouping import regrouped
-from godwit.planning.components.splitting import FormCosts, choose_form, most_beneficial
+from godwit.planning.splitting import FormCosts, choose_form, most_beneficial
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.physical_plan import PhysicalPlan
     from godwit.operators.windows.grid import PaneGrid
     from godwit.plan.compiled import CompiledFlow
-    from godwit.planning.components.splitting import Choice, Form
+    from godwit.planning.splitting import Choice, Form
 
 __all__ = [
     "ExchangeCosts",
