@@ -29,7 +29,7 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import EntryLayout, WaitingLayout
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import FlowIdentity
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructor import Instructor

@@ -26,8 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.store.changes import Changes
+from godwit.store.columns import StateSchema
 from godwit.store.local_store import LocalStore
-from godwit.store.schema import StateSchema
 
 SCHEMA = StateSchema(
     pa.schema([("key", pa.string())]),

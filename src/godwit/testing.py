@@ -40,11 +40,9 @@ import pyarrow as pa
 
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import is_stand_in, map_rows, stream
-from godwit.checkpoint.lease import acquire_lease
-from godwit.checkpoint.reading import BatchCache
-from godwit.checkpoint.storage.disk import PosixDisk
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.entries import BatchCache
+from godwit.checkpoint.ownership import acquire_lease
+from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.cluster.local.run import LocalRows, LocalRun, rows_of
 from godwit.cluster.local.sources import check_sources, epochs_of, lane_inputs, table_of
 from godwit.columns.types import to_schema

@@ -20,7 +20,7 @@ from tests.oracles.one_process import Fed, run_stages
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import read_batch
 from godwit.checkpoint.records import BatchRef
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructor import Instructor
@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 
     from tests.contract.scenario import Misfortune, Policy, Warming
 
-    from godwit.checkpoint.physical_plan import PhysicalPlan
-    from godwit.checkpoint.records import CommitRecord, StateId
+    from godwit.checkpoint.records import CommitRecord, PhysicalPlan, StateId
     from godwit.engine.lane.messages import LaneReport, StateInstruction
     from godwit.migration import (
         EndMigration,

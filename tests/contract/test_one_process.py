@@ -10,7 +10,7 @@ from tests.contract.one_process import OneProcess
 from tests.contract.scenarios import REGROUPED, SCENARIOS, drawn
 from tests.contract.verdict import play
 
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.flow_epochs import is_due, is_pending
 from godwit.operators.windows.spec import tumbling
 

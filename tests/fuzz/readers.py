@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Any
 from tests.oracles.checkpoint_model import IDENTITY, LAYOUT
 
 from godwit.checkpoint.blocks import read_batch, read_block
-from godwit.checkpoint.collection import unneeded_files
+from godwit.checkpoint.collection import inspect, unneeded_files
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.inspection import inspect
+from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.journal import read_tail
-from godwit.checkpoint.lease import lease_owner
-from godwit.checkpoint.reading import BatchCache, read_chain
+from godwit.checkpoint.ownership import lease_owner
 from godwit.checkpoint.records import FlowIdentity
 from godwit.checkpoint.repair import plan_record_repair
-from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.staged_output import decode_files
+from godwit.checkpoint.storage import LocalStorage
 from godwit.checkpoint.verification import verify
-from godwit.checkpoint.written_files import decode_files
 from godwit.cli.main import main
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.model.errors import GodwitError
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.checkpoint.records import OutputRef
-    from godwit.checkpoint.storage.storage import FileEntry
+    from godwit.checkpoint.storage import FileEntry
 
 __all__ = ["findings_in"]
 

@@ -23,8 +23,8 @@ from godwit.checkpoint.edits import drop_operator, rename_operator
 from godwit.checkpoint.evolution import Columns, FlowVersion, OperatorVersion, StateDescription
 from godwit.checkpoint.framing import _HEADER, _frame_problem, digest_of, encode_record
 from godwit.checkpoint.journal import JournalWriter
-from godwit.checkpoint.paths import ALIGNMENT, commit_path, number_in, padded
-from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.records import ALIGNMENT, commit_path, number_in, padded
+from godwit.checkpoint.storage import LocalStorage
 from godwit.model import events
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch, read_batch
+from godwit.checkpoint.chains import choose_snapshots, rows_of
 from godwit.checkpoint.collection import collect
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.entries import EntryLayout
+from godwit.checkpoint.entries import EntryLayout, read_chain
 from godwit.checkpoint.evolution import (
     FlowVersion,
     OperatorVersion,
     StateDescription,
     columns_of,
 )
-from godwit.checkpoint.reading import read_chain
 from godwit.checkpoint.records import (
     BatchRef,
     CommitRecord,
@@ -35,13 +35,11 @@ from godwit.checkpoint.records import (
     SnapshotRef,
     StateId,
 )
-from godwit.checkpoint.snapshots import choose_snapshots
-from godwit.checkpoint.state_chains import rows_of
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from godwit.checkpoint.chains import Chains
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
 
 NUM_KEY_GROUPS = 4
 OPERATORS = ("books", "totals")

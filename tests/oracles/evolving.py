@@ -16,10 +16,10 @@ from tests.oracles.one_process import run_stages
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow
+from godwit.checkpoint.chains import choose_snapshots
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.reading import read_chain
+from godwit.checkpoint.entries import read_chain
 from godwit.checkpoint.records import CommitRecord
-from godwit.checkpoint.snapshots import choose_snapshots
 from godwit.columns.hashing import hash_keys
 from godwit.engine.instructions import (
     mask_of,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.messages import LaneReport
     from godwit.plan.compiled import CompiledFlow
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.operator import KeyedOperator
     from godwit.store.changes import EntryRange
-    from godwit.store.schema import StateSchema
+    from godwit.store.columns import StateSchema
 
 __all__ = ["DictView", "Lane", "Processed", "grouped"]
 

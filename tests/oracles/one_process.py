@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.checkpoint.chains import choose_snapshots
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.entries import EntryLayout, WaitingLayout
-from godwit.checkpoint.reading import BatchCache, read_chain
+from godwit.checkpoint.entries import BatchCache, EntryLayout, WaitingLayout, read_chain
 from godwit.checkpoint.records import CommitRecord, FlowIdentity
-from godwit.checkpoint.snapshots import choose_snapshots
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes, Times
 from godwit.engine.instructions import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from godwit.checkpoint.storage.disk import PosixDisk
+from godwit.checkpoint.storage import PosixDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from tests.oracles.unreliable_disk import UnreliableDisk
 from godwit.checkpoint.blocks import read_block
 from godwit.checkpoint.collection import collect, needed_files
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.paths import BLOCKS, commit_path
-from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.records import BLOCKS, commit_path
+from godwit.checkpoint.storage import LocalStorage
 from godwit.checkpoint.verification import verify
 from godwit.model.errors import CheckpointError
 

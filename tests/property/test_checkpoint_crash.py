@@ -21,7 +21,7 @@ from tests.oracles.checkpoint_model import (
 )
 from tests.oracles.unreliable_disk import StoppedError, UnreliableDisk
 
-from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.storage import LocalStorage
 from godwit.checkpoint.verification import verify
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.evolving import AGGREGATES, NUM_KEY_GROUPS, Program, Row, Runtime, key_group_of
 
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 
 KEYS = [f"key-{i}" for i in range(12)]

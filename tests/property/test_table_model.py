@@ -34,9 +34,9 @@ from hypothesis.stateful import (
 
 from godwit.model.errors import StorageFullError
 from godwit.store.changes import Changes, EntryRange
+from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage
 from godwit.store.local_store import LocalStore
-from godwit.store.schema import StateSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from godwit.checkpoint.storage.disk import PosixDisk
+from godwit.checkpoint.storage import PosixDisk
 
 __all__ = ["FullDisk"]
 

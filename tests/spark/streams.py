@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import godwit as gw
-from godwit.checkpoint.snapshots import choose_snapshots
+from godwit.checkpoint.chains import choose_snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

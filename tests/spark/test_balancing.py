@@ -10,7 +10,7 @@ from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
 from godwit.checkpoint.journal import read_tail
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import InvalidPlanError, InvalidProblemError
 from godwit.planning import Limits, planner
 

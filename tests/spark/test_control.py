@@ -11,7 +11,7 @@ import pytest
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.controlling import past_decisions
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError

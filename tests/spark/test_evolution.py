@@ -9,7 +9,7 @@ from tests.spark.streams import Inbox, by_epoch, counted, drain, rows_of
 
 import godwit as gw
 from godwit.checkpoint.copying import copy_checkpoint
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError
 

@@ -10,7 +10,7 @@ import pytest
 
 import godwit as gw
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

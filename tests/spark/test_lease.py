@@ -11,8 +11,8 @@ import pytest
 from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
-from godwit.checkpoint.lease import break_lease
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.ownership import break_lease
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CheckpointInUseError, GodwitError
 
 if TYPE_CHECKING:

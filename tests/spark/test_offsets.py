@@ -12,7 +12,7 @@ from tests.spark.streams import Inbox, drain, rows_of, totals
 
 import godwit as gw
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from tests.spark.full_disk import FullDisk
 from tests.spark.streams import Inbox, drain, snapshots_of_small_changelogs
 
 import godwit as gw
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
 from godwit.model.errors import (
     CheckpointError,
     CheckpointMismatchError,

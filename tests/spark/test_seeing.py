@@ -12,7 +12,7 @@ from tests.spark.streams import Inbox
 
 import godwit as gw
 from godwit.checkpoint.journal import read_tail
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, StateDescription
 from godwit.checkpoint.records import CommitRecord, FlowIdentity, SegmentRef
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.checkpoint.history import HistoryPoint
+from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.sinks.sink import SinkContext
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.checkpoint.history import Relation
-    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.checkpoint.ownership import Relation
+    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import Rejections
 
 SCHEMA = pa.schema([("plane", pa.string()), ("total", pa.int64())])

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from godwit.model.errors import StorageFullError
 from godwit.store.changes import Changes
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
 from godwit.store.table import StateTable
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.store.changes import Changes
+from godwit.store.columns import StateSchema
 from godwit.store.local_store import LocalStore
-from godwit.store.schema import StateSchema
 from godwit.store.table import StateTable
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from godwit.store.column import Rows
-    from godwit.store.local_state import LocalState
+    from godwit.store.columns import Rows
+    from godwit.store.local_store import LocalState
 
 COUNTS = StateSchema(
     pa.schema([("key", pa.string())]),

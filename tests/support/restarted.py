@@ -16,7 +16,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.event_time import EventTimes
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.takeover import take_up

@@ -9,7 +9,7 @@ from tests.oracles.one_process import OneProcess, lane_operator
 from tests.support.fake_flow import FakeSink, resolver
 
 from godwit.checkpoint.blocks import decode_batch, read_block
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.event_time import EventTimes, Times
 from godwit.engine.lane.lane import LaneFlow
 from godwit.migration import EpochPlan

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.adapt.deciding import EpochSeen
-    from godwit.checkpoint.physical_plan import PhysicalPlan
+    from godwit.checkpoint.records import PhysicalPlan
     from godwit.operators.windows.grid import PaneGrid
     from godwit.plan.compiled import CompiledFlow
     from godwit.planning.splitting import Choice, Form

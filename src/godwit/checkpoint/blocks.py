@@ -18,8 +18,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from godwit.checkpoint.paths import BLOCKS, padded
-from godwit.checkpoint.records import BlockRef
+from godwit.checkpoint.records import BLOCKS, BlockRef, padded
 from godwit.model.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from godwit.checkpoint.records import SegmentRef
-    from godwit.checkpoint.storage.storage import CheckpointStorage, OutputFile
+    from godwit.checkpoint.storage import CheckpointStorage, OutputFile
 
 __all__ = [
     "DEFAULT_INLINE_BYTES",
@@ -59,7 +58,7 @@ class BlockWriter:
 
     Examples
     --------
-    >>> from godwit.checkpoint.storage.storage import CheckpointStorage
+    >>> from godwit.checkpoint.storage import CheckpointStorage
     >>> with BlockWriter(CheckpointStorage.open("unused"), epoch=3, name="lane0") as writer:
     ...     index = writer.add(b"seven bytes would do")
     ...     blocks = writer.close()

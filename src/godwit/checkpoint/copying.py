@@ -28,14 +28,15 @@ from msgspec.structs import replace
 from godwit.checkpoint.collection import needed_files, unless_collected
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.offset_layout import OFFSETS, lines_of, load_layout
 from godwit.checkpoint.ownership import load_record
-from godwit.checkpoint.paths import IDENTITY, commit_path, edit_path
-from godwit.checkpoint.records import CommitRecord
+from godwit.checkpoint.records import IDENTITY, CommitRecord, commit_path, edit_path
 from godwit.checkpoint.spark_log import (
     DEFAULT_INTERVAL,
+    OFFSETS,
     SPARK,
     files_read,
+    lines_of,
+    load_layout,
     log_offset,
     offsets_in,
     read_entry,
@@ -45,9 +46,9 @@ from godwit.checkpoint.spark_log import (
 from godwit.model.errors import CheckpointError, CorruptCheckpointError
 
 if TYPE_CHECKING:
-    from godwit.checkpoint.offset_layout import OffsetLayout
     from godwit.checkpoint.records import BatchRef
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.spark_log import OffsetLayout
+    from godwit.checkpoint.storage import CheckpointStorage
 
 __all__ = ["CopiedCheckpoint", "copy_checkpoint"]
 

@@ -1,25 +1,335 @@
-"""How a record becomes the bytes of a file, and how a damaged file is noticed.
+"""How a record becomes the bytes of a file, and how a damaged or impossible one is noticed.
 
 Layout: a header (magic and format, where the body begins and how long it is, a checksum of
 everything behind the header, a checksum of the header), padding to 64 bytes, blocks that travel in
 the file, each padded to 64 bytes, and the body as msgpack.  Every byte is under a checksum.
+
+A checksum says that a record is as it was written, not that Godwit wrote it.  One that is believed
+can name a file outside the checkpoint, a key group that no array has, or an epoch that it is not
+of.  Invariant: what `decode_record` returns may be used as an index, a size or a path without
+another look, as far as one record alone can tell.  What depends on other records (the number of key
+groups, the order of epochs) is checked where they meet, in `godwit.checkpoint.commit_log` and
+`godwit.checkpoint.chains`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 import zlib
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 
-from godwit.checkpoint.paths import ALIGNMENT, FORMAT, READABLE_FORMATS, commit_path, padded
-from godwit.checkpoint.record_checks import record_problems
-from godwit.checkpoint.records import BlockRef, CommitRecord, OutputRef, SegmentRef, SnapshotRef
+from godwit.checkpoint.evolution import FlowVersion
+from godwit.checkpoint.records import (
+    ALIGNMENT,
+    BLOCKS,
+    COMMITS,
+    FORMAT,
+    READABLE_FORMATS,
+    BlockRef,
+    CommitRecord,
+    EditRecord,
+    FlowIdentity,
+    JournalSegment,
+    Manifest,
+    OutputRef,
+    PhysicalPlan,
+    RunRecord,
+    SegmentRef,
+    SnapshotRef,
+    commit_path,
+    number_in,
+    padded,
+)
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
+from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
 
-__all__ = ["decode_record", "digest_of", "encode_commit", "encode_record", "without_bytes"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = [
+    "decode_record",
+    "digest_of",
+    "encode_commit",
+    "encode_record",
+    "record_problems",
+    "without_bytes",
+]
+
+_MAX_NUMBER: Final = 10**12 - 1  # what the names of files have room for
+_MAX_MOMENT: Final = 2**62
+"""Microseconds: beyond whatever windows, slack and joins may add to a moment."""
+_MAX_SIZE: Final = 2**62
+_MAX_ENTRIES: Final = 2**26
+"""Arrays over the key groups of all states: at most so many elements each."""
+_MAX_DEPTH: Final = 64
+_MAX_STATES: Final = 4096
+_SOURCE_ENTRY: Final = re.compile(r"sources/\d{1,9}/\d{1,18}")
+_HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
+
+
+def record_problems(record: Any, path: str) -> Iterator[str]:
+    """Say what cannot be so about a record that was read from `path`, if anything.
+
+    Records of kinds that are not known here pass.
+    """
+    for kind, problems in _CHECKS.items():
+        if isinstance(record, kind):
+            number = number_in(path)
+            yield from problems(record, -1 if number is None else number)
+
+
+def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
+    if not 1 <= identity.num_key_groups <= MAX_NUM_KEY_GROUPS:
+        yield f"it has {identity.num_key_groups} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
+    if not _HEXADECIMAL.fullmatch(identity.query_id):
+        yield f"the query's id {identity.query_id!r:.100} is not hexadecimal"
+    yield from _digest("history", identity.history)
+    for origin in identity.origins:
+        yield from _within("origin's epoch", origin.epoch, 0, _MAX_NUMBER)
+
+
+def _run(run: RunRecord, number: int) -> Iterator[str]:
+    if run.number != number:
+        yield f"it is of run {run.number}"
+
+
+def _journal(segment: JournalSegment, number: int) -> Iterator[str]:
+    if segment.number != number:
+        yield f"it is of segment {segment.number}"
+    for entry in segment.entries:
+        if not (entry.startswith(b"{") and entry.endswith(b"}")):
+            yield f"an entry is no JSON object: {entry[:40]!r}"
+            return
+
+
+def _edit(edit: EditRecord, number: int) -> Iterator[str]:
+    if edit.number != number:
+        yield f"it is of edit {edit.number}"
+    yield from _within("flow version", edit.flow, 0, _MAX_NUMBER)
+
+
+def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
+    if not -1 <= flow.previous < number:
+        yield f"it follows flow version {flow.previous}"
+    operators = [*flow.operators.values(), *flow.kept.values()]
+    descriptions = [state for operator in operators for state in operator.states.values()]
+    if len(descriptions) > _MAX_STATES:
+        yield f"it has {len(descriptions)} states"
+    for description in descriptions:
+        yield from _plain("the type of a state", description.type)
+
+
+def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
+    names = [component.name for component in plan.components]
+    operators = [name for component in plan.components for name in component.operators]
+    for what, found in (("a component", names), ("an operator", operators)):
+        if len(set(found)) < len(found):
+            yield f"it names {what} twice"
+    if not all(component.operators for component in plan.components):
+        yield "it has a component without operators"
+    if len(operators) > _MAX_STATES:
+        yield f"it has {len(operators)} operators"
+
+
+def _commit(record: CommitRecord, number: int) -> Iterator[str]:
+    if record.epoch != number:
+        yield f"it is of epoch {record.epoch}"
+        return
+    yield from _digest("history", record.history)
+    yield from _digest("predecessor", record.previous)
+    yield from _digest("flow version", record.flow_digest)
+    yield from _digest("plan", record.plan_digest)
+    yield from _within("flow version", record.flow, 0, _MAX_NUMBER)
+    yield from _within("plan", record.plan, 0, _MAX_NUMBER)
+    yield from _within("first retained epoch", record.retained_from, 0, record.epoch)
+    yield from _within("manifest", record.manifest, -1, record.epoch - 1)
+    if record.batch is not None and record.before is not None:
+        yield "it covers a micro-batch, and carries on an earlier one"
+    if record.last_batch is not None:
+        yield from _within("micro-batch", record.last_batch.number, 0, _MAX_SIZE)
+        for line in record.last_batch.lines:
+            yield from _within("source of Spark's", line, 0, _MAX_STATES)
+        for name in record.last_batch.sources:
+            if not _SOURCE_ENTRY.fullmatch(name):
+                yield f"{name!r:.200} is no entry of a source's log"
+    moments = (record.watermarks, record.newest, record.expired, record.reached)
+    for moment in [moment for of in moments for moment in of.values()]:
+        yield from _within("moment of event time", moment, -_MAX_MOMENT, _MAX_MOMENT)
+    if len({segment.id for segment in record.segments}) > _MAX_STATES:
+        yield "it names too many states"
+    for segment in record.segments:
+        if segment.epoch != record.epoch:
+            yield f"a segment is of epoch {segment.epoch}"
+        yield from _segment(segment, MAX_NUM_KEY_GROUPS)
+    for snapshot in record.snapshots:
+        yield from _snapshot(snapshot, MAX_NUM_KEY_GROUPS, record.epoch)
+    for output in record.outputs:
+        yield from _output(output)
+    for sink in (record.sinks or {}).values():
+        yield from _within("earlier epoch of a sink", sink.before, -1, record.epoch - 1)
+    for block in record.blocks():
+        written_for = number_in(block.file)
+        if written_for is not None and (
+            written_for < record.epoch
+            or (block.file.startswith(COMMITS) and written_for != record.epoch)
+        ):
+            yield f"a block is in {block.file!r}, which was not written for it"
+    for key_groups in record.consumed.values():
+        if _integers(key_groups, 0, MAX_NUM_KEY_GROUPS - 1) is None:
+            yield "it names a key group that does not exist"
+    for slots in record.slots.values():
+        if _integers([slot[0] for slot in slots], 0, MAX_NUM_KEY_GROUPS - 1) is None or any(
+            slot[1] not in (0, 1) for slot in slots
+        ):
+            yield "it names a slot that does not exist"
+    yield from _plain("an assignment", record.assignments)
+
+
+def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
+    if manifest.epoch != number:
+        yield f"it is of epoch {manifest.epoch}"
+        return
+    size, epoch = manifest.num_key_groups, manifest.epoch
+    if not 1 <= size <= MAX_NUM_KEY_GROUPS:
+        yield f"it has {size} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
+        return
+    yield from _digest("record", manifest.record)
+    yield from _within("flow version", manifest.flow, 0, _MAX_NUMBER)
+    if len(manifest.states) * size > _MAX_ENTRIES:
+        yield f"it has {len(manifest.states)} states"
+        return
+    states = [state.state for state in manifest.states]
+    if len(set(states)) != len(states):
+        yield "it names a state twice"
+    for state in manifest.states:
+        yield from _segments(state.segments, size, epoch)
+        for snapshot in state.snapshots:
+            yield from _snapshot(snapshot, size, epoch)
+        for entry in state.entries:
+            yield from _within("key group", entry.key_group, 0, size - 1)
+            yield from _within("version", entry.version, -1, epoch)
+            yield from _within("base", entry.base, -1, epoch)
+    for waiting in manifest.waiting:
+        yield from _segments(waiting.segments, size, epoch)
+        for key_group, consumed in waiting.consumed.items():
+            yield from _within("key group", key_group, 0, size - 1)
+            yield from _within("consumed epoch", consumed, -1, epoch)
+
+
+_CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
+    FlowIdentity: _identity,
+    RunRecord: _run,
+    JournalSegment: _journal,
+    FlowVersion: _flow,
+    EditRecord: _edit,
+    PhysicalPlan: _plan,
+    CommitRecord: _commit,
+    Manifest: _manifest,
+}
+
+
+def _digest(what: str, value: str) -> Iterator[str]:
+    if not _HEXADECIMAL.fullmatch(value):
+        yield f"the id of its {what}, {value!r:.100}, is not hexadecimal"
+
+
+def _within(what: str, value: int, least: int, most: int) -> Iterator[str]:
+    if not least <= value <= most:
+        yield f"its {what} is {value}, not {least} to {most}"
+
+
+def _segments(segments: Iterable[SegmentRef], size: int, last: int) -> Iterator[str]:
+    before = 0
+    for segment in segments:
+        yield from _within("segment's epoch", segment.epoch, before, last)
+        before = max(before, segment.epoch)
+        yield from _segment(segment, size)
+
+
+def _segment(segment: SegmentRef, size: int) -> Iterator[str]:
+    yield from _within("flow version", segment.flow, 0, _MAX_NUMBER)
+    yield from _within("lane", segment.lane, 0, _MAX_NUMBER)
+    yield from _block(segment.block)
+    yield from _key_groups(segment.key_groups, size)
+    if len(segment.key_groups) != len(segment.row_ends):
+        yield (
+            f"a segment has {len(segment.key_groups)} key groups and {len(segment.row_ends)} ends "
+            f"of rows"
+        )
+    ends = _integers(segment.row_ends, 0, _MAX_SIZE)
+    if ends is None or (np.diff(ends) < 0).any():
+        yield "a segment has ends of rows that go backwards"
+
+
+def _snapshot(snapshot: SnapshotRef, size: int, last: int) -> Iterator[str]:
+    yield from _within("flow version", snapshot.flow, 0, _MAX_NUMBER)
+    yield from _within("key group", snapshot.key_group, 0, size - 1)
+    yield from _within("snapshot's version", snapshot.version, 0, last)
+    yield from _within("number of rows", snapshot.rows, 0, _MAX_SIZE)
+    yield from _block(snapshot.block)
+
+
+def _output(output: OutputRef) -> Iterator[str]:
+    yield from _within("flow version", output.flow, 0, _MAX_NUMBER)
+    yield from _within("lane", output.lane, 0, _MAX_NUMBER)
+    yield from _within("number of rows", output.rows, 0, _MAX_SIZE)
+    yield from _block(output.block)
+
+
+def _block(block: BlockRef) -> Iterator[str]:
+    if number_in(block.file) is None or not block.file.startswith((f"{BLOCKS}/", f"{COMMITS}/")):
+        yield f"a block is in {block.file!r:.200}, which is no file of blocks"
+    if block.data:
+        yield "a block's bytes stand in the record"
+    yield from _within("block's offset", block.offset, 0, _MAX_SIZE)
+    yield from _within("block's length", block.length, 0, _MAX_SIZE)
+    yield from _within("checksum", block.checksum, 0, 2**32 - 1)
+    if block.offset % ALIGNMENT:
+        yield f"a block begins at {block.offset}, not at a multiple of {ALIGNMENT}"
+
+
+def _key_groups(key_groups: Iterable[int], size: int) -> Iterator[str]:
+    found = _integers(key_groups, 0, size - 1)
+    if found is None:
+        yield f"it names a key group that does not exist (there are {size} at most)"
+    elif (np.diff(found) <= 0).any():
+        yield "it does not list key groups in order"
+
+
+def _integers(values: Iterable[int], least: int, most: int) -> np.ndarray[Any, Any] | None:
+    """Give them as an array; ``None`` if one is out of bounds."""
+    given = list(values)
+    if given and not (least <= min(given) and max(given) <= most):
+        return None
+    return np.array(given, np.int64)
+
+
+def _plain(what: str, value: Any) -> Iterator[str]:
+    """Plain values of bounded depth, so that whoever walks them needs no check of its own."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        deeper: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                if not all(isinstance(key, str | int) for key in item):
+                    yield f"{what} has keys that are no text"
+                    return
+                deeper += item.values()
+            elif isinstance(item, list | tuple):
+                deeper += item
+            elif not (item is None or isinstance(item, bool | int | float | str | bytes)):
+                yield f"{what} holds a value of type {type(item).__name__}"
+                return
+        if not deeper:
+            return
+        level = deeper
+    yield f"{what} is nested more than {_MAX_DEPTH} levels deep"
+
 
 # Magic and format; where the body begins; its length; CRC-32 of all that follows; of all before.
 _HEADER = struct.Struct("<8sQQII")

@@ -22,15 +22,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from godwit.checkpoint.framing import decode_record, encode_record
-from godwit.checkpoint.paths import JOURNAL, journal_path, number_in
-from godwit.checkpoint.records import JournalSegment
+from godwit.checkpoint.records import JOURNAL, JournalSegment, journal_path, number_in
 from godwit.model.errors import GodwitError
 from godwit.model.secrets import hidden_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
 
 __all__ = ["JournalReader", "JournalWriter", "read_tail", "recollect"]
 

@@ -1,43 +1,173 @@
-"""What a checkpoint's records say: what each epoch changed, and whose all of it is.
+"""What a checkpoint's records say, and the names of its files.
 
-Where they lie is in `godwit.checkpoint.paths`.  A record is framed by its length and a checksum of
-every byte.  Small blocks travel inside the commit record (``BlockRef.file`` empty, the bytes in
-``data``); once written, they have an address in the record's file like any other block, so nothing
-downstream knows the difference.
+The checkpoint is a directory of files that are written once and never changed::
+
+    identity.rec                            whose checkpoint this is
+    offsets.rec                             which lines of Spark's log are of which source
+    flows/<number>.rec                      what the flow's operators were, from some epoch on
+    plans/<number>.rec                      which operators made a component, from some epoch on
+    edits/<number>.rec                      what the next flow version is to rename and drop
+    runs/<number>.rec                       who opened it to write; the last one owns it
+    commits/<epoch>.rec                     the one record that makes an epoch's files count
+    manifests/<epoch>.rec                   all chains as of that epoch, so that few records do
+    journal/<number>.rec                    what happened, for people; nothing depends on it
+    blocks/<epoch>-<who>-<attempt>.blk      segments, snapshots and staged output of one lane
+    diverted/<epoch>-<sink>.rec             rows that a target refused when it got the epoch
+    carried/<file>.parquet                  of a copy: what lanes wrote for another query's target
+
+A record is framed by its length and a checksum of every byte (`godwit.checkpoint.framing`).  Small
+blocks travel inside the commit record (``BlockRef.file`` empty, the bytes in ``data``); once
+written, they have an address in the record's file like any other block.
 
 Invariant: the record of epoch *e* names only block files whose names carry *e* or a later epoch.
 So a file of a committed epoch that no record names will never be named, and may be collected.
 
-A *flow version* says what the operators' states and the sinks' rows look like.  It counts from the
-first commit record that names it, so a start that fails before its first epoch claims nothing.
-Every reference carries the version that it was written under, and the operator's name at that time:
-bytes are read as what they were written, whatever the flow has become.
+A *flow version* says what the operators' states and the sinks' rows look like
+(`godwit.checkpoint.evolution`).  It counts from the first commit record that names it, so a start
+that fails before its first epoch claims nothing.  Every reference carries the version that it was
+written under, and the operator's name at that time: bytes are read as what they were written.
+
+A *physical plan* says which operators make a component: they share an assignment, and hence where
+their state is, what moves together and what waits together.  It may change from one epoch to the
+next while no state does, so it is a version of its own, named by every commit record under it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal
+import re
+from typing import Any, Final, Literal
 
 import msgspec
 
-from godwit.checkpoint.paths import FORMAT
-
 __all__ = [
+    "ALIGNMENT",
+    "BLOCKS",
+    "CARRIED",
+    "COMMITS",
+    "DIVERTED",
+    "EDITS",
+    "FLOWS",
+    "FORMAT",
+    "IDENTITY",
+    "JOURNAL",
+    "MANIFESTS",
+    "PLANS",
+    "READABLE_FORMATS",
+    "RUNS",
     "BatchRef",
     "BlockRef",
     "CommitRecord",
+    "ComponentPlan",
     "EditRecord",
     "FlowIdentity",
     "JournalSegment",
+    "KeyGroupEntry",
+    "Manifest",
     "Origin",
     "OutputRef",
+    "PhysicalPlan",
     "RunRecord",
     "SegmentRef",
     "SinkRecord",
     "SnapshotRef",
     "StateId",
+    "StateManifest",
+    "WaitingManifest",
+    "commit_path",
+    "edit_path",
+    "flow_path",
+    "journal_path",
+    "manifest_path",
+    "number_in",
+    "numbered_path",
+    "padded",
+    "plan_path",
+    "run_path",
 ]
+
+FORMAT: Final = 3
+"""Version of all this, as it is written; what is not readable is refused by name."""
+READABLE_FORMATS: Final = frozenset({2, FORMAT})
+"""Records of format 2 name no predecessor; the first epoch of a run upgrades the checkpoint."""
+
+IDENTITY: Final = "identity.rec"
+FLOWS: Final = "flows"
+PLANS: Final = "plans"
+EDITS: Final = "edits"
+RUNS: Final = "runs"
+COMMITS: Final = "commits"
+MANIFESTS: Final = "manifests"
+BLOCKS: Final = "blocks"
+JOURNAL: Final = "journal"
+DIVERTED: Final = "diverted"
+CARRIED: Final = "carried"
+
+ALIGNMENT: Final = 64
+"""Blocks begin at multiples of this many bytes, so that a mapped block is aligned for Arrow."""
+
+
+def numbered_path(directory: str, number: int) -> str:
+    """Path of the record of that number in a directory."""
+    return f"{directory}/{number:012d}.rec"
+
+
+def commit_path(epoch: int) -> str:
+    """Path of the commit record of `epoch`."""
+    return numbered_path(COMMITS, epoch)
+
+
+def manifest_path(epoch: int) -> str:
+    """Path of the manifest of `epoch`."""
+    return numbered_path(MANIFESTS, epoch)
+
+
+def edit_path(number: int) -> str:
+    """Path of the record of edit `number`."""
+    return numbered_path(EDITS, number)
+
+
+def flow_path(number: int) -> str:
+    """Path of the record of flow version `number`."""
+    return numbered_path(FLOWS, number)
+
+
+def plan_path(number: int) -> str:
+    """Path of the record of physical plan `number`."""
+    return numbered_path(PLANS, number)
+
+
+def run_path(number: int) -> str:
+    """Path of the record of run `number`."""
+    return numbered_path(RUNS, number)
+
+
+def journal_path(number: int) -> str:
+    """Path of the journal's segment `number`."""
+    return numbered_path(JOURNAL, number)
+
+
+_NUMBERED = re.compile(
+    rf"(?:{RUNS}|{FLOWS}|{PLANS}|{EDITS}|{COMMITS}|{MANIFESTS}|{JOURNAL})"
+    rf"/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
+    rf"|{BLOCKS}/(\d{{12}})-[\w.+-]+\.blk"
+)
+
+
+def number_in(path: str, *, temporary: bool = False) -> int | None:
+    """Give the number (of epoch, run, flow version, ...) in a file's name; None if it is not ours.
+
+    `temporary`: whether to accept also the name of a file that was never finished.
+    """
+    match = _NUMBERED.fullmatch(path)
+    if match is None or (match[2] is not None and not temporary):
+        return None
+    return int(match[1] or match[3])
+
+
+def padded(length: int) -> int:
+    """`length`, rounded up to a multiple of `ALIGNMENT`."""
+    return -(-length // ALIGNMENT) * ALIGNMENT
 
 
 class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -126,7 +256,7 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
     flow: int  # the flow version it was written under
     lane: int  # number of the place, one lane task of its epoch, that wrote it
     rows: int  # number of rows
-    block: BlockRef  # the rows as Arrow IPC, or those of `godwit.checkpoint.written_files`
+    block: BlockRef  # the rows as Arrow IPC, or those of `godwit.checkpoint.staged_output`
     # ``"rows"``: the block holds the rows; ``"files"``: the lane wrote the rows to the sink's
     # target, and the block describes the files
     kind: Literal["rows", "files"] = "rows"
@@ -153,7 +283,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     history: str = ""
     previous: str = ""  # Digest of the record before it; empty in epoch 0. Set by the commit log.
     flow: int = 0  # The flow version it ran under. Set by the commit log.
-    # Number of the physical plan it ran under (`godwit.checkpoint.physical_plan`). Set by the
+    # Number of the physical plan it ran under (`godwit.checkpoint.records`). Set by the
     # commit log.
     plan: int = 0
     # flow_digest, plan_digest: of the files of those two; empty in format 2. Set by the commit log.
@@ -269,3 +399,58 @@ class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
     number: int  # of the segment
     run_id: str  # the run that wrote it
     entries: tuple[bytes, ...]  # JSON objects, oldest first
+
+
+# msgspec reads these names when it first meets a record.
+
+
+class KeyGroupEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How far one key group of one state is; see `godwit.checkpoint.chains` for the words."""
+
+    key_group: int
+    version: int
+    base: int
+
+
+class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The chains of one state."""
+
+    state: StateId  # whose, by its names as of the manifest's epoch
+    # segments that some chain needs, in the order they were committed, without inline bytes
+    segments: tuple[SegmentRef, ...]
+    snapshots: tuple[SnapshotRef, ...]  # the latest snapshot of each key group that has one
+    entries: tuple[KeyGroupEntry, ...]  # key groups that have anything
+
+
+class WaitingManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows that wait for one operator."""
+
+    operator: str  # whose, by its name as of the manifest's epoch
+    segments: tuple[SegmentRef, ...]  # in the order they were committed, without inline bytes
+    # key group → the last epoch by which all earlier waiting rows had been processed
+    consumed: dict[int, int]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Every chain as of one epoch."""
+
+    epoch: int  # the epoch whose record is the last one that is in
+    flow: int  # the flow version of that epoch
+    num_key_groups: int  # as in the identity
+    # states, waiting: in order of states, and of operators
+    states: tuple[StateManifest, ...]
+    waiting: tuple[WaitingManifest, ...]
+    record: str = ""  # digest of the record of `epoch`; empty in format 2
+
+
+class ComponentPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One component."""
+
+    name: str  # unique within the plan
+    operators: tuple[str, ...]  # names of its operators, at least one
+
+
+class PhysicalPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """All components of a flow."""
+
+    components: tuple[ComponentPlan, ...] = ()  # in the order in which they run

@@ -8,6 +8,10 @@ Invariant: a step only adds what the records say, or sets aside what they do not
 that an epoch needs is removed or changed, and what is set aside stays in ``set-aside/``.  Where a
 record between others is gone, the epochs after it cannot be read by anybody: they are taken back,
 by name, and only if everything that the epoch before needs is still there.
+
+`start_problems` finds what would keep a checkpoint from being started: it opens it as a start does
+and looks whether the files are there that the latest epoch stands on.  (`verify` reads every byte
+of every retained epoch.)
 """
 
 from __future__ import annotations
@@ -19,32 +23,91 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from msgspec.structs import replace
 
 from godwit.checkpoint.chains import Chains
+from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.history import link_problems
-from godwit.checkpoint.manifest import Manifest
-from godwit.checkpoint.ownership import load_record, load_with_digest
-from godwit.checkpoint.paths import (
+from godwit.checkpoint.ownership import link_problems, load_record, load_with_digest
+from godwit.checkpoint.records import (
+    BLOCKS,
     COMMITS,
     IDENTITY,
     MANIFESTS,
+    CommitRecord,
+    FlowIdentity,
+    Manifest,
+    PhysicalPlan,
     commit_path,
     flow_path,
     manifest_path,
     number_in,
+    padded,
     plan_path,
 )
-from godwit.checkpoint.physical_plan import PhysicalPlan
-from godwit.checkpoint.records import CommitRecord, FlowIdentity
-from godwit.checkpoint.start_check import lacking_blocks
+from godwit.checkpoint.verification import Finding
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.records import BlockRef
+    from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["RecordRepair", "RepairStep", "carry_out", "plan_record_repair"]
+__all__ = [
+    "RecordRepair",
+    "RepairStep",
+    "carry_out",
+    "lacking_blocks",
+    "plan_record_repair",
+    "start_problems",
+]
+
+_RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkpoint."
+
+
+def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
+    """Find what would keep the checkpoint from being started, if anything.
+
+    Reads the records that a start reads, and lists directories; blocks are not read.
+    """
+    try:
+        log = CommitLog.open_read_only(storage)
+        if log.latest is None:
+            return ()
+        chains, _ = log.chains, log.physical_plan
+        log.versions_since(min(chains.written_under()))
+        log.edits()
+        blocks = {*chains.blocks(), *log.latest.blocks()}
+        return tuple(
+            Finding(file=block.file, problem=problem, remedy=_RESTORE)
+            for block, problem in lacking_blocks(storage, blocks)
+        )
+    except GodwitError as error:
+        found = Finding(
+            file=str(error.context.get("file", "")), problem=error.message, remedy=error.remedy
+        )
+        return (found,)
+
+
+def lacking_blocks(
+    storage: CheckpointStorage, blocks: Iterable[BlockRef]
+) -> Iterator[tuple[BlockRef, str]]:
+    """Yield each block whose file is missing or too short, and what is wrong, once a file."""
+    sizes = {
+        entry.path: entry.size_bytes
+        for directory in (BLOCKS, COMMITS)
+        for entry in storage.list(directory)
+    }
+    seen: set[str] = set()
+    for block in sorted(blocks, key=lambda block: (block.file, -block.offset)):
+        if block.file in seen:
+            continue
+        seen.add(block.file)
+        size = sizes.get(block.file)
+        if size is None:
+            yield block, "It is missing, though the latest epoch needs it."
+        elif size < block.offset + padded(block.length):
+            yield block, f"It has {size} bytes, fewer than the latest epoch needs of it."
+
 
 _SET_ASIDE = "set-aside"
 

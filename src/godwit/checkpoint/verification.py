@@ -1,13 +1,14 @@
-"""Whether a checkpoint is whole.
+"""Verification: every byte, reference, row and chain that a retained epoch needs.
 
-`verify` looks at everything that a retained epoch needs: every byte of every record and block
-against its checksum, every reference against the file it names, every row against the key group it
-is filed under, every chain of records for gaps, every manifest against the records it sums up.  It
-finds as much as it can in one go and never raises because of what it finds.
+`verify` checks every byte of every record and block against its checksum, every reference against
+the file it names, every row against the key group it is filed under, every chain of records for
+gaps, every manifest against the records it sums up.  It finds as much as it can in one go and never
+raises because of what it finds.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -20,11 +21,8 @@ from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.collection import collected_since
 from godwit.checkpoint.entries import is_entries_of
 from godwit.checkpoint.evolution import FlowVersion, columns_of
-from godwit.checkpoint.findings import Finding, VerificationReport
-from godwit.checkpoint.history import link_problems
-from godwit.checkpoint.manifest import Manifest
-from godwit.checkpoint.ownership import load_with_digest
-from godwit.checkpoint.paths import (
+from godwit.checkpoint.ownership import link_problems, load_with_digest
+from godwit.checkpoint.records import (
     COMMITS,
     EDITS,
     FLOWS,
@@ -32,33 +30,67 @@ from godwit.checkpoint.paths import (
     MANIFESTS,
     PLANS,
     RUNS,
+    BlockRef,
+    CommitRecord,
+    EditRecord,
+    FlowIdentity,
+    Manifest,
+    OutputRef,
+    PhysicalPlan,
+    RunRecord,
+    SegmentRef,
+    SnapshotRef,
     commit_path,
     flow_path,
     manifest_path,
     number_in,
     plan_path,
 )
-from godwit.checkpoint.physical_plan import PhysicalPlan
-from godwit.checkpoint.records import (
-    BlockRef,
-    CommitRecord,
-    EditRecord,
-    FlowIdentity,
-    OutputRef,
-    RunRecord,
-    SegmentRef,
-    SnapshotRef,
-)
-from godwit.checkpoint.written_files import decode_files
+from godwit.checkpoint.staged_output import decode_files
 from godwit.model.errors import GodwitError
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["Finding", "VerificationReport", "verify"]
+__all__ = [
+    "Finding",
+    "VerificationReport",
+    "verify",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Finding:
+    """One thing that is wrong with a checkpoint."""
+
+    file: str  # path of the file within the checkpoint
+    problem: str  # what is wrong
+    remedy: str  # what can be done about it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationReport:
+    """What `verify` found."""
+
+    # everything that is wrong, ordered by file; empty if the checkpoint is whole
+    findings: tuple[Finding, ...]
+    # retained epochs, first and last; ``None`` if none is committed or it cannot be told
+    epochs: tuple[int, int] | None
+    # records, blocks, checked_bytes: how many records and blocks were checked, and their size
+    records: int
+    blocks: int
+    checked_bytes: int
+    # files that a running query collected before they were checked: nothing needs them any more
+    collected: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
 
 _RESTORE = "Restore this file from a copy of the checkpoint, or start with a new checkpoint."
 _ONE_HISTORY = (

@@ -15,14 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from godwit.checkpoint.collection import CheckpointSummary, inspect
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.findings import Finding
-from godwit.checkpoint.inspection import CheckpointSummary, inspect
 from godwit.checkpoint.journal import read_tail
-from godwit.checkpoint.paths import IDENTITY
+from godwit.checkpoint.records import IDENTITY
 from godwit.checkpoint.repair import plan_record_repair
-from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.checkpoint.verification import verify
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.checkpoint.verification import Finding, verify
 from godwit.cli.checkpoint_copy import add_copy_action
 from godwit.cli.checkpoint_edit import add_edit_actions
 from godwit.cli.checkpoint_lease import add_unlock_action
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from godwit.checkpoint.findings import VerificationReport
+    from godwit.checkpoint.verification import VerificationReport
 
 __all__ = ["add_checkpoint_command", "opened_checkpoint"]
 

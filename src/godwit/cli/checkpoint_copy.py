@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.copying import copy_checkpoint
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.wording import counted, human_bytes, printable
 from godwit.sinks.carried_files import carry_files
 

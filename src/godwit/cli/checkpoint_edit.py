@@ -9,12 +9,11 @@ from uuid import uuid4
 import numpy as np
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.edits import drop_operator, rename_operator
-from godwit.checkpoint.key_removal import remove_key
-from godwit.checkpoint.lease import acquire_lease
-from godwit.checkpoint.offset_layout import keep_offsets
-from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.columns.key_rows import rows_as_tuples
+from godwit.checkpoint.edits import drop_operator, remove_key, rename_operator
+from godwit.checkpoint.ownership import acquire_lease
+from godwit.checkpoint.spark_log import keep_offsets
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.columns.python_values import rows_as_tuples
 from godwit.model.wording import counted, printable
 
 if TYPE_CHECKING:

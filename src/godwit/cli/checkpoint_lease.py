@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from godwit.checkpoint.lease import break_lease, lease_owner
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.ownership import break_lease, lease_owner
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.wording import printable
 
 if TYPE_CHECKING:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from godwit.checkpoint.lease import acquire_lease
-from godwit.checkpoint.repair import carry_out, plan_record_repair
-from godwit.checkpoint.start_check import start_problems
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.ownership import acquire_lease
+from godwit.checkpoint.repair import carry_out, plan_record_repair, start_problems
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.model.wording import counted, printable
 from godwit.sinks.target_check import check_targets

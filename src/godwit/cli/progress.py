@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.paths import padded
+from godwit.checkpoint.records import padded
 from godwit.checkpoint.verification import verify
 from godwit.model.errors import GodwitError
 from godwit.model.wording import human_bytes
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
 
-    from godwit.checkpoint.findings import VerificationReport
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.checkpoint.verification import VerificationReport
 
 __all__ = ["Bar", "Lines", "Watcher", "verify_watched", "watcher_on"]
 

@@ -19,10 +19,8 @@ from rich.live import Live
 from rich.text import Text
 
 from godwit.checkpoint.journal import JournalReader
-from godwit.checkpoint.lease import EXPIRY_S, look_at_lease
-from godwit.checkpoint.ownership import load_record
-from godwit.checkpoint.paths import IDENTITY
-from godwit.checkpoint.records import FlowIdentity
+from godwit.checkpoint.ownership import EXPIRY_S, load_record, look_at_lease
+from godwit.checkpoint.records import IDENTITY, FlowIdentity
 from godwit.cli.checkpoint import opened_checkpoint
 from godwit.cli.symbols import symbols_for
 from godwit.cli.top_figures import figures_of
@@ -33,7 +31,7 @@ from godwit.model.wording import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.cli.top_figures import RunFigures
 
 __all__ = ["Sight", "Viewer", "add_top_command"]

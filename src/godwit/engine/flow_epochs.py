@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.physical_plan import PhysicalPlan
-    from godwit.checkpoint.records import BatchRef, CommitRecord
+    from godwit.checkpoint.records import BatchRef, CommitRecord, PhysicalPlan
     from godwit.engine.cluster import Cluster, SourceBatch
     from godwit.engine.event_time import Times
     from godwit.engine.lane.messages import EpochInstruction, LaneReport

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.checkpoint.snapshots import choose_snapshots
+from godwit.checkpoint.chains import choose_snapshots
 from godwit.engine.instructions import mask_of, operator_instruction, places_of, state_instruction
 from godwit.engine.lane.messages import EpochInstruction
 from godwit.migration import LossPolicy
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.entries import EntryLayout
     from godwit.checkpoint.records import StateId
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
     from godwit.engine.lane.messages import OperatorInstruction, StateInstruction
     from godwit.engine.settings import LaneSettings

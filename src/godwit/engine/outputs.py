@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.blocks import decode_batch, read_block
-from godwit.checkpoint.diverted import DivertedRows
-from godwit.checkpoint.written_files import decode_files
+from godwit.checkpoint.staged_output import DivertedRows, decode_files
 from godwit.engine.deliveries import Deliveries
 from godwit.engine.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.history import HistoryPoint
+    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.records import BlockRef, CommitRecord, OutputRef, SinkRecord
-    from godwit.checkpoint.storage.storage import CheckpointStorage
-    from godwit.checkpoint.written_files import WrittenFile, WrittenFiles
+    from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.plan.compiled import CompiledFlow, Output
     from godwit.plan.staging import RowCheck
     from godwit.sinks.continuity import OnDivergence, Way

@@ -14,8 +14,7 @@ from godwit.plan.regrouping import regrouped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from godwit.checkpoint.physical_plan import PhysicalPlan
-    from godwit.checkpoint.records import StateId
+    from godwit.checkpoint.records import PhysicalPlan, StateId
     from godwit.migration.regrouping_stages import RegroupingStage, Standing
     from godwit.plan.compiled import CompiledFlow
 

@@ -14,9 +14,8 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import read_batch
 from godwit.checkpoint.collection import reading
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.entries import ColumnsByName, EntryLayout, Former, in_utc
+from godwit.checkpoint.entries import ColumnsByName, EntryLayout, Former, in_utc, read_chain
 from godwit.checkpoint.evolution import described
-from godwit.checkpoint.reading import read_chain
 from godwit.checkpoint.records import StateId
 from godwit.model.errors import CheckpointError
 from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
@@ -26,17 +25,16 @@ from godwit.operators.timers import shown as beside_state
 from godwit.operators.windows.description import gone_before
 from godwit.operators.windows.grid import BEGINNING
 from godwit.store.changes import EntryRange
-from godwit.store.schema import StateSchema
-from godwit.values.text import state_as_json
+from godwit.store.columns import StateSchema
+from godwit.values.values import state_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from godwit.checkpoint.chains import Chains, KeyGroupChain
-    from godwit.checkpoint.entries import StateRows
+    from godwit.checkpoint.entries import BatchCache, StateRows
     from godwit.checkpoint.evolution import StateDescription, WrittenState
-    from godwit.checkpoint.reading import BatchCache
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
 
 __all__ = ["NoStateError", "StateView", "view_state"]
 

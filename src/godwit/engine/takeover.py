@@ -10,9 +10,7 @@ import numpy as np
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.flow_changes import FlowChanges, changes_to
-from godwit.checkpoint.paths import IDENTITY
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
-from godwit.checkpoint.records import FlowIdentity, StateId
+from godwit.checkpoint.records import IDENTITY, ComponentPlan, FlowIdentity, PhysicalPlan, StateId
 from godwit.checkpoint.spark_log import insist_on_no_query
 from godwit.engine.event_time import Times
 from godwit.engine.outcomes import state_bytes
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.checkpoint.records import CommitRecord
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts

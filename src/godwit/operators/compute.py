@@ -19,16 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.checkpoint.compatibility import refuse
 from godwit.checkpoint.entries import StateRows
-from godwit.checkpoint.evolution import StateDescription, columns_of
+from godwit.checkpoint.evolution import StateDescription, columns_of, refuse
 from godwit.columns.arrays import column_of
 from godwit.columns.groups import group_rows
 from godwit.model.errors import InvalidFlowError
 from godwit.operators.aggregates.ordering import pairing
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.slots import Slot, check_distinct, key_named, slots_of
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

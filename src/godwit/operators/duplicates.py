@@ -26,7 +26,7 @@ from godwit.operators.joins.matching import within
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.operators.windows.operator import PANE, EventTimeOperator
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from godwit.checkpoint.entries import StateRows

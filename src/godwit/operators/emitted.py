@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from godwit.columns.zones import UTC, has_instants, in_zone
+from godwit.columns.python_values import UTC, has_instants, in_zone
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
 

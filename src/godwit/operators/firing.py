@@ -11,7 +11,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from godwit.columns.key_rows import Columns, KeyRows
+from godwit.columns.python_values import Columns, KeyRows
 from godwit.model.errors import UserFunctionError
 from godwit.model.faults import function_failed
 from godwit.operators.windows.grid import BEGINNING

@@ -32,9 +32,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.checkpoint.compatibility import insist_on_compatible
 from godwit.checkpoint.entries import ColumnsByName, StateRows
-from godwit.checkpoint.evolution import WrittenState
+from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
 from godwit.checkpoint.records import StateId
 from godwit.columns.groups import Groups, group_rows
 from godwit.operators.windows.moments import NO_TIME, Arrivals, Due
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from godwit.operators.windows.grid import PaneGrid
     from godwit.operators.windows.moments import OperatorTime, WindowWork
     from godwit.store.changes import EntryRange
-    from godwit.store.schema import StateSchema
+    from godwit.store.columns import StateSchema
 
 __all__ = [
     "STATE",

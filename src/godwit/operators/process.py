@@ -31,8 +31,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import blob_bytes, boundaries_of
-from godwit.columns.key_rows import Columns, KeyRows, rows_as_tuples
-from godwit.columns.zones import UTC
+from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
 from godwit.model.errors import (
     InvalidFlowError,
     StateEncodingError,
@@ -41,7 +40,9 @@ from godwit.model.faults import function_failed
 from godwit.model.naming import function_name
 from godwit.operators.emitted import Emitted
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
+from godwit.values.changes import nothing_beside, upgrade_between
+from godwit.values.checks import unreadable_remedy
 from godwit.values.codec import (
     State,
     UnencodableError,
@@ -49,8 +50,6 @@ from godwit.values.codec import (
     make_codec,
     make_state,
 )
-from godwit.values.failures import unreadable_remedy
-from godwit.values.upgrade import nothing_beside, upgrade_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
-from godwit.columns.key_rows import Columns, rows_as_tuples
+from godwit.columns.python_values import Columns, rows_as_tuples
 from godwit.operators.firing import CalledKey, Calls, FiredTimer, TimedRows, Timers
 from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.process import Meter, ProcessOperator, check_arguments, uncollected
 from godwit.operators.windows.grid import END
 from godwit.operators.windows.moments import Due
 from godwit.store.changes import EntryRange
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

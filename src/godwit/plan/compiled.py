@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import did_you_mean, listing
 

@@ -27,7 +27,7 @@ from godwit.plan.compiled import Component, UpstreamInput
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+    from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
 

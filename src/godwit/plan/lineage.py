@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from godwit.checkpoint.compatibility import changed_columns, changed_meaning, refuse
 from godwit.checkpoint.entries import ColumnsByName, EntryLayout, Former, WaitingLayout
 from godwit.checkpoint.evolution import (
     FlowVersion,
     OperatorVersion,
+    changed_columns,
+    changed_meaning,
     columns_of,
     described,
+    refuse,
 )
 from godwit.checkpoint.records import StateId
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError

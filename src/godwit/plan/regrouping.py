@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import check_name, did_you_mean, listing, type_name
 

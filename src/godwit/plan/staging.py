@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.maps import ArrowMap
 
 __all__ = ["REJECTED", "LaneWriter", "Rejections", "RowCheck", "StagedSink"]

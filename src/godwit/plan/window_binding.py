@@ -25,7 +25,7 @@ from godwit.plan.nodes import (
     sources_of,
 )
 from godwit.plan.output_time import follows_watermark, time_columns
-from godwit.store.schema import is_fixed_width, is_variable_width
+from godwit.store.columns import is_fixed_width, is_variable_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

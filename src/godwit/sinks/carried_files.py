@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from godwit.checkpoint.blocks import read_block
-from godwit.checkpoint.paths import CARRIED
-from godwit.checkpoint.written_files import decode_files
+from godwit.checkpoint.records import CARRIED
+from godwit.checkpoint.staged_output import decode_files
 from godwit.model.errors import SinkError
 from godwit.sinks.file_systems import exists, open_file_system
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
     from godwit.checkpoint.records import OutputRef
-    from godwit.checkpoint.storage.storage import CheckpointStorage
-    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.checkpoint.staged_output import WrittenFile
+    from godwit.checkpoint.storage import CheckpointStorage
 
 __all__ = ["CarriedFiles", "carry_files"]
 

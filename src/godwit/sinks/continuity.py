@@ -6,7 +6,7 @@ that its target has, and the epochs that it makes anew would be skipped; a targe
 lacks epochs that will not come again.
 
 A target therefore keeps, with the rows of an epoch, the point of the history that they are of
-(`godwit.checkpoint.history.HistoryPoint`), and a start compares it with the checkpoint:
+(`godwit.checkpoint.ownership.HistoryPoint`), and a start compares it with the checkpoint:
 
 =============  ==================================================================================
 it is          when
@@ -28,11 +28,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from godwit.checkpoint.history import HistoryPoint
+from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
-    from godwit.checkpoint.history import Relation
+    from godwit.checkpoint.ownership import Relation
     from godwit.sinks.sink import Sink
 
 __all__ = [

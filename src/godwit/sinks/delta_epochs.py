@@ -16,7 +16,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.checkpoint.history import HistoryPoint
+from godwit.checkpoint.ownership import HistoryPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

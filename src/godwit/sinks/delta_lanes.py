@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
-from godwit.checkpoint.written_files import WrittenFile
+from godwit.checkpoint.staged_output import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.sinks.durability import force_file, force_names, local_path
 from godwit.sinks.lane_files import are_worth_files, partitioned, write_file

@@ -62,8 +62,8 @@ from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from godwit.checkpoint.history import HistoryPoint
-    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.checkpoint.ownership import HistoryPoint
+    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
     from godwit.sinks.continuity import CommittedEpochs
 

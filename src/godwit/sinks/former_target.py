@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow.fs as pafs
 
-    from godwit.checkpoint.written_files import WrittenFile, WrittenFiles
+    from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
     from godwit.sinks.carried_files import CarriedFiles
 
 __all__ = ["read_former_target", "rows_of_file"]

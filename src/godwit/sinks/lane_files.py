@@ -22,7 +22,7 @@ from godwit.sinks.parquet_files import FILE_BYTES, partition_directories
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.sinks.sink import EpochOutput
 
 __all__ = [

@@ -22,7 +22,7 @@ from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.checkpoint.history import HistoryPoint
+    from godwit.checkpoint.ownership import HistoryPoint
 
 __all__ = ["MemorySink"]
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from godwit.checkpoint.history import HistoryPoint
+from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.frames import user_call
 from godwit.sinks.durability import force_file, force_names, local_path
 from godwit.sinks.file_systems import exists, open_file_system

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from godwit.checkpoint.written_files import WrittenFile
+from godwit.checkpoint.staged_output import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets
 from godwit.sinks.durability import force_names, force_tree, local_path

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from godwit.checkpoint.history import HistoryPoint
+from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.continuity import is_shared, too_few_left

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
-from godwit.checkpoint.history import HistoryPoint
+from godwit.checkpoint.ownership import HistoryPoint
 
 if TYPE_CHECKING:
     from godwit.sinks.postgres_table import Connection, TargetTable

@@ -44,7 +44,7 @@ from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from godwit.checkpoint.history import HistoryPoint
+    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.plan.staging import RowCheck
     from godwit.sinks.continuity import CommittedEpochs
 

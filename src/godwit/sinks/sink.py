@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from godwit.checkpoint.history import HistoryPoint
-    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.checkpoint.ownership import HistoryPoint
+    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, Rejections, RowCheck
     from godwit.sinks.continuity import CommittedEpochs
 

@@ -16,8 +16,8 @@ import pyarrow.fs as pafs
 
 from godwit.checkpoint.blocks import read_block
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.findings import Finding
-from godwit.checkpoint.written_files import decode_files
+from godwit.checkpoint.staged_output import decode_files
+from godwit.checkpoint.verification import Finding
 from godwit.model.errors import GodwitError
 from godwit.sinks.carried_files import CarriedFiles
 from godwit.sinks.continuity import is_shared
@@ -26,9 +26,9 @@ from godwit.sinks.parquet_directory import last_point
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.checkpoint.history import HistoryPoint
+    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.records import CommitRecord, SinkRecord
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
 
 __all__ = ["TargetReport", "check_targets"]
 

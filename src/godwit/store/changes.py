@@ -13,7 +13,7 @@ from godwit.model.errors import StateEncodingError
 from godwit.store.image import TableImage, Upserts
 
 if TYPE_CHECKING:
-    from godwit.store.schema import StateSchema
+    from godwit.store.columns import StateSchema
 
 __all__ = ["Changes", "Contents", "EntryRange", "sizes_of"]
 

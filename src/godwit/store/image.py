@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from godwit.store.column import ENTRIES, HEAP, LIVE, Column, Encoded, Rows
-from godwit.store.columns import column_class
+from godwit.store.columns import ENTRIES, HEAP, LIVE, Column, Encoded, Rows, column_class
 from godwit.store.index import HashIndex
 from godwit.store.key_hash import KeyHasher
 from godwit.store.layout import (
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.store.schema import StateSchema
+    from godwit.store.columns import StateSchema
 
 __all__ = ["Hashes", "KeyGroups", "Rows", "TableImage", "Upserts"]
 

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from godwit.store.column import offsets_of
+from godwit.store.columns import offsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from godwit.store.column import Encoded
+    from godwit.store.columns import Encoded
 
 __all__ = ["KeyHasher"]
 

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.store.column import COLUMN_WORDS, Per, Section
-from godwit.store.columns import column_class
+from godwit.store.columns import COLUMN_WORDS, Per, Section, column_class
 from godwit.store.index import slots_for
 
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Iterator
 
-    from godwit.store.schema import StateSchema
+    from godwit.store.columns import StateSchema
 
 __all__ = [
     "DAMAGED",

@@ -1,4 +1,16 @@
-"""The local store: all tables of one run on one executor, in one directory.
+"""The files of one operator's tables on one executor, and who may write them.
+
+Invariants: a table is one file at a path that follows from its number; who writes it holds its
+lock, one byte of a lock file, and the kernel lets go of the locks of a process that dies.
+
+One operator's state on one executor: which table holds a key group, and calls for many of them.
+
+A table is a file that one lane writes most of the time, so lanes do not wait for one another: a key
+group is put into the table of the lane that first brings it here, and stays there, whichever lane
+has it later.  Two tables may hold one key group (an attempt that should be dead, a copy warmed
+twice); the newer version counts, and either is the committed state at its version.
+
+The local store: all tables of one run on one executor, in one directory.
 
 Problem: lanes run in whichever Python process Spark picks, several at a time, and each must find
 the key groups that any of them left behind.
@@ -9,18 +21,281 @@ checkpoint.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
+import weakref
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from godwit.store.local_state import LocalState
-from godwit.store.table_directory import TableDirectory
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.store.changes import Changes, Contents, EntryRange
+from godwit.store.table import StateTable
 
 if TYPE_CHECKING:
-    from godwit.store.schema import StateSchema
+    from collections.abc import Iterator
 
-__all__ = ["LocalStore"]
+    from godwit.store.columns import StateSchema
+
+__all__ = [
+    "LocalState",
+    "LocalStore",
+    "TableDirectory",
+]
+
+_SUFFIX = ".table"
+
+
+class TableDirectory:
+    """Directory of the tables of one operator; created when the first is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._close: weakref.finalize[[int], TableDirectory] | None = None
+
+    def path_of(self, number: int) -> Path:
+        """Path of a table's file."""
+        return self.path / f"{number:06d}{_SUFFIX}"
+
+    def numbers(self) -> list[int]:
+        """Numbers of the tables that exist, ascending."""
+        try:
+            names = [path.stem for path in self.path.iterdir() if path.suffix == _SUFFIX]
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+    @contextmanager
+    def locked(self, number: int) -> Iterator[None]:
+        """Be the only process on this executor to write a table."""
+        fd = self._lock_file()
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, number)
+        try:
+            yield
+        finally:
+            fcntl.lockf(fd, fcntl.LOCK_UN, 1, number)
+
+    def _lock_file(self) -> int:
+        if self._fd is not None and os.fstat(self._fd).st_nlink:
+            return self._fd
+        if self._close is not None:  # the whole directory was removed, and the lock file with it
+            self._close()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path / "locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._close = weakref.finalize(self, os.close, self._fd)
+        return self._fd
+
+
+KeyGroups = npt.NDArray[np.int64]
+
+
+class LocalState:
+    """State of the key groups of one operator; get one from `LocalStore.state`.
+
+    What `versions`, `prior`, `scan` and the rest say of a key group counts from the last `take_up`
+    that named it.
+    """
+
+    def __init__(self, directory: TableDirectory, schema: StateSchema, num_key_groups: int) -> None:
+        self.schema, self.num_key_groups = schema, num_key_groups
+        self._directory = directory
+        self._tables: dict[int, StateTable] = {}
+        self._table_of = np.full(num_key_groups, -1, np.int32)
+        self.versions = np.full(num_key_groups, -1, np.int64)
+        self._expired: EntryRange | None = None
+        self._without = np.zeros(num_key_groups, np.bool_)
+
+    def take_up(
+        self, key_groups: KeyGroups, enough: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Look where key groups are by now, and drop what is not whole.
+
+        Returns the version of each of `key_groups`: -1 where there is none here.
+        """
+        versions = np.full(len(key_groups), -1, np.int64)
+        tables = np.full(len(key_groups), -1, np.int32)
+        missing = np.ones(len(key_groups), np.bool_)
+        if enough is not None:
+            known = self._table_of[key_groups]
+            for number in np.flatnonzero(np.bincount(known[known >= 0])).tolist():
+                self._look(number, key_groups, known == number, versions, tables)
+            missing = versions < enough
+        if missing.any():
+            for number in self._directory.numbers():
+                self._look(number, key_groups, missing, versions, tables)
+        self.versions[key_groups], self._table_of[key_groups] = versions, tables
+        return versions
+
+    def _look(
+        self,
+        number: int,
+        key_groups: KeyGroups,
+        which: npt.NDArray[np.bool_],
+        versions: npt.NDArray[np.int64],
+        tables: npt.NDArray[np.int32],
+    ) -> None:
+        """Look for some key groups in one table, and note where it has them newer."""
+        at = np.flatnonzero(which)
+        held = self._table(number).take_up(key_groups[at])
+        newer = held > versions[at]
+        versions[at[newer]], tables[at[newer]] = held[newer], number
+
+    def prior(
+        self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Find keys and copy their state out.
+
+        `key_groups`: shape ``(n,)``: the key group of each.
+        Returns known: shape ``(n,)``: whether the key has state; values: n rows of state columns:
+        zero or empty where it has none.
+        Raises `EpochFailedError` if a table turns out to be damaged.
+        """
+        parts = list(self._by_table(self._table_of[key_groups]))
+        if len(parts) == 1 and len(parts[0][1]) == keys.num_rows:
+            table = parts[0][0]
+            rows = table.find(keys)
+            return rows >= 0, table.read(rows)
+        known = np.zeros(keys.num_rows, np.bool_)
+        nowhere = np.flatnonzero(self._table_of[key_groups] < 0)
+        order, found = [nowhere], [self._no_table().read(np.full(len(nowhere), -1))]
+        for table, which in parts:
+            rows = table.find(keys.take(pa.array(which)))
+            known[which] = rows >= 0
+            order.append(which)
+            found.append(table.read(rows))
+        back = np.empty(keys.num_rows, np.int64)
+        back[np.concatenate(order)] = np.arange(keys.num_rows)
+        return known, pa.concat_batches(found).take(pa.array(back))
+
+    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Contents:
+        """Copy key groups out, or a part of them; one after the other, but in no other order."""
+        parts = [
+            table.scan(key_groups[which], part)
+            for table, which in self._by_table(self._table_of[key_groups])
+        ]
+        if not parts:
+            return self._none()
+        return Contents(
+            hashes=np.concatenate([part.hashes for part in parts]),
+            key_groups=np.concatenate([part.key_groups for part in parts]),
+            keys=pa.concat_batches([part.keys for part in parts]),
+            values=pa.concat_batches([part.values for part in parts]),
+        )
+
+    def copy_out(self, key_groups: KeyGroups) -> Iterator[Changes]:
+        """Copy key groups out whole, each at its version, beside lanes that write them.
+
+        `key_groups`: which, ascending.  One that is not here any more is left out.
+        """
+        for table, which in self._by_table(self._table_of[key_groups]):
+            copied = table.copy_out(key_groups[which])
+            if copied.key_groups.size:
+                yield copied
+
+    def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        """Bytes of keys and state of each key group; what index and garbage take is not counted."""
+        sizes = np.zeros(len(key_groups), np.int64)
+        for table, which in self._by_table(self._table_of[key_groups]):
+            sizes[which] = table.state_bytes(key_groups[which])
+        return sizes
+
+    def apply(self, changes: Changes, homes: npt.NDArray[np.int32]) -> None:
+        """Bring in changes of committed epochs to key groups at the versions last taken up.
+
+        `homes`: shape ``(num_key_groups,)``: number of the table for a key group that is in none
+        yet.
+        Raises `EpochFailedError` if a key group was dropped since.
+        Raises `StateEncodingError` if the batches do not fit the schema, or one another, or are too
+        large for one table.
+        """
+        before = self.versions[changes.key_groups]
+        for number, mask in self._homes(changes, homes):
+            self._table(number).apply(changes.where(mask), before[mask])
+            self._note(changes.key_groups[mask], number)
+
+    def replace(self, contents: Changes, homes: npt.NDArray[np.int32]) -> None:
+        """Hold exactly these rows of some key groups, where no newer version is in already.
+
+        Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
+        """
+        for number, mask in self._homes(contents, homes):
+            self._table(number).replace(contents.where(mask))
+            self._note(contents.key_groups[mask], number)
+
+    def drop(self, key_groups: KeyGroups) -> None:
+        """Forget key groups, wherever they are; their space is free sooner or later."""
+        for number in self._directory.numbers():
+            self._table(number).drop(key_groups)
+        self.versions[key_groups], self._table_of[key_groups] = -1, -1
+
+    def least(self, key_groups: KeyGroups, column: int, *, after: int) -> int:
+        """Least value after `after` in a column of integers, key columns counted first."""
+        found = [
+            table.least(key_groups[which], column, after)
+            for table, which in self._by_table(self._table_of[key_groups])
+        ]
+        return min(found, default=2**61)
+
+    def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
+        """Forget the part of some key groups that nobody asks for any more.
+
+        What stays or comes back does no harm, so this is done once for every part and key group:
+        of a process's lanes each has its own.
+        """
+        if part != self._expired:
+            self._expired, self._without[:] = part, False
+        key_groups = key_groups[~self._without[key_groups]]
+        self._without[key_groups] = True
+        for table, which in self._by_table(self._table_of[key_groups]):
+            table.expire(key_groups[which], part)
+
+    def _homes(
+        self, changes: Changes, homes: npt.NDArray[np.int32]
+    ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+        tables = self._table_of[changes.key_groups]
+        tables = np.where(tables < 0, homes[changes.key_groups], tables)
+        for number in np.flatnonzero(np.bincount(tables)).tolist():
+            yield number, tables == number
+
+    def _note(self, key_groups: KeyGroups, number: int) -> None:
+        """Note what a table holds, now that it was written."""
+        self._table_of[key_groups] = number
+        self.versions[key_groups] = self._table(number).versions(key_groups)
+
+    def _by_table(
+        self, tables: npt.NDArray[np.int32]
+    ) -> Iterator[tuple[StateTable, npt.NDArray[np.int64]]]:
+        """Each table with the positions at which `tables` has its number, where it has one."""
+        for number in np.flatnonzero(np.bincount(tables + 1)[1:]).tolist():
+            yield self._table(number), np.flatnonzero(tables == number)
+
+    def _table(self, number: int) -> StateTable:
+        table = self._tables.get(number)
+        if table is None:
+            table = self._tables[number] = self._new_table(number)
+        return table
+
+    def _no_table(self) -> StateTable:
+        """Make a table that holds nothing, since nobody looks whether it has a file."""
+        return self._new_table(0)
+
+    def _new_table(self, number: int) -> StateTable:
+        return StateTable(
+            self._directory.path_of(number),
+            self.schema,
+            self.num_key_groups,
+            lambda: self._directory.locked(number),
+        )
+
+    def _none(self) -> Contents:
+        return self._no_table().scan(np.empty(0, np.int64))
+
 
 _MAX_NAME = 200  # file systems take names of up to 255 bytes
 

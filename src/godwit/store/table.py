@@ -25,14 +25,13 @@ import pyarrow as pa
 from godwit.model.errors import EpochFailedError
 from godwit.store.changes import Changes, Contents
 from godwit.store.index import slots_for
-from godwit.store.room import grown_room
-from godwit.store.shared_table import KeyGroups, SharedTable
+from godwit.store.table_file import KeyGroups, SharedTable, grown_room
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.store.changes import EntryRange
-    from godwit.store.column import Rows
+    from godwit.store.columns import Rows
     from godwit.store.image import Upserts
     from godwit.store.table_file import TableFile
 

@@ -1,9 +1,26 @@
-"""Files of tables: created sparse, given blocks before they are written, told from anything else.
+"""How much room a table gets: when it grows in place, and when it is made anew without garbage.
+
+Rows and keys get half as much again as they need, so that a growing table asks for blocks seldom.
+State of varying length gets thrice, since every change leaves garbage behind, and small tables more
+than that.  A table that runs out of room grows in place, unless with its garbage it would be larger
+than a new one: then what is alive is copied into a new file.  Either way the work is a constant
+factor of what was written since the last time.
+
+Files of tables: created sparse, given blocks before they are written, told from anything else.
 
 Invariants: a file keeps the size it was made with, which its header states; a file of another size
 was cut short, and nothing that was read from it counts.  Blocks are allocated before anything is
 written to them, so a full disk is an error here and not a signal in the middle of a write.  A table
 that is made anew gets a new file under the same name; whoever mapped the old one keeps it.
+
+The file behind a table of the local store: mapped, made whole, made anew.
+
+An executor's Python processes share it without speaking to each other: whoever makes the file anew
+puts the new one in the old one's place, and everybody else maps what is there now.
+
+Invariants: under the lock nobody alive writes, so a key group that is marked as being written has
+lost its writer, and goes; what was read counts only if the file is still whole afterwards, and was
+not rewritten meanwhile.
 """
 
 from __future__ import annotations
@@ -15,21 +32,149 @@ import stat
 import weakref
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.model.errors import LocalStoreError, StorageFullError
+from godwit.model.errors import (
+    EpochFailedError,
+    LocalStoreError,
+    StateEncodingError,
+    StorageFullError,
+)
+from godwit.store.columns import is_variable_width
 from godwit.store.image import TableImage
-from godwit.store.layout import Capacity, capacity_in, layout_of
+from godwit.store.index import slots_for
+from godwit.store.layout import MAX_ROWS, Capacity, capacity_in, layout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from godwit.store.schema import StateSchema
+    from godwit.store.columns import StateSchema
+    from godwit.store.image import Upserts
 
-__all__ = ["FileIdentity", "TableFile", "blank_image", "create_file", "identity_of", "open_file"]
+__all__ = [
+    "FileIdentity",
+    "KeyGroups",
+    "SharedTable",
+    "TableFile",
+    "blank_image",
+    "capacity_for",
+    "create_file",
+    "grown_room",
+    "identity_of",
+    "open_file",
+    "room_for",
+]
+
+_MIN_ROWS = 256
+_MIN_CAPACITY_ROWS = 1 << 20
+_MIN_CAPACITY_BYTES = 1 << 26
+_HEADROOM = 16  # places in a file, which is sparse, per place that has blocks
+_SPARE_EPOCHS = 16  # changes like these that a table has room for
+_SPARE_ENTRIES = 8192
+_SPARE_BYTES = 128 * 2**10
+_MIN_HEAP_BYTES = 4096
+_MAX_ENTRIES = (1 << 32) - 2
+_MAX_HEAP_BYTES = 1 << 42
+
+
+def grown_room(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity | None:
+    """Room in which a table takes `upserts`, of which `fresh` have no row yet.
+
+    Returns what the table has, or more; ``None`` where it is to be made anew.
+    """
+    columns = []
+    for number, (entries, heap) in enumerate(_added(image, upserts, fresh)):
+        held_entries, held, _ = image.entries(number)
+        columns.append((held_entries + entries, held + heap))
+    rows = image.used + (0 if fresh is None else len(fresh.hashes))
+    needed_room, room = Capacity(rows=rows, columns=tuple(columns)), image.room
+    if _covers(room, needed_room):
+        return room
+    new = room_for(image, upserts, fresh)
+    if not _covers(new, needed_room) or not _covers(image.layout.capacity, new, spare_rows=1):
+        return None
+    pairs = zip(room.columns, new.columns, strict=True)
+    return Capacity(
+        rows=max(room.rows, new.rows),
+        columns=tuple((max(a, c), max(b, d)) for (a, b), (c, d) in pairs),
+    )
+
+
+def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity:
+    """Room of a new table for what is alive and `upserts`, of which `fresh` are not alive.
+
+    Raises `StateEncodingError` if a table can hold that many keys, or so many bytes in a column, at
+    no size.
+    """
+    rows = image.live + (0 if fresh is None else len(fresh.hashes))
+    _check_limit(rows, MAX_ROWS, "keys")
+    alive = image.live + len(upserts.hashes)
+    _check_limit(2 * alive, _MAX_ENTRIES, "versions of state")
+    spare = min(_SPARE_EPOCHS * len(upserts.hashes), _SPARE_ENTRIES)
+    entries = min(max(3 * alive, alive + spare) + _MIN_ROWS, _MAX_ENTRIES)
+    columns = []
+    for number, (_, added) in enumerate(_added(image, upserts, fresh)):
+        column, needed = image.columns[number], image.entries(number)[2] + added
+        _check_limit(needed, _MAX_HEAP_BYTES, "bytes in one column")
+        if not is_variable_width(column.dtype):
+            columns.append((0, 0))
+        elif number < len(image.keys):
+            columns.append((0, max(needed + needed // 2, _MIN_HEAP_BYTES)))
+        else:
+            spare_bytes = max(2 * needed, min(_SPARE_EPOCHS * added, _SPARE_BYTES))
+            columns.append((entries, max(needed + spare_bytes, _MIN_HEAP_BYTES)))
+    return Capacity(rows=min(max(rows + rows // 2, _MIN_ROWS), MAX_ROWS), columns=tuple(columns))
+
+
+def capacity_for(room: Capacity) -> Capacity:
+    """Places of a new file that is to have `room`."""
+    rows = min(max(_HEADROOM * room.rows, _MIN_CAPACITY_ROWS), MAX_ROWS)
+    return Capacity(
+        rows=rows + 1,
+        columns=tuple(
+            (
+                min(max(_HEADROOM * entries, rows), _MAX_ENTRIES) if entries else 0,
+                max(_HEADROOM * heap, _MIN_CAPACITY_BYTES) if heap else 0,
+            )
+            for entries, heap in room.columns
+        ),
+    )
+
+
+def _added(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> list[tuple[int, int]]:
+    """Entries (of variable-width state) and bytes that each column gets."""
+    keys = [0] * len(image.keys) if fresh is None else [k.heap_bytes() for k in fresh.keys]
+    count = len(upserts.hashes)
+    return [(0, size) for size in keys] + [
+        (count if is_variable_width(column.dtype) else 0, encoded.heap_bytes())
+        for column, encoded in zip(image.values, upserts.values, strict=True)
+    ]
+
+
+def _covers(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
+    return room.rows >= needed.rows + spare_rows and all(
+        entries >= needed_entries and heap >= needed_heap
+        for (entries, heap), (needed_entries, needed_heap) in zip(
+            room.columns, needed.columns, strict=True
+        )
+    )
+
+
+def _check_limit(needed: int, limit: int, what: str) -> None:
+    if needed > limit:
+        raise StateEncodingError(
+            f"One lane's table would hold {needed} {what}; the local store holds at most {limit}.",
+            remedy="Spread the key groups over more lanes.",
+            needed=needed,
+            limit=limit,
+        )
+
 
 FileIdentity = tuple[int, int]
 """Device and inode: two files at one path differ in it while either of them is mapped."""
@@ -183,3 +328,155 @@ def _full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
         path=str(path),
         needed_bytes=size,
     )
+
+
+T = TypeVar("T")
+KeyGroups = npt.NDArray[np.int64]
+_COPIED_ROWS = 1 << 17  # at a time, so that making a table anew takes little memory
+
+
+class SharedTable:
+    """What `godwit.store.table.StateTable` builds on, which says what the parameters are."""
+
+    def __init__(
+        self,
+        path: Path,
+        schema: StateSchema,
+        num_key_groups: int,
+        lock: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.schema, self.num_key_groups = schema, num_key_groups
+        self._path, self._lock = path, lock
+        self._file: TableFile | None = None
+
+    @property
+    def _image(self) -> TableImage:
+        """The table, or an empty one where there is no file."""
+        if self._file is None:
+            return blank_image(self.schema, self.num_key_groups)
+        return self._file.image
+
+    def _map(self) -> bool:
+        """Map the file that is there now; return whether it is whole."""
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            self._file = None
+            return True
+        if self._file is None or identity_of(stat) != self._file.identity:
+            opened = open_file(self._path, self.schema, self.num_key_groups)
+            if opened is None or opened[0] is None:
+                return opened is None and self._map()
+            self._file = opened[0]
+        return self._file.is_whole and not self._file.image.damaged
+
+    def _settle(self) -> None:
+        """Under the lock: nobody alive writes, so what is marked or not whole goes."""
+        if not self._map():
+            self._discard()
+        image = self._image
+        if image.marks.any():
+            if (image.versions[image.marks == 0] < 0).all():
+                self._discard()
+                return
+            nothing = _nothing(image)
+            self._publish(self._guarded(lambda: self._copied(nothing, None)))
+
+    def _discard(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._file = None
+
+    def _is_marked(self, key_groups: KeyGroups) -> bool:
+        return bool(self._image.marks[key_groups].any())
+
+    def versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        """Versions as the file that is mapped has them; see `take_up`."""
+        return self._image.versions[key_groups]
+
+    def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
+        mask = np.zeros(self.num_key_groups, np.bool_)
+        mask[key_groups] = True
+        return mask
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Do `work`; if the file was damaged or cut short, see that nothing of it counts."""
+        file, cause = self._file, None
+        before = 0 if file is None else file.image.rewritten
+        try:
+            done = work()
+        except IndexError as error:
+            problem, cause = str(error), error
+        else:
+            problem = "its file was cut short"
+            if file is None or (file.is_whole and file.image.rewritten == before):
+                return done
+        if file is not None and file.image.rewritten != before:
+            raise EpochFailedError(
+                f"Table {self._path} was rewritten while it was read.",
+                remedy="Another attempt has these key groups by now, and this one does not count.",
+                path=str(self._path),
+            )
+        if file is not None and cause is not None:
+            file.image.damaged = True
+        raise EpochFailedError(
+            f"Table {self._path} is damaged: {problem}",
+            remedy="It is discarded; the next attempt restores it from the checkpoint.",
+            path=str(self._path),
+        ) from cause
+
+    # -- made anew ----------------------------------------------------------------------------
+
+    def _compact(self, image: TableImage, own: KeyGroups | None = None) -> None:
+        """Leave dead rows behind, once they are a good part of the table.
+
+        Where all that the table holds is the caller's `own`, nobody reads it, and it is rewritten
+        where it lies: a new file's pages would all be touched for the first time.
+        """
+        if 2 * image.live >= image.used:
+            return
+        held = image.versions >= 0
+        if own is None or image.live > _COPIED_ROWS or np.any(held & ~self._mask(own)):
+            nothing = _nothing(image)
+            self._publish(self._guarded(lambda: self._copied(nothing, None)))
+            return
+        alive = self._guarded(lambda: image.gather(image.rows_of(held)))
+        image.marks[held] = 1
+        image.rewrite(alive)
+        image.marks[held] = 0
+
+    def _copied(
+        self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
+    ) -> TableFile:
+        """Copy what is alive into a new file with room for `upserts`, leaving key groups out."""
+        source = self._image
+        room = room_for(source, upserts, fresh)
+        new = create_file(
+            self._path.with_suffix(".new"),
+            self.schema,
+            self.num_key_groups,
+            capacity_for(room),
+            room,
+        )
+        try:
+            kept = (source.versions >= 0) & (source.marks == 0)
+            if left is not None:
+                kept[left] = False
+            rows = source.rows_of(kept)
+            new.grow(room, slots_for(max(len(rows) + len(upserts.hashes), 1)))
+            for first in range(0, len(rows), _COPIED_ROWS):
+                new.image.copy_rows(source, rows[first : first + _COPIED_ROWS])
+            new.image.versions[kept] = source.versions[kept]
+        except BaseException:
+            new.path.unlink(missing_ok=True)
+            raise
+        return new
+
+    def _publish(self, file: TableFile) -> None:
+        file.path.replace(self._path)
+        self._file = file
+
+
+def _nothing(image: TableImage) -> Upserts:
+    """Return no rows."""
+    none = np.empty(0, np.int64)
+    return image.gather(none)

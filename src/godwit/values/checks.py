@@ -1,4 +1,8 @@
-"""Whether a state came back as it was, and whether it is what its type says; if not, where.
+"""What cannot be written or read: a value, and the state that it is part of.
+
+Records as state: made again of their fields, and refused if they hold what is no field.
+
+Whether a state came back as it was, and whether it is what its type says; if not, where.
 
 Paths read like Python: ``.levels[3].price``, ``['a']``; an element of a set, which has no place of
 its own, is ``{}``.
@@ -7,25 +11,143 @@ its own, is ``{}``.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import functools
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from godwit.values.types import (
-    COLLECTIONS,
-    MAPPINGS,
-    SCALARS,
-    fields_of,
-    is_record,
-    node_text,
-)
+import msgspec
+
+from godwit.values.types import COLLECTIONS, MAPPINGS, SCALARS, fields_of, is_record, node_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from godwit.values.types import Described
 
-__all__ = ["Fitting", "failing_path", "is_same"]
+__all__ = [
+    "Fitting",
+    "UnencodableError",
+    "UnheldError",
+    "check_attributes",
+    "each",
+    "failing_path",
+    "is_same",
+    "rebuilt",
+    "runs_code",
+    "unreadable_remedy",
+]
+
+
+class UnheldError(Exception):
+    """A value cannot be state."""
+
+
+class UnencodableError(Exception):
+    """A state cannot be written or read."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(reason)
+        self.index = index  # position of the state
+
+
+def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
+    """Apply a function to each; says which one failed."""
+    done = []
+    for index, value in enumerate(values, first):
+        try:
+            done.append(function(value))
+        except UnheldError as error:
+            raise UnencodableError(index, str(error)) from error
+        except Exception as error:
+            raise UnencodableError(index, f"{type(error).__name__}: {error}") from error
+    return done
+
+
+def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
+    """Say what to do about a state that cannot be read.
+
+    `what`: what may get a new name.
+    """
+    return (
+        "State written by an earlier version of the program fits if fields were only added, with "
+        f"defaults; otherwise give {what} a new name, or forget this key's state alone: stop the "
+        f"query and run godwit checkpoint drop CHECKPOINT {operator} --key {quote(repr(key))}."
+    )
+
+
+def rebuilt(cls: Any, held: Mapping[str, Any]) -> Any:
+    """Make a record of its fields; those that are missing get their defaults.
+
+    ``__post_init__`` makes what is no field, but does not get to change what is one.
+    """
+    names = fields_of(cls)
+    given = {name: held[name] for name in names if name in held}
+    if issubclass(cls, tuple):
+        return cls(**given)
+    if issubclass(cls, msgspec.Struct):
+        struct = cls(**given)
+        if hasattr(cls, "__post_init__"):
+            for name, value in given.items():
+                msgspec.structs.force_setattr(struct, name, value)
+        return struct
+    made = cls.__new__(cls)
+    for field in dataclasses.fields(cls):
+        if field.name in given:
+            value = given[field.name]
+        elif field.default is not dataclasses.MISSING:
+            value = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        else:
+            raise ValueError(f"field {field.name!r} of {cls.__qualname__} is missing")
+        object.__setattr__(made, field.name, value)
+    if hasattr(cls, "__post_init__") and not _takes_more(cls):
+        made.__post_init__()
+        for name, value in given.items():
+            object.__setattr__(made, name, value)
+    return made
+
+
+def runs_code(cls: Any) -> bool:
+    """Whether `rebuilt` runs methods that a class defines, which may raise or change its fields."""
+    if not is_record(cls):
+        return False
+    if hasattr(cls, "__post_init__"):
+        return True
+    if issubclass(cls, tuple):  # a named tuple's own ``__new__`` is generated
+        return getattr(cls.__new__, "__module__", "").partition("_")[0] != "namedtuple"
+    if issubclass(cls, msgspec.Struct):
+        return "__init__" in vars(cls) or cls.__setattr__ is not msgspec.Struct.__setattr__
+    return cls.__new__ is not object.__new__ or any(
+        hasattr(getattr(cls, name, None), "__set__") and name not in getattr(cls, "__slots__", ())
+        for name in fields_of(cls)
+    )
+
+
+def _takes_more(cls: Any) -> bool:
+    """Whether ``__post_init__`` wants what is not kept (``InitVar``)."""
+    return any(
+        field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # noqa: SLF001
+        for field in cls.__dataclass_fields__.values()
+    )
+
+
+def check_attributes(value: Any, fields: Sequence[str]) -> None:
+    """Refuse attributes that are no fields, unless reading makes them again."""
+    attributes, cls = vars(value), type(value)
+    made: dict[str, Any] | None = None
+    for name in attributes.keys() - set(fields):
+        if isinstance(getattr(cls, name, None), functools.cached_property):
+            continue
+        if made is None and hasattr(cls, "__post_init__"):
+            made = vars(rebuilt(cls, {field: getattr(value, field) for field in fields}))
+        if made is None or name not in made or made[name] != attributes[name]:
+            raise UnheldError(
+                f"an object with attribute {name!r}, which is no field of {cls.__qualname__}"
+            )
+
 
 _DEEPEST = 40
 _SCALAR_TYPES = {name: kind for kind, name in SCALARS.items()}

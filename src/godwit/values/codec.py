@@ -1,4 +1,11 @@
-"""How the state of one key becomes bytes, and what kinds of state there are.
+"""What holds a value, and is taken for it: ``state += 1``, ``if state:``, ``state == 0``.
+
+Python would answer some of these without a word, and wrongly: every object is true, and equal to
+nothing else.
+
+Pickle, for state that nothing else holds.
+
+How the state of one key becomes bytes, and what kinds of state there are.
 
 Problem: a checkpoint must be safe to open, and what is committed must come back in the next epoch,
 and in the next version of the program, as what it was.  Hence msgpack by default: compact, typed
@@ -15,27 +22,129 @@ import datetime as dt
 import decimal
 import enum
 import operator
+import pickle
 import typing
 import uuid
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import msgspec
 
 from godwit.model.errors import InvalidFlowError, StateEncodingError
-from godwit.values.checks import Fitting, failing_path, is_same
-from godwit.values.failures import UnencodableError, UnheldError, each
-from godwit.values.forms import is_native, reads_native
-from godwit.values.held_value import HoldsValue
-from godwit.values.pickle_codec import PickleCodec
-from godwit.values.records import runs_code
-from godwit.values.types import Described, UndescribableError, describe, is_record
+from godwit.values.checks import (
+    Fitting,
+    UnencodableError,
+    UnheldError,
+    each,
+    failing_path,
+    is_same,
+    runs_code,
+)
+from godwit.values.types import (
+    Described,
+    UndescribableError,
+    describe,
+    is_native,
+    is_record,
+    reads_native,
+)
 from godwit.values.values import EXTENSION_MARKERS, TaggedValues, as_extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["State", "StateCodec", "UnencodableError", "is_immutable", "make_codec", "make_state"]
+__all__ = [
+    "HoldsValue",
+    "PickleCodec",
+    "State",
+    "StateCodec",
+    "UnencodableError",
+    "is_immutable",
+    "make_codec",
+    "make_state",
+]
+
+
+class HoldsValue:
+    """Refuses to be used as its ``value``, and says how to reach that."""
+
+    __slots__ = ()
+
+    value: Any
+
+    def _refuse(self, *_: object) -> NoReturn:
+        msg = (
+            f"this is a {type(self).__name__}, which holds a value and is none: use its .value, as "
+            "in state.value += 1"
+        )
+        raise TypeError(msg)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        msg = (
+            f"a {type(self).__name__} has no {name!r}: it holds a value, so use its .value, as in "
+            f"state.value.{name}"
+        )
+        raise AttributeError(msg)
+
+    __hash__ = object.__hash__
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __bool__ = __len__ = __iter__ = __contains__ = _refuse
+    __getitem__ = __setitem__ = __delitem__ = _refuse
+    __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = _refuse
+    __mul__ = __rmul__ = __imul__ = __truediv__ = __rtruediv__ = __itruediv__ = _refuse
+    __or__ = __ror__ = __ior__ = __and__ = __iand__ = __int__ = __float__ = __index__ = _refuse
+
+
+class PickleCodec:
+    """Pickle; reading it runs code, so only checkpoints that are trusted may be opened."""
+
+    name: Final = "pickle"
+
+    def __init__(self, state_type: Any) -> None:
+        self._type = state_type
+
+    def encode(self, states: Sequence[Any]) -> list[bytes]:
+        """Write every state, and make sure that it comes back equal."""
+        blobs = each(_pickled, states)
+        read = each(pickle.loads, blobs)
+        for index, (state, back) in enumerate(zip(states, read, strict=True)):
+            if not _came_back(state, back):
+                raise UnencodableError(
+                    index, f"it comes back as something else, {back!r:.100}, from a pickle"
+                )
+        return blobs
+
+    def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
+        """Read every state."""
+        return each(pickle.loads, blobs)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the class: a pickle names the class it is of."""
+        name = getattr(self._type, "__qualname__", repr(self._type))
+        return {"class": f"{getattr(self._type, '__module__', '')}.{name}"}
+
+
+def _pickled(state: Any) -> bytes:
+    return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+
+
+def _came_back(state: Any, back: Any) -> bool:
+    try:
+        return _says_equal(state, back) or is_same(state, back)
+    except RecursionError:  # it holds itself
+        return _pickled(state) == _pickled(back)
+
+
+def _says_equal(state: Any, back: Any) -> bool:
+    try:
+        return bool(state == back)
+    except RecursionError:
+        raise
+    except Exception:  # noqa: BLE001 - arrays have no single answer, other classes none at all
+        return False
+
 
 T = TypeVar("T")
 

@@ -7,6 +7,8 @@ own travels as an extension whose code says what it is.  What cannot travel is r
 Invariant: a value of which `TaggedValues.encode` makes bytes comes back equal and of the same type,
 at every depth.  Reading makes values of the types below and instances of the classes that the
 operator declares, found by name in its own list; it imports nothing and runs no other code.
+
+State of a key as text, for people, from its bytes alone.
 """
 
 from __future__ import annotations
@@ -16,20 +18,25 @@ import datetime as dt
 import decimal
 import enum
 import functools
+import json
 import uuid
 import zoneinfo
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from godwit.values.failures import UnheldError
-from godwit.values.records import check_attributes, rebuilt
+from godwit.values.checks import UnheldError, check_attributes, rebuilt
 from godwit.values.types import fields_of, is_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["EXTENSION_MARKERS", "TaggedValues", "as_extension"]
+__all__ = [
+    "EXTENSION_MARKERS",
+    "TaggedValues",
+    "as_extension",
+    "state_as_json",
+]
 
 EXTENSION_MARKERS = frozenset([0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8])
 """First bytes of a blob that is one extension."""
@@ -380,3 +387,33 @@ _PLAIN_READERS: dict[int, Callable[[Any], Any]] = {
     _FROZENSET: _set_if_possible,
     **dict.fromkeys((_PAIRS, _ORDEREDDICT, _COUNTER), _paired_if_possible),
 }
+
+
+_AS_PLAIN = TaggedValues({}, plain=True)
+
+
+def state_as_json(blob: bytes | memoryview) -> str:
+    """Write a state as JSON: records and mappings as objects, all other containers as arrays.
+
+    Examples
+    --------
+    >>> import msgspec
+    >>> state_as_json(msgspec.msgpack.encode({"seen": [1, 2.5]}))
+    '{"seen":[1,2.5]}'
+    """
+    ready = _ready(_AS_PLAIN.decode(blob))
+    return json.dumps(ready, ensure_ascii=False, separators=(",", ":"), default=_text)
+
+
+def _ready(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_text(key): _ready(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+        return list(map(_ready, value))
+    return value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    return str(value)

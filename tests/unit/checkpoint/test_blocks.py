@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from godwit.checkpoint.blocks import BlockWriter, decode_batch, encode_batch, read_batch, read_block
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:

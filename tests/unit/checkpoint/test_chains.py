@@ -4,13 +4,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from godwit.checkpoint.chains import Chains
+from godwit.checkpoint.chains import Chains, rows_of
 from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.framing import decode_record, encode_record
-from godwit.checkpoint.manifest import Manifest
-from godwit.checkpoint.paths import manifest_path
-from godwit.checkpoint.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
-from godwit.checkpoint.state_chains import rows_of
+from godwit.checkpoint.records import (
+    BlockRef,
+    CommitRecord,
+    Manifest,
+    SegmentRef,
+    SnapshotRef,
+    StateId,
+    manifest_path,
+)
 from godwit.model.errors import CheckpointError
 
 STATE = StateId("op", "state")
@@ -302,7 +307,7 @@ def test_a_flow_version_renames_and_drops_state_and_waiting_rows_at_once() -> No
 def test_the_tail_of_many_key_groups_is_what_their_chains_say(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("godwit.checkpoint.state_chains._RECENT_EPOCHS", 4)
+    monkeypatch.setattr("godwit.checkpoint.chains._RECENT_EPOCHS", 4)
     rng = np.random.default_rng(seed)
     chains = Chains(8)
     chains.become(0, FlowVersion())

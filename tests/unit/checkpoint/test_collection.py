@@ -10,7 +10,6 @@ from godwit.checkpoint.blocks import BlockWriter, read_block
 from godwit.checkpoint.collection import collect, reading, unneeded_files
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowVersion
-from godwit.checkpoint.paths import flow_path
 from godwit.checkpoint.records import (
     BlockRef,
     CommitRecord,
@@ -19,10 +18,10 @@ from godwit.checkpoint.records import (
     SegmentRef,
     SnapshotRef,
     StateId,
+    flow_path,
 )
-from godwit.checkpoint.start_check import start_problems
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.repair import start_problems
+from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
 from godwit.checkpoint.verification import verify
 from godwit.model.errors import CheckpointError, CorruptCheckpointError, EpochCollectedError
 

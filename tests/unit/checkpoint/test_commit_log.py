@@ -20,9 +20,7 @@ from godwit.checkpoint.records import (
     SegmentRef,
     StateId,
 )
-from godwit.checkpoint.storage.disk import PosixDisk
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.model.errors import (
     CheckpointError,
     CheckpointMismatchError,

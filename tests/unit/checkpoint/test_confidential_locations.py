@@ -16,8 +16,7 @@ import pytest
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.journal import JournalWriter, recollect
 from godwit.checkpoint.records import FlowIdentity
-from godwit.checkpoint.storage.remote import RemoteStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage, RemoteStorage
 from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.model.wording import printable

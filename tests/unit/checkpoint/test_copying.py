@@ -18,10 +18,9 @@ from tests.oracles.checkpoint_model import (
 from godwit.checkpoint.collection import collect
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.copying import copy_checkpoint
-from godwit.checkpoint.offset_layout import OffsetLayout, Reading, take_up_layout
 from godwit.checkpoint.records import BatchRef, CommitRecord
-from godwit.checkpoint.spark_log import files_read
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.spark_log import OffsetLayout, Reading, files_read, take_up_layout
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.model.errors import CheckpointError
 

@@ -13,7 +13,7 @@ from godwit.checkpoint.entries import (
     pack_entries,
 )
 from godwit.model.errors import CheckpointMismatchError
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
 
 # Users may name their columns as we do.
 SCHEMA = StateSchema(

@@ -6,8 +6,15 @@ import zlib
 import pytest
 
 from godwit.checkpoint.framing import decode_record, encode_commit, encode_record
-from godwit.checkpoint.paths import ALIGNMENT, commit_path, run_path
-from godwit.checkpoint.records import BlockRef, CommitRecord, OutputRef, RunRecord
+from godwit.checkpoint.records import (
+    ALIGNMENT,
+    BlockRef,
+    CommitRecord,
+    OutputRef,
+    RunRecord,
+    commit_path,
+    run_path,
+)
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 
 RUN = RunRecord(number=3, run_id="a run")

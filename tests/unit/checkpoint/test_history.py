@@ -13,12 +13,19 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.history import HistoryPoint
-from godwit.checkpoint.ownership import load_record
-from godwit.checkpoint.paths import IDENTITY, commit_path, flow_path, manifest_path, plan_path
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
-from godwit.checkpoint.records import CommitRecord, FlowIdentity
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.ownership import HistoryPoint, load_record
+from godwit.checkpoint.records import (
+    IDENTITY,
+    CommitRecord,
+    ComponentPlan,
+    FlowIdentity,
+    PhysicalPlan,
+    commit_path,
+    flow_path,
+    manifest_path,
+    plan_path,
+)
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.model.errors import CorruptCheckpointError
 

@@ -20,8 +20,8 @@ from godwit.checkpoint.chains import KeyGroupChain
 from godwit.checkpoint.entries import EntryLayout, StateRows, pack_entries
 from godwit.checkpoint.hydration import Hydration
 from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef, StateId
-from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.store.local_state import LocalState
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.store.local_store import LocalState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

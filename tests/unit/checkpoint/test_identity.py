@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from godwit.checkpoint.identity import differences
+from godwit.checkpoint.ownership import identity_differences
 from godwit.checkpoint.records import FlowIdentity
 
 STORED = FlowIdentity(name="delays", num_key_groups=256, query_id="q1")
@@ -32,4 +32,4 @@ DIFFERENT_QUERY = (
     ],
 )
 def test_everything_that_differs_is_said(fields: dict[str, Any], expected: list[str]) -> None:
-    assert list(differences(STORED, msgspec.structs.replace(STORED, **fields))) == expected
+    assert list(identity_differences(STORED, msgspec.structs.replace(STORED, **fields))) == expected

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from godwit.checkpoint.blocks import BlockWriter
+from godwit.checkpoint.collection import inspect
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.inspection import inspect
 from godwit.checkpoint.records import CommitRecord, FlowIdentity, SegmentRef, SnapshotRef
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:

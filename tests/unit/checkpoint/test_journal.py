@@ -11,10 +11,8 @@ import pytest
 from godwit.checkpoint import journal
 from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.journal import JournalReader, JournalWriter, read_tail, recollect
-from godwit.checkpoint.paths import JOURNAL, journal_path
-from godwit.checkpoint.records import JournalSegment
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.records import JOURNAL, JournalSegment, journal_path
+from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
 from godwit.migration import LoadSummary
 from godwit.model import events
 

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, cast
 import pyarrow.fs
 import pytest
 
-from godwit.checkpoint import lease as leases
-from godwit.checkpoint.lease import EXPIRY_S, acquire_lease, break_lease, lease_owner, look_at_lease
-from godwit.checkpoint.storage.disk import PosixDisk
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.remote import RemoteStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint import ownership as leases
+from godwit.checkpoint.ownership import (
+    EXPIRY_S,
+    acquire_lease,
+    break_lease,
+    lease_owner,
+    look_at_lease,
+)
+from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk, RemoteStorage
 from godwit.model.errors import CheckpointInUseError
 
 if TYPE_CHECKING:
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
 
 HOLD = """
 import sys, time
-from godwit.checkpoint.lease import acquire_lease
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.ownership import acquire_lease
+from godwit.checkpoint.storage import CheckpointStorage
 lease = acquire_lease(CheckpointStorage.open(sys.argv[1]), "the-other")
 print("held", flush=True)
 time.sleep(600)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.checkpoint.offset_layout import (
+from godwit.checkpoint.spark_log import (
     OffsetLayout,
     Reading,
     keep_offsets,
     load_layout,
     take_up_layout,
 )
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 

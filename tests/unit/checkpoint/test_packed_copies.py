@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.support.key_tables import COUNTS, NUM_KEY_GROUPS, change, group_of, held, state_in
 
-from godwit.checkpoint import packed_copies
-from godwit.checkpoint.packed_copies import pack_copies, unpack_copies
+from godwit.checkpoint import hydration
+from godwit.checkpoint.hydration import pack_copies, unpack_copies
 from godwit.model.errors import MigrationError
-from godwit.store.local_state import LocalState
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
+from godwit.store.local_store import LocalState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def test_what_arrives_is_what_was_held_each_key_group_at_its_version(tmp_path: P
 
 
 def test_much_state_goes_in_several_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_copies, "_PACK_BYTES", 1)
+    monkeypatch.setattr(hydration, "_PACK_BYTES", 1)
     packs = packed(tmp_path / "here")
     assert len(packs) == 1 + len({*map(group_of, STATE)})
     assert held(taken(tmp_path / "there", packs)) == STATE | CHANGED

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.checkpoint.collection import collect
+from godwit.checkpoint.collection import collect, inspect
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.framing import decode_record, encode_record
-from godwit.checkpoint.inspection import inspect
-from godwit.checkpoint.paths import PLANS, plan_path
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
-from godwit.checkpoint.records import CommitRecord, FlowIdentity
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.records import (
+    PLANS,
+    CommitRecord,
+    ComponentPlan,
+    FlowIdentity,
+    PhysicalPlan,
+    plan_path,
+)
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
 from godwit.model.errors import CorruptCheckpointError

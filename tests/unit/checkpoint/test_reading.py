@@ -10,12 +10,10 @@ import pytest
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
-from godwit.checkpoint.entries import EntryLayout, StateRows
-from godwit.checkpoint.reading import BatchCache, read_chain
+from godwit.checkpoint.entries import BatchCache, EntryLayout, StateRows, read_chain
 from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef, StateId
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.store.schema import StateSchema
+from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,28 +7,29 @@ import pytest
 
 from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, StateDescription
 from godwit.checkpoint.framing import decode_record, encode_record
-from godwit.checkpoint.manifest import KeyGroupEntry, Manifest, StateManifest, WaitingManifest
-from godwit.checkpoint.paths import (
-    IDENTITY,
-    commit_path,
-    edit_path,
-    flow_path,
-    journal_path,
-    manifest_path,
-    run_path,
-)
 from godwit.checkpoint.records import (
+    IDENTITY,
     BatchRef,
     BlockRef,
     CommitRecord,
     EditRecord,
     FlowIdentity,
     JournalSegment,
+    KeyGroupEntry,
+    Manifest,
     OutputRef,
     RunRecord,
     SegmentRef,
     SnapshotRef,
     StateId,
+    StateManifest,
+    WaitingManifest,
+    commit_path,
+    edit_path,
+    flow_path,
+    journal_path,
+    manifest_path,
+    run_path,
 )
 from godwit.model.errors import CorruptCheckpointError
 

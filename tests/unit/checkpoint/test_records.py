@@ -4,8 +4,15 @@ import pickle
 
 import pytest
 
-from godwit.checkpoint.paths import commit_path, manifest_path, number_in, padded, run_path
-from godwit.checkpoint.records import BlockRef, SegmentRef
+from godwit.checkpoint.records import (
+    BlockRef,
+    SegmentRef,
+    commit_path,
+    manifest_path,
+    number_in,
+    padded,
+    run_path,
+)
 
 
 def test_every_numbered_name_gives_its_number_back() -> None:

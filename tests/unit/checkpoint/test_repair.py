@@ -11,13 +11,10 @@ from tests.oracles.checkpoint_model import make_history, models, open_log, run_e
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.manifest import Manifest
 from godwit.checkpoint.ownership import load_record
-from godwit.checkpoint.paths import commit_path, flow_path, manifest_path, plan_path
-from godwit.checkpoint.repair import carry_out, plan_record_repair
-from godwit.checkpoint.start_check import start_problems
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.records import Manifest, commit_path, flow_path, manifest_path, plan_path
+from godwit.checkpoint.repair import carry_out, plan_record_repair, start_problems
+from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
 from godwit.checkpoint.verification import verify
 from godwit.model.errors import CheckpointError
 

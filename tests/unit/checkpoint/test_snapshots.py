@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.checkpoint.chains import Chains
+from godwit.checkpoint.chains import Chains, choose_snapshots
 from godwit.checkpoint.records import BlockRef, CommitRecord, SegmentRef, SnapshotRef, StateId
-from godwit.checkpoint.snapshots import choose_snapshots
 
 NUM_KEY_GROUPS = 8
 STATE = StateId("op", "state")

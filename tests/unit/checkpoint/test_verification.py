@@ -10,20 +10,21 @@ from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, StateDescription
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.manifest import Manifest
 from godwit.checkpoint.ownership import load_record
-from godwit.checkpoint.paths import commit_path, manifest_path
 from godwit.checkpoint.records import (
     BlockRef,
     CommitRecord,
     FlowIdentity,
+    Manifest,
     OutputRef,
     SegmentRef,
     SnapshotRef,
+    commit_path,
+    manifest_path,
 )
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles, encode_files
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
-from godwit.checkpoint.written_files import WrittenFile, WrittenFiles, encode_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from godwit.checkpoint.written_files import WrittenFile, WrittenFiles, decode_files, encode_files
+from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles, decode_files, encode_files
 from godwit.model.errors import CorruptCheckpointError
 
 FILE = WrittenFile(path="a", delivered="b", rows=1, size_bytes=1)

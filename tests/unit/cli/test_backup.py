@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cluster.spark.test_restored_backups import Parquet, run
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.model.errors import SinkError
 

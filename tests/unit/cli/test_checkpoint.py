@@ -8,8 +8,8 @@ from tests.support.checkpoints import write_checkpoint
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.journal import JournalWriter
-from godwit.checkpoint.lease import acquire_lease
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.ownership import acquire_lease
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.model import events
 

@@ -6,8 +6,8 @@ import pytest
 from tests.oracles.evolving import Program, Runtime
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.lease import acquire_lease
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.ownership import acquire_lease
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from godwit.cli.progress import Lines, verify_watched, watcher_on
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
 
 EPOCHS = 6
 

@@ -20,13 +20,12 @@ import pytest
 from rich.cells import cell_len
 from tests.support.checkpoints import write_checkpoint
 
-from godwit.checkpoint import lease as leases
+from godwit.checkpoint import ownership as leases
 from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.journal import JournalWriter
-from godwit.checkpoint.lease import EXPIRY_S, acquire_lease
-from godwit.checkpoint.paths import FORMAT, IDENTITY, journal_path
-from godwit.checkpoint.records import FlowIdentity
-from godwit.checkpoint.storage.remote import RemoteStorage
+from godwit.checkpoint.ownership import EXPIRY_S, acquire_lease
+from godwit.checkpoint.records import FORMAT, IDENTITY, FlowIdentity, journal_path
+from godwit.checkpoint.storage import RemoteStorage
 from godwit.cli.main import main
 from godwit.cli.symbols import ASCII, BLOCKS
 from godwit.cli.top import Sight, Viewer
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.model.events import Event
 
 NOW_S = 1_700_000_000.0

@@ -14,10 +14,9 @@ import pytest
 from tests.support.epoch_rows import SCHEMA, Committed
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
-from godwit.checkpoint.diverted import DivertedRows
 from godwit.checkpoint.records import BlockRef, CommitRecord, FlowIdentity, OutputRef, SinkRecord
-from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.checkpoint.written_files import WrittenFile, WrittenFiles, encode_files
+from godwit.checkpoint.staged_output import DivertedRows, WrittenFile, WrittenFiles, encode_files
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.model.errors import SinkError
 from godwit.plan.compiled import Output

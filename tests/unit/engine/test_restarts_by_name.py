@@ -11,7 +11,7 @@ from tests.support.restarted import TIME, Restarted, changed
 
 import godwit as gw
 from godwit.checkpoint import entries
-from godwit.checkpoint.key_removal import remove_key
+from godwit.checkpoint.edits import remove_key
 from godwit.model.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.flow_changes import FlowChanges
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
-from godwit.checkpoint.records import CommitRecord
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.records import CommitRecord, ComponentPlan, PhysicalPlan
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
 from godwit.engine.takeover import TakenUp, carried_on, remembered_load, run_started, take_up
 from godwit.migration import ComponentLoad, LoadSummary

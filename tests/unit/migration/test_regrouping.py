@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.oracles.noting_ports import NotingPorts
 
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.regrouping_stages import regrouping_stages
 from godwit.migration import (
     ComponentLoad,

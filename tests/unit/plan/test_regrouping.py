@@ -10,7 +10,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidPlanError
 from godwit.plan.regrouping import checked_components, regrouped
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.epoch_rows import Committed, point
 
-from godwit.checkpoint.history import HistoryPoint
+from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.sinks.continuity import Position, Way, continue_delivery, is_shared, way_of
 from godwit.sinks.sink import Sink

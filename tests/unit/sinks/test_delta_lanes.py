@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import SCHEMA, EpochRows, context
 
-from godwit.checkpoint.written_files import WrittenFile, WrittenFiles
+from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.sinks import delta_sink
 from godwit.sinks.former_target import read_former_target

@@ -16,7 +16,7 @@ import pytest
 from tests.support.epoch_rows import SCHEMA, EpochRows, context
 from tests.support.file_systems import FaultyHandler
 
-from godwit.checkpoint.written_files import WrittenFile, WrittenFiles
+from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.sinks import lane_files, parquet_lanes, parquet_sink
 from godwit.sinks.former_target import read_former_target

@@ -12,8 +12,8 @@ from tests.unit.cluster.spark.test_restored_backups import Delta, Parquet, run
 from godwit.checkpoint.blocks import BlockWriter
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef, SinkRecord
-from godwit.checkpoint.storage.storage import CheckpointStorage
-from godwit.checkpoint.written_files import WrittenFile, WrittenFiles, encode_files
+from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles, encode_files
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.model.errors import GodwitError
 from godwit.sinks.target_check import check_targets

@@ -12,7 +12,7 @@ import pytest
 from tests.support.epoch_rows import EpochRows, context
 
 from godwit import sinks
-from godwit.checkpoint.written_files import WrittenFiles
+from godwit.checkpoint.staged_output import WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.sinks.former_target import read_former_target
 from godwit.sinks.parquet_lanes import ParquetLaneWriter
@@ -20,7 +20,7 @@ from godwit.sinks.parquet_lanes import ParquetLaneWriter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.checkpoint.written_files import WrittenFile
+    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.sinks.sink import Sink, SinkContext
 
 ZONES = ["Etc/UTC", "Europe/Berlin", "+05:30"]

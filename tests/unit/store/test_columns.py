@@ -14,8 +14,7 @@ import pytest
 
 from godwit.model.errors import StateEncodingError
 from godwit.store import columns
-from godwit.store.column import COLUMN_WORDS, LIVE, Column, Encoded
-from godwit.store.columns import column_class
+from godwit.store.columns import COLUMN_WORDS, LIVE, Column, Encoded, column_class
 
 EVERY_TYPE: list[tuple[pa.DataType, list[Any]]] = [
     (pa.bool_(), [True, False, True]),

@@ -10,12 +10,11 @@ import pytest
 from tests.support.key_tables import BLOBS, COUNTS, batch, hashes_of
 
 from godwit.model.errors import StateEncodingError
-from godwit.store import room as room_module
+from godwit.store import table_file
+from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage, Upserts
 from godwit.store.index import slots_for
-from godwit.store.room import capacity_for, grown_room, room_for
-from godwit.store.schema import StateSchema
-from godwit.store.table_file import blank_image, create_file
+from godwit.store.table_file import blank_image, capacity_for, create_file, grown_room, room_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +124,7 @@ def test_a_table_whose_rows_are_mostly_dead_is_made_anew(tmp_path: Path) -> None
 def test_what_no_table_can_hold_is_refused(
     monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int], what: str
 ) -> None:
-    monkeypatch.setattr(room_module, *limit)
+    monkeypatch.setattr(table_file, *limit)
     blank = blank_image(BLOBS, 4)
     upserts = Upserts(
         hashes=np.array([1, 2]),

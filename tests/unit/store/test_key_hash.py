@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from tests.unit.store.test_columns import EVERY_TYPE, IDS
 
+from godwit.store.columns import StateSchema
 from godwit.store.key_hash import KeyHasher
-from godwit.store.schema import StateSchema
 from godwit.store.table_file import blank_image
 
 SECRET = (1234567890123456789, 987654321)

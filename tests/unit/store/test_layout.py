@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.support.key_tables import COUNTS
 
+from godwit.store.columns import StateSchema
 from godwit.store.layout import (
     LIVE_ROWS,
     SECRET,
@@ -19,7 +20,6 @@ from godwit.store.layout import (
     capacity_in,
     layout_of,
 )
-from godwit.store.schema import StateSchema
 from godwit.store.table_file import create_file
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from tests.support.key_tables import (
 )
 
 from godwit.model.errors import EpochFailedError
-from godwit.store.local_state import LocalState
-from godwit.store.local_store import LocalStore
+from godwit.store.local_store import LocalState, LocalStore
 
 if TYPE_CHECKING:
     from godwit.store.table import StateTable

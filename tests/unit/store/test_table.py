@@ -21,11 +21,11 @@ from tests.support.key_tables import (
 )
 
 from godwit.model.errors import EpochFailedError, StateEncodingError, StorageFullError
-from godwit.store import room
 from godwit.store import table as table_module
+from godwit.store import table_file
 from godwit.store.changes import EntryRange
+from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage
-from godwit.store.schema import StateSchema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -257,7 +257,7 @@ def made_anew(table: OneKeyGroup, epoch: int) -> None:
     before, refusals = table.table._file, [None]
 
     def grown_room(*arguments: Any) -> Any:
-        return refusals.pop() if refusals else room.grown_room(*arguments)
+        return refusals.pop() if refusals else table_file.grown_room(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_module, "grown_room", grown_room)
@@ -481,9 +481,9 @@ def test_a_table_of_another_schema_is_discarded(path: Path) -> None:
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files with few places, so that they are quickly written whole."""
-    monkeypatch.setattr(room, "_HEADROOM", 1)
-    monkeypatch.setattr(room, "_MIN_CAPACITY_ROWS", 1)
-    monkeypatch.setattr(room, "_MIN_CAPACITY_BYTES", 1)
+    monkeypatch.setattr(table_file, "_HEADROOM", 1)
+    monkeypatch.setattr(table_file, "_MIN_CAPACITY_ROWS", 1)
+    monkeypatch.setattr(table_file, "_MIN_CAPACITY_BYTES", 1)
 
 
 @pytest.mark.usefixtures("small_files")

@@ -19,7 +19,7 @@ from godwit.store.table_file import TableFile, blank_image, create_file, open_fi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.store.schema import StateSchema
+    from godwit.store.columns import StateSchema
 
 CAPACITY = Capacity(rows=2**20, columns=((0, 2**24), (0, 0), (0, 0)))
 ROOM = Capacity(rows=1000, columns=((0, 4096), (0, 0), (0, 0)))

@@ -22,14 +22,13 @@ from godwit.values.changes import read_plain
 from godwit.values.checks import is_same
 from godwit.values.codec import (
     MsgpackCodec,
+    PickleCodec,
     State,
     UnencodableError,
     is_immutable,
     make_codec,
 )
-from godwit.values.pickle_codec import PickleCodec
-from godwit.values.text import state_as_json
-from godwit.values.values import TaggedValues
+from godwit.values.values import TaggedValues, state_as_json
 
 
 class Book(msgspec.Struct):

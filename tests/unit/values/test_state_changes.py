@@ -14,9 +14,8 @@ import pyarrow as pa
 import pytest
 
 from godwit.model.errors import StateEncodingError, UserFunctionError
-from godwit.values.changes import changes_between, read_plain
+from godwit.values.changes import StatesBroughtForward, changes_between, read_plain
 from godwit.values.codec import MsgpackCodec, make_codec
-from godwit.values.upgrade import StatesBroughtForward
 
 
 class Side(enum.Enum):

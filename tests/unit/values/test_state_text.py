@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from godwit.values.codec import make_codec
-from godwit.values.text import state_as_json
+from godwit.values.values import state_as_json
 
 
 class Side(enum.Enum):

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.checkpoint.physical_plan import PhysicalPlan
-    from godwit.checkpoint.records import CommitRecord, SinkRecord, StateId
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.records import CommitRecord, PhysicalPlan, SinkRecord, StateId
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.cluster.local.stages import LaneInput
     from godwit.engine.flow_epochs import FlowAttempt
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction

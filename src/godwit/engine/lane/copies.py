@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.checkpoint.hydration import Hydration, recover_chains
-from godwit.checkpoint.packed_copies import pack_copies, unpack_copies
+from godwit.checkpoint.hydration import Hydration, pack_copies, recover_chains, unpack_copies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.entries import EntryLayout
     from godwit.checkpoint.records import StateId
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.messages import StateInstruction
+    from godwit.store.columns import StateSchema
     from godwit.store.local_store import LocalStore
-    from godwit.store.schema import StateSchema
 
 __all__ = ["drop_copies", "receive_copies", "send_copies", "warm_copies"]
 

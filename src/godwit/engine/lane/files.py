@@ -10,14 +10,14 @@ import numpy.typing as npt
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.entries import StateRows, in_utc, pack_entries
 from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef
-from godwit.checkpoint.written_files import encode_files
+from godwit.checkpoint.staged_output import encode_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.checkpoint.records import StateId
-    from godwit.checkpoint.storage.storage import CheckpointStorage
-    from godwit.checkpoint.written_files import WrittenFiles
+    from godwit.checkpoint.staged_output import WrittenFiles
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.messages import LaneReport
     from godwit.store.changes import Contents
 

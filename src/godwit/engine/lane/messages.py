@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef, StateId
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.hot_keys import HotRows
     from godwit.model.errors import GodwitError
     from godwit.model.pairs import KeyGroupPairs

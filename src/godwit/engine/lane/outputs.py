@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.written_files import WrittenFiles
+from godwit.checkpoint.staged_output import WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.plan.staging import REJECTED
 

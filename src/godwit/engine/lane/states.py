@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.lane import LaneOperator
     from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction
     from godwit.store.changes import EntryRange
-    from godwit.store.local_state import LocalState
-    from godwit.store.local_store import LocalStore
+    from godwit.store.local_store import LocalState, LocalStore
 
 __all__ = ["LaneStates"]
 

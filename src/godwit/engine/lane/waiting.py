@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.entries import WaitingLayout
     from godwit.checkpoint.records import SegmentRef
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.files import LaneFiles
 
 __all__ = ["set_aside", "with_waiting"]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from godwit.columns.arrays import numpy_type, values_of
 from godwit.columns.hashing import canonical_floats
-from godwit.store.schema import is_fixed_width, is_variable_width
+from godwit.store.columns import is_fixed_width, is_variable_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

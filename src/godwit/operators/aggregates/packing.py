@@ -31,7 +31,7 @@ from godwit.columns.arrays import (
     numpy_type,
     values_of,
 )
-from godwit.store.schema import is_variable_width
+from godwit.store.columns import is_variable_width
 
 __all__ = ["PackedColumn", "pack", "unpack", "unpack_rows"]
 

@@ -20,7 +20,7 @@ from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.windows.moments import RowTime
 from godwit.operators.windows.operator import PANE, EventTimeOperator
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

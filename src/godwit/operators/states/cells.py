@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.columns.key_rows import Columns
+    from godwit.columns.python_values import Columns
     from godwit.operators.operator import StateView
     from godwit.operators.states.stored import StoredState
-    from godwit.store.schema import StateSchema
+    from godwit.store.columns import StateSchema
 
 __all__ = ["Cells", "Expired", "LaneKeys", "LookAhead", "Looked", "Written"]
 

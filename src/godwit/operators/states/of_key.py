@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
-from godwit.values.held_value import HoldsValue
+from godwit.values.codec import HoldsValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

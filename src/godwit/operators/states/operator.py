@@ -25,8 +25,7 @@ from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
-from godwit.columns.key_rows import Columns, rows_as_tuples
-from godwit.columns.zones import UTC
+from godwit.columns.python_values import UTC, Columns, rows_as_tuples
 from godwit.operators.emitted import Emitted
 from godwit.operators.firing import CalledKey, Calls
 from godwit.operators.operator import KeyedOperator, OperatorOutput
@@ -47,9 +46,9 @@ from godwit.operators.states.values import StoredValue
 from godwit.operators.timers import moments_of, packed
 from godwit.operators.windows.moments import Due
 from godwit.store.changes import EntryRange
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
+from godwit.values.changes import nothing_beside
 from godwit.values.codec import make_codec, make_state
-from godwit.values.upgrade import nothing_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from godwit.checkpoint.compatibility import insist_on_compatible
-from godwit.checkpoint.evolution import StateDescription, columns_of
+from godwit.checkpoint.evolution import StateDescription, columns_of, insist_on_compatible
 from godwit.model.errors import StateEncodingError
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.windows.grid import END
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
+from godwit.values.changes import upgrade_between
+from godwit.values.checks import unreadable_remedy
 from godwit.values.codec import UnencodableError
-from godwit.values.failures import unreadable_remedy
-from godwit.values.upgrade import upgrade_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.columns.key_rows import Columns, KeyRows, rows_as_tuples
-from godwit.columns.zones import UTC
+from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
 from godwit.model.faults import function_failed
 from godwit.operators.emitted import Emitted
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
-from godwit.columns.zones import UTC
+from godwit.columns.python_values import UTC
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.windows.calls import WindowFunction
 from godwit.operators.windows.operator import PANE, EventTimeOperator, number_rows
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.arrays import values_of
-from godwit.columns.zones import UTC
+from godwit.columns.python_values import UTC
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates.builtin import kept_rows
 from godwit.operators.aggregates.rows import rows_of

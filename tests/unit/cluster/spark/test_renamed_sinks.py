@@ -15,7 +15,7 @@ import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.records import CommitRecord, OutputRef
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks
 from godwit.engine.takeover import take_up
 

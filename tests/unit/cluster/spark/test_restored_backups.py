@@ -23,7 +23,7 @@ from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks
 from godwit.model.errors import SinkError
 from godwit.plan.compiled import Output

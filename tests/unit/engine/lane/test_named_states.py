@@ -11,8 +11,8 @@ import pytest
 from tests.support.states_run import Model, StatesRun, obey
 
 from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.edits import remove_key
 from godwit.checkpoint.evolution import WrittenState
-from godwit.checkpoint.key_removal import remove_key
 from godwit.model.errors import (
     CheckpointError,
     CheckpointMismatchError,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from godwit.checkpoint.written_files import WrittenFile, WrittenFiles
+from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.engine.lane import outputs
 from godwit.engine.lane.outputs import rejected_rows, stage_output
 from godwit.model.errors import SinkError

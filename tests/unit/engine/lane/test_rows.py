@@ -10,7 +10,7 @@ import pytest
 from tests.support.lane_flows import INPUTS, KEYS, sums
 
 from godwit.checkpoint.entries import WaitingLayout
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.lane.messages import LaneReport

@@ -16,7 +16,7 @@ from godwit.engine.outcomes import left_out_of, told_left_out
 from godwit.model.events import RowsLeftOut
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import hopping, session, tumbling
-from godwit.store.local_state import LocalState
+from godwit.store.local_store import LocalState
 from godwit.store.table_file import open_file
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.cli.demo.scenarios.workload import Scenario
     from godwit.cli.demo.story import Audience
     from godwit.cluster.spark.query.query import Query
-    from godwit.columns.key_rows import KeyRows
+    from godwit.columns.python_values import KeyRows
 
 __all__ = ["ScenarioRun", "ScenarioSettings", "play_scenario", "slow_rows"]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
 
 __all__ = ["give_id", "quick_local_logs", "remove_leftovers", "wait_for_sources"]
 

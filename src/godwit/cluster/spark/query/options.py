@@ -17,7 +17,7 @@ from godwit.model.errors import InvalidFlowError
 from godwit.sinks.continuity import WAYS
 
 if TYPE_CHECKING:
-    from godwit.checkpoint.storage.disk import Access
+    from godwit.checkpoint.storage import Access
     from godwit.sinks.continuity import OnDivergence
 
 __all__ = ["Options"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from godwit.checkpoint.reading import BatchCache
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.entries import BatchCache
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.state_view import view_state
 from godwit.model.frames import user_call
 

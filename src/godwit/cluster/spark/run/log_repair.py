@@ -21,15 +21,17 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from godwit.checkpoint.offset_layout import OFFSETS, lines_of, load_layout
 from godwit.checkpoint.repair import RepairStep
 from godwit.checkpoint.spark_log import (
     DEFAULT_INTERVAL,
+    OFFSETS,
     SPARK,
     entries_in,
     files_read,
     is_merged,
     lacking_files,
+    lines_of,
+    load_layout,
     log_offset,
     offsets_in,
     relined,
@@ -39,9 +41,9 @@ from godwit.model.errors import CorruptCheckpointError, GodwitError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from godwit.checkpoint.offset_layout import OffsetLayout
     from godwit.checkpoint.records import BatchRef, CommitRecord
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.spark_log import OffsetLayout
+    from godwit.checkpoint.storage import CheckpointStorage
 
 __all__ = ["plan_log_repair"]
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.spark_log import SPARK, log_offset, offsets_in, read_entry, relined
-from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.storage import LocalStorage
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
 
 __all__ = ["MicroBatches"]
 
@@ -44,7 +44,7 @@ class MicroBatches:
         The checkpoint; Spark's log is a directory of it.
     lines
         The number of Spark's source that each line of an entry is of
-        (`godwit.checkpoint.offset_layout`).
+        (`godwit.checkpoint.spark_log`).
     """
 
     def __init__(self, storage: CheckpointStorage, lines: tuple[int, ...]) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from godwit.adapt.fusing import Fusing, by_attributes
 from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, splitting_of
 from godwit.checkpoint.journal import JournalWriter, recollect
-from godwit.checkpoint.lease import acquire_lease
-from godwit.checkpoint.offset_layout import take_up_layout
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.ownership import acquire_lease
+from godwit.checkpoint.spark_log import take_up_layout
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.observe.progress_log import give_id, remove_leftovers
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
 from godwit.cluster.spark.platform.executor_watch import ExecutorWatch
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.adapt.deciding import Decider
-    from godwit.checkpoint.offset_layout import OffsetLayout
+    from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.query.options import Options
     from godwit.cluster.spark.run.gate import EpochGate

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.lease import CheckpointLease
+    from godwit.checkpoint.ownership import CheckpointLease
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.run.cluster import SparkCluster
     from godwit.cluster.spark.run.controlling import Controlling

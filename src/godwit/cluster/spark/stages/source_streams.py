@@ -1,7 +1,7 @@
 """Which streams the plan of a query reads, where, and what each of them is.
 
 Spark numbers the distinct streams of a plan in the order in which it comes upon them, and writes an
-offset for every place where one is read (`godwit.checkpoint.offset_layout`).  Streams are told
+offset for every place where one is read (`godwit.checkpoint.spark_log`).  Streams are told
 apart as Spark does: by equality of the nodes of the analysed plan.
 """
 
@@ -12,8 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.checkpoint.offset_layout import OffsetLayout, Reading
-from godwit.checkpoint.spark_log import DEFAULT_INTERVAL
+from godwit.checkpoint.spark_log import DEFAULT_INTERVAL, OffsetLayout, Reading
 from godwit.cluster.spark.stages.source_plans import streams_in
 from godwit.model.errors import InvalidFlowError
 

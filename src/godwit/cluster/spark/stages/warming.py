@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.entries import EntryLayout
     from godwit.checkpoint.records import StateId
-    from godwit.checkpoint.storage.storage import CheckpointStorage
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.messages import StateInstruction
     from godwit.engine.lane.wire import Blob
+    from godwit.store.columns import StateSchema
     from godwit.store.local_store import LocalStore
-    from godwit.store.schema import StateSchema
 
 __all__ = ["POOL", "Errand", "drop_copies", "fetch_copies", "warm_copies"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.checkpoint.journal import JournalWriter, read_tail
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.observe import dispatcher as dispatcher_module
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
 from godwit.model import events

@@ -8,7 +8,7 @@ import pyarrow as pa
 from tests.support.restarted import TIME, Restarted
 
 import godwit as gw
-from godwit.checkpoint.reading import BatchCache, read_chain
+from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.records import StateId
 from godwit.engine.state_view import _layouts, _Shown
 

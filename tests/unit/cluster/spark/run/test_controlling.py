@@ -16,7 +16,7 @@ from tests.oracles.controlled import Part, World
 from godwit.adapt import Control, EpochObserved
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.controlling import Controlling, past_decisions, topology_of
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import EpochOutcome, MigrationRequested

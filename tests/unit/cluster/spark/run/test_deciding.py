@@ -13,7 +13,7 @@ from godwit.adapt.deciding import EpochSeen, Verdict, Wanted
 from godwit.adapt.fusing import Fusing
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.chains import Chains
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.deciding import Deciding
 from godwit.engine.cluster import Executor
 from godwit.engine.shared_conductor import SharedConductor

@@ -8,7 +8,7 @@ import pyarrow as pa
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint.physical_plan import ComponentPlan, PhysicalPlan
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.cluster.spark.run.feeds import feeds_of, read_feeds
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import tumbling

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from godwit.checkpoint.offset_layout import OffsetLayout, Reading, take_up_layout
 from godwit.checkpoint.records import BatchRef, CommitRecord
 from godwit.checkpoint.repair import carry_out
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.spark_log import OffsetLayout, Reading, take_up_layout
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 
 LAST = 12

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from godwit.checkpoint.records import BatchRef
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.micro_batches import MicroBatches
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
 

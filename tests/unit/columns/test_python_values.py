@@ -13,8 +13,7 @@ from tests.oracles.lane import Lane
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.columns.key_rows import rows_as_tuples
-from godwit.columns.zones import in_zone, zone_of
+from godwit.columns.python_values import in_zone, rows_as_tuples, zone_of
 from godwit.model.errors import UserFunctionError
 from godwit.operators.emitted import Emitted
 from godwit.operators.windows.calls import WindowFunction

@@ -9,10 +9,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pytest
 
-from godwit.checkpoint.storage.disk import PosixDisk
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.remote import RemoteStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk, RemoteStorage
 from godwit.model.errors import CheckpointError, CorruptCheckpointError, StorageFullError
 
 if TYPE_CHECKING:

@@ -16,12 +16,15 @@ import pyarrow.fs
 import pytest
 from tests.support.object_store import s3_store
 
-from godwit.checkpoint.lease import acquire_lease, lease_owner
-from godwit.checkpoint.storage.claims import ObjectStoreClaims, claims_for
-from godwit.checkpoint.storage.disk import PosixDisk
-from godwit.checkpoint.storage.local import LocalStorage
-from godwit.checkpoint.storage.remote import RemoteStorage
-from godwit.checkpoint.storage.storage import CheckpointStorage
+from godwit.checkpoint.ownership import acquire_lease, lease_owner
+from godwit.checkpoint.storage import (
+    CheckpointStorage,
+    LocalStorage,
+    ObjectStoreClaims,
+    PosixDisk,
+    RemoteStorage,
+    claims_for,
+)
 from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -122,9 +125,9 @@ def test_one_of_many_threads_creates_a_file_by_hard_links(tmp_path: Path) -> Non
 
 WRITE = """
 import errno, os, sys
-from godwit.checkpoint.storage.disk import PosixDisk
-from godwit.checkpoint.lease import acquire_lease, lease_owner
-from godwit.checkpoint.storage.local import LocalStorage
+from godwit.checkpoint.storage import PosixDisk
+from godwit.checkpoint.ownership import acquire_lease, lease_owner
+from godwit.checkpoint.storage import LocalStorage
 
 class NoLinks(PosixDisk):
     def link(self, source, target):

@@ -1,0 +1,144 @@
+"""Output of an epoch on its way to a target: files that lanes wrote, rows that it refused.
+
+*Written files*: the rows are at the target; the checkpoint holds a list of their files as one
+block.  What a delivery names, links or removes comes from here, so a path that leads out of the
+target is refused when it is read, whoever wrote it.
+
+*Diverted rows*: only the server knows that it refuses a row, so it says so in delivery, after the
+commit, which therefore cannot name the row.  The sink of rejected rows must get it all the same,
+once, and again whenever the epoch is delivered again.  Invariant: the rows are durable here before
+the target commits the others, and stay until the epoch cannot be delivered again.  So wherever the
+driver dies, the sink of rejected rows gets the same: what lanes staged for it, then what is here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from godwit.checkpoint.blocks import decode_batch, encode_batch
+from godwit.checkpoint.framing import encode_record
+from godwit.checkpoint.ownership import load_record
+from godwit.checkpoint.records import DIVERTED
+from godwit.model.errors import CorruptCheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from godwit.checkpoint.storage import CheckpointStorage
+
+__all__ = [
+    "DivertedRows",
+    "KeptRows",
+    "WrittenFile",
+    "WrittenFiles",
+    "decode_files",
+    "encode_files",
+]
+
+
+class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a lane wrote for a target and that nobody reads until its epoch is delivered."""
+
+    path: str  # path within the target
+    # path within the target once its epoch is delivered; the same if it stays where it is
+    delivered: str
+    # rows, size_bytes: rows in it, and its size
+    rows: int
+    size_bytes: int
+    # partition column → its value in text, None for null; the file leaves those columns out
+    partition: dict[str, str | None] = msgspec.field(default_factory=dict)
+    # what else the target keeps about a file, as plain values
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class WrittenFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that a lane wrote for one target in one epoch."""
+
+    target: str  # path or URI of the target, without anything confidential
+    files: tuple[WrittenFile, ...]  # the files
+
+
+def encode_files(files: WrittenFiles) -> bytes:
+    """Describe files as a block."""
+    return msgspec.msgpack.encode(files)
+
+
+def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
+    """Undo `encode_files`."""
+    try:
+        written = msgspec.msgpack.decode(data, type=WrittenFiles)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptCheckpointError(
+            f"A block does not describe files of a sink: {error}.",
+            remedy="Run a verification of the checkpoint to see which file is affected.",
+        ) from error
+    for file in written.files:
+        for path in (file.path, file.delivered):
+            steps = path.split("/")
+            if not all(steps) or {".", ".."} & set(steps) or "\0" in path:
+                raise _damage(f"names {path!r} as a file within the target of a sink", path)
+        if file.rows < 0 or file.size_bytes < 0:
+            facts = f"{file.rows} rows and {file.size_bytes} bytes"
+            raise _damage(f"gives the file {file.path!r} of a sink {facts}", file.path)
+    return written
+
+
+def _damage(what: str, path: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"A block {what}.",
+        remedy="The checkpoint was changed by something else than Godwit; restore it from a copy.",
+        path=path,
+    )
+
+
+class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one epoch that one sink refused, as Arrow IPC."""
+
+    epoch: int
+    sink: str
+    rows: bytes
+
+
+class DivertedRows:
+    """Refused rows of the last epochs of one checkpoint."""
+
+    def __init__(self, storage: CheckpointStorage) -> None:
+        self._storage = storage
+        self._paths = {entry.path for entry in storage.list(DIVERTED)}
+
+    def keep(self, sink: str, epoch: int, rows: Iterable[pa.Table]) -> None:
+        """Keep rows that a sink refused in place of what was kept of that epoch."""
+        (batch,) = pa.concat_tables(rows).combine_chunks().to_batches()
+        kept = KeptRows(epoch=epoch, sink=sink, rows=bytes(encode_batch(batch)))
+        path = _path(sink, epoch)
+        self._storage.write_atomic(path, encode_record(kept))
+        self._paths.add(path)
+
+    def read(self, sink: str, epoch: int) -> tuple[pa.RecordBatch, ...]:
+        """Return the rows that a sink refused of an epoch."""
+        path = _path(sink, epoch)
+        if path not in self._paths:
+            return ()
+        return (decode_batch(pa.py_buffer(load_record(self._storage, path, KeptRows).rows)),)
+
+    def forget(self, sink: str, epoch: int) -> None:
+        """Let go of what a sink refused of an epoch: it is asked anew."""
+        self._delete({_path(sink, epoch)})
+
+    def forget_before(self, epoch: int) -> None:
+        """Let go of the rows of epochs that cannot be delivered again."""
+        self._delete({path for path in self._paths if path < f"{DIVERTED}/{epoch:012d}"})
+
+    def _delete(self, paths: set[str]) -> None:
+        for path in paths & self._paths:
+            self._storage.delete(path)
+        self._paths -= paths
+
+
+def _path(sink: str, epoch: int) -> str:
+    # Names of sinks may hold what names of files cannot.
+    return f"{DIVERTED}/{epoch:012d}-{hashlib.sha256(sink.encode()).hexdigest()[:16]}.rec"

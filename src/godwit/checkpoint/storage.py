@@ -1,0 +1,874 @@
+"""The directory of a checkpoint: on a local disk, or on any file system that ``pyarrow.fs`` opens.
+
+The checkpoint needs little of a file system, and little can be had everywhere: whole files that
+appear at once or not at all, files that are streamed and then durable, reading a range, listing a
+directory, deleting, and creating a file only if there is none.  No file that counts is ever changed
+in place.
+
+Invariants: when a method that writes returns, what it wrote survives a loss of power; a file
+created by `CheckpointStorage.create_exclusive` or `CheckpointStorage.write_atomic` is never seen
+half-written; and of any number of writers that create one file exclusively, one succeeds.  Where
+the last cannot be had, such a file is not created at all (decision 0008).
+
+*Local disks*, also those mounted on every machine: crash safety comes from a temporary file,
+``fsync``, a second name, and an ``fsync`` of the directory (Pillai et al., OSDI 2014, on why each
+of them is needed).  The second name is a hard link, which the kernel gives to one writer only.
+File systems without hard links are asked for a lock on the directory instead, under which looking
+and renaming are one step; where there are no locks either, nothing is created exclusively.  Crash
+safety is a claim about the order of the few calls that change a disk, and about what is lost if the
+machine stops between two of them; they stand behind a port (`Disk`), so that a test can stop it
+between any two.
+
+*Remote file systems*: whole files come into being by a single PUT on object stores, and by a rename
+on HDFS.  Creating a file only if there is none is beyond ``pyarrow.fs`` on all of them: its PUT
+overwrites, and its rename on HDFS deletes a target that exists; looking first and comparing after
+would let two drivers commit one epoch.  So this one request (``If-None-Match: *``,
+``ifGenerationMatch=0``) goes through another client, `obstore`_, and before the first claim, the
+store has refused one of two creations of the same name: some stores that speak S3 accept the
+condition and ignore it.
+
+.. _obstore: https://developmentseed.org/obstore/
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+from abc import ABC, abstractmethod
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+from uuid import uuid4
+from weakref import WeakSet
+
+import pyarrow as pa
+import pyarrow.fs
+
+from godwit.model.errors import (
+    CheckpointError,
+    CorruptCheckpointError,
+    GodwitError,
+    StorageFullError,
+)
+from godwit.model.secrets import Secrets, shown_uri, unless_confidential
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+__all__ = [
+    "Access",
+    "CheckpointStorage",
+    "Claims",
+    "Disk",
+    "FileEntry",
+    "LocalStorage",
+    "ObjectStoreClaims",
+    "OutputFile",
+    "PosixDisk",
+    "RemoteStorage",
+    "StorageLock",
+    "append",
+    "claims_for",
+    "create_directory",
+    "create_file",
+    "length_to_read",
+    "translated",
+]
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkpoint."
+
+
+@contextmanager
+def translated(uri: str, path: str, doing: str) -> Iterator[None]:
+    """Turn what a file system raises into errors that say what to do.
+
+    What says that somebody else was first passes: `FileExistsError` and `BlockingIOError`.
+
+    `doing` is ``"reading"``, ``"writing"``, ``"listing"``, ``"locking"`` or ``"deleting"``.
+    """
+    try:
+        yield
+    except (FileExistsError, BlockingIOError):
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise _translation(error, uri, path, doing) from unless_confidential(error)
+
+
+def _translation(error: Exception, uri: str, path: str, doing: str) -> GodwitError:
+    if isinstance(error, FileNotFoundError) and doing == "reading":
+        return CorruptCheckpointError(
+            f"The file {path!r} is missing from the checkpoint {uri!r}.",
+            remedy=_RESTORE,
+            file=path,
+            uri=uri,
+        )
+    if isinstance(error, NotADirectoryError):
+        return CheckpointError(
+            f"{uri!r} is a file, or lies within one, and not the directory of a checkpoint.",
+            remedy="Give the directory that was given to flow.start(checkpoint=...), or one that "
+            "does not exist yet.",
+            file=path,
+            uri=uri,
+        )
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return StorageFullError(
+            f"There is no room left for the checkpoint {uri!r} ({doing} {path!r}).",
+            remedy="Free some space or raise the quota, then start the query again: nothing of the "
+            "unfinished epoch counts, and the last committed one is intact.",
+            file=path,
+            uri=uri,
+        )
+    return CheckpointError(
+        f"The checkpoint's storage failed while {doing} {path!r} in {uri!r}: {error}.",
+        remedy="Check that the location is reachable and may be written by this user.",
+        file=path,
+        uri=uri,
+    )
+
+
+def length_to_read(uri: str, path: str, size: int, offset: int, length: int | None) -> int:
+    """Bytes to read of a file of `size` bytes; everything from `offset` without a `length`."""
+    if size < offset + (length or 0):
+        raise CorruptCheckpointError(
+            f"The file {path!r} of the checkpoint {uri!r} is truncated: it has {size} bytes and "
+            f"{offset + (length or 0)} are needed.",
+            remedy=_RESTORE,
+            file=path,
+            uri=uri,
+        )
+    return size - offset if length is None else length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class FileEntry:
+    """A file of the checkpoint: its path within it, and its size in bytes."""
+
+    path: str
+    size_bytes: int
+
+
+class OutputFile(ABC):
+    """A file being written. Leaving the context closes it, or drops it after an exception."""
+
+    @abstractmethod
+    def write(self, data: bytes | memoryview | pa.Buffer) -> None:
+        """Append `data`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Make everything written durable."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Give up: remove what was written, as far as that is possible."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class StorageLock(Protocol):
+    """A lock that the kernel lets go of with the process."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock still counts: nobody has broken it by removing its file."""
+
+    def release(self) -> None:
+        """Let go of it; again does nothing."""
+
+
+class CheckpointStorage(ABC):
+    """A checkpoint's directory. Paths are relative to it, with ``/``; instances can be pickled.
+
+    Every method raises `StorageFullError` if there is no room, `CorruptCheckpointError` if a file
+    that is read is missing or shorter than it must be, and `CheckpointError` for anything else the
+    file system refuses.
+    """
+
+    uri: str  # what it was opened with, without what is confidential in it: for people
+
+    @staticmethod
+    def open(
+        uri: str | os.PathLike[str], *, access: Access = "owner", single_driver: bool = False
+    ) -> CheckpointStorage:
+        """Open the directory at `uri`; nothing is created or read yet.
+
+        `access`: who may read what is written on local disks: ``"owner"``, or ``"umask"`` for
+        whomever the process's umask lets.
+        `single_driver`: the user vouches that no other driver ever writes here. Needed only for
+        stores where creating a file cannot be made exclusive.
+        """
+        text = os.fspath(uri)
+        secrets = Secrets.of_uri(text)
+        disk = PosixDisk(access)
+        scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", text)
+        if scheme is None:
+            return LocalStorage(text, disk=disk)
+        spelled = re.sub(r"^s3[an]://", "s3://", text)
+        try:
+            filesystem, root = pyarrow.fs.FileSystem.from_uri(spelled)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise CheckpointError(
+                f"The checkpoint's location {shown_uri(text)!r} cannot be opened: {error}.",
+                remedy="Use a path or a URI that pyarrow.fs understands, such as s3://, gs:// or "
+                "hdfs://, and check that its credentials and libraries are installed.",
+                uri=shown_uri(text),
+            ) from secrets.cause(error)
+        if filesystem.type_name == "local":
+            return LocalStorage(root, disk=disk)
+        return RemoteStorage(
+            filesystem,
+            root,
+            uri=text,
+            renames=filesystem.type_name == "hdfs",
+            single_driver=single_driver,
+        )
+
+    @abstractmethod
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        """Create a whole file at once, only if there is none of that name.
+
+        Raises `FileExistsError` if there is one.
+        """
+
+    @abstractmethod
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Create or replace a whole file at once (on HDFS, replacing is not atomic)."""
+
+    @abstractmethod
+    def open_output(self, path: str) -> OutputFile:
+        """Begin a new file; its name must be unique, for example by a random part."""
+
+    @abstractmethod
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
+        """Read `length` bytes at `offset` (to the end, without a length).
+
+        Local files are mapped, not copied; the mapping lives as long as the buffer.
+        """
+
+    @abstractmethod
+    def list(self, directory: str) -> tuple[FileEntry, ...]:
+        """Files directly in `directory`, ordered by path; none if it does not exist.
+
+        Symbolic links are no files of a checkpoint.
+        """
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Delete a file; it is no error if there is none."""
+
+    @abstractmethod
+    def lock(self, path: str, note: bytes) -> StorageLock | None:
+        """Take the lock of a file, and leave a note in it for others to read.
+
+        Returns ``None`` where there are no locks.
+        Raises `BlockingIOError` if it is taken, by this process or any other.
+        """
+
+
+Access = Literal["owner", "umask"]
+"""Who may read a checkpoint: its owner alone, or whomever the process's umask lets."""
+
+_MODES: Final = {"owner": (0o600, 0o700), "umask": (0o666, 0o777)}
+
+
+class Disk(Protocol):
+    """The calls that change a disk; they fail with `OSError`."""
+
+    def create(self, path: Path) -> int:
+        """Create a file that does not exist yet, for writing; return its descriptor."""
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Append some or all of `data`; return how many bytes."""
+
+    def sync(self, descriptor: int) -> None:
+        """Make what was written durable."""
+
+    def close(self, descriptor: int) -> None:
+        """Close the descriptor."""
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give the file `source` the second name `target`, which must not exist."""
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename `source` to `target`, whether or not `target` exists."""
+
+    def lock(self, path: Path, *, wait: bool) -> int:
+        """Take the lock of a file, which is created if need be; closing the descriptor lets go.
+
+        Raises `BlockingIOError` if somebody else has it and `wait` is false.
+        """
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+
+
+class PosixDisk:
+    """The disk of this machine.
+
+    `access`: who may read what is created.
+    """
+
+    _file_mode, _directory_mode = _MODES["owner"]
+
+    def __init__(self, access: Access = "owner") -> None:
+        self._file_mode, self._directory_mode = _MODES[access]
+
+    def create(self, path: Path) -> int:
+        """Create a file that does not exist yet, for writing; return its descriptor."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        return os.open(path, flags, self._file_mode)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        """Append some or all of `data`; return how many bytes."""
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        """Make what was written durable."""
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Close the descriptor."""
+        os.close(descriptor)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give the file `source` the second name `target`, which must not exist."""
+        target.hardlink_to(source)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename `source` to `target`, whether or not `target` exists."""
+        source.replace(target)
+
+    def lock(self, path: Path, *, wait: bool) -> int:
+        """Take the lock of a file; of the descriptor, not of the process, so threads compete."""
+        flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, self._file_mode)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        path.unlink()
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory."""
+        path.mkdir(mode=self._directory_mode)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def create_file(disk: Disk, path: Path) -> int:
+    """Create a file, and durably the directories above it that are missing."""
+    try:
+        return disk.create(path)
+    except FileNotFoundError:
+        create_directory(disk, path.parent)
+        return disk.create(path)
+
+
+def create_directory(disk: Disk, path: Path) -> None:
+    """Create a directory, and durably those above it that are missing; nothing if it is there."""
+    if path.is_dir():
+        return
+    create_directory(disk, path.parent)
+    with suppress(FileExistsError):
+        disk.make_directory(path)
+    disk.sync_directory(path.parent)
+
+
+def append(disk: Disk, descriptor: int, data: bytes | memoryview | pa.Buffer) -> None:
+    """Write all of `data`, however many calls that takes."""
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[disk.write(descriptor, rest) :]
+
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL})
+_LOCK = ".lock"
+
+
+class LocalStorage(CheckpointStorage):
+    """A checkpoint on a file system that the kernel mounts."""
+
+    def __init__(self, root: str | Path, *, disk: Disk | None = None) -> None:
+        self._root = Path(root).absolute()
+        self.disk: Disk = PosixDisk() if disk is None else disk
+        self.uri = str(self._root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen_local, (self.uri, self.disk)
+
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        """See `CheckpointStorage.create_exclusive`."""
+        target = self._root / path
+        with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
+            try:
+                self.disk.link(temporary, target)
+            except FileExistsError:
+                # Over a network the answer to a request that succeeded may be lost, and the
+                # request be sent again.
+                if not temporary.samefile(target):
+                    raise
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                self._rename_to_new(temporary, target, path)
+
+    def _rename_to_new(self, temporary: Path, target: Path, path: str) -> None:
+        try:
+            lock = self.disk.lock(target.with_name(_LOCK), wait=True)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise CheckpointError(
+                f"The file system of the checkpoint {self.uri!r} has neither hard links nor file "
+                f"locks, so two drivers could commit one epoch there without noticing.",
+                remedy="Put the checkpoint on another file system, or on an object store.",
+                uri=self.uri,
+            ) from error
+        try:
+            if os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, "File exists", path)
+            self.disk.replace(temporary, target)
+        finally:
+            self.disk.close(lock)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """See `CheckpointStorage.write_atomic`."""
+        target = self._root / path
+        with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
+            self.disk.replace(temporary, target)
+
+    def open_output(self, path: str) -> OutputFile:
+        """See `CheckpointStorage.open_output`."""
+        with translated(self.uri, path, "writing"):
+            return _LocalOutput(self.disk, self._root / path, uri=self.uri, path=path)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
+        """See `CheckpointStorage.read`."""
+        full = self._root / path
+        with translated(self.uri, path, "reading"):
+            found = full.lstat()
+            if not stat.S_ISREG(found.st_mode):
+                raise CorruptCheckpointError(
+                    f"{path!r} in the checkpoint {self.uri!r} is no plain file.",
+                    remedy="Replace it by the file from a copy of the checkpoint.",
+                    file=path,
+                    uri=self.uri,
+                )
+            count = length_to_read(self.uri, path, found.st_size, offset, length)
+            if count == 0:  # an empty file cannot be mapped
+                return pa.py_buffer(b"")
+            with pa.memory_map(str(full)) as mapped:
+                mapped.seek(offset)
+                return mapped.read_buffer(count)
+
+    def list(self, directory: str) -> tuple[FileEntry, ...]:
+        """See `CheckpointStorage.list`."""
+        prefix = f"{directory}/" if directory else ""
+        found = []
+        with translated(self.uri, directory, "listing"):
+            try:
+                entries = os.scandir(self._root / directory)
+            except FileNotFoundError:
+                return ()
+            with entries:
+                for entry in entries:
+                    # A file may go between being listed and being looked at.
+                    with suppress(FileNotFoundError):
+                        if entry.is_file(follow_symlinks=False):
+                            size = entry.stat().st_size
+                            found.append(FileEntry(path=prefix + entry.name, size_bytes=size))
+        return tuple(sorted(found))
+
+    def delete(self, path: str) -> None:
+        """See `CheckpointStorage.delete`."""
+        with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
+            self.disk.unlink(self._root / path)
+
+    def lock(self, path: str, note: bytes) -> StorageLock | None:
+        """See `CheckpointStorage.lock`."""
+        full = self._root / path
+        with translated(self.uri, path, "locking"):
+            create_directory(self.disk, full.parent)
+            while True:
+                try:
+                    descriptor = self.disk.lock(full, wait=False)
+                except OSError as error:
+                    if error.errno in _NO_LOCKS:
+                        return None
+                    raise
+                # Whoever breaks a lock removes the file; a lock on what has no name is none.
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(descriptor), full.lstat()):
+                        break
+                os.close(descriptor)
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, note)
+        return _FileLock(descriptor, full)
+
+    @contextmanager
+    def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
+        """Write a durable temporary file; afterwards drop it and make the names durable."""
+        temporary = target.with_name(f"{target.name}.{uuid4().hex}.tmp")
+        descriptor = create_file(self.disk, temporary)
+        try:
+            try:
+                append(self.disk, descriptor, data)
+                self.disk.sync(descriptor)
+            finally:
+                self.disk.close(descriptor)
+            yield temporary
+        finally:
+            with suppress(FileNotFoundError):
+                self.disk.unlink(temporary)
+        self.disk.sync_directory(target.parent)
+
+
+def _reopen_local(root: str, disk: Disk) -> LocalStorage:
+    return LocalStorage(root, disk=disk)
+
+
+class _FileLock:
+    """A lock belongs to the open file, which a forked child would hold on to."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor: int | None = descriptor
+        self._path = path
+        _locks.add(self)
+
+    @property
+    def held(self) -> bool:
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.lstat())
+        except FileNotFoundError:
+            return False
+        except OSError:  # a file system that is away for a moment tells nothing
+            return True
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.close()
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_locks: WeakSet[_FileLock] = WeakSet()
+
+
+def _close_in_child() -> None:
+    for lock in list(_locks):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class _LocalOutput(OutputFile):
+    def __init__(self, disk: Disk, full: Path, *, uri: str, path: str) -> None:
+        self._disk = disk
+        self._full = full
+        self._names = (uri, path)
+        self._descriptor = create_file(disk, full)
+
+    def write(self, data: bytes | memoryview | pa.Buffer) -> None:
+        with translated(*self._names, "writing"):
+            append(self._disk, self._descriptor, data)
+
+    def close(self) -> None:
+        with translated(*self._names, "writing"):
+            try:
+                self._disk.sync(self._descriptor)
+            finally:
+                self._disk.close(self._descriptor)
+            self._disk.sync_directory(self._full.parent)
+
+    def abort(self) -> None:
+        with translated(*self._names, "deleting"), suppress(FileNotFoundError):
+            self._disk.close(self._descriptor)
+            self._disk.unlink(self._full)
+
+
+_SCHEMES = frozenset({"s3", "gs", "gcs", "abfs", "abfss"})
+_PROBE = "claims/probe-"
+
+
+class Claims(Protocol):
+    """Creates files that do not exist yet, one writer each."""
+
+    def create(self, path: str, data: bytes) -> None:
+        """Create a file; raise `FileExistsError` if there is one, `OSError` if the store fails."""
+
+
+class ObjectStoreClaims:
+    """Conditional puts by ``obstore``."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._probed = False
+
+    def create(self, path: str, data: bytes) -> None:
+        """See `Claims.create`."""
+        if not self._probed:
+            self._probe()
+            self._probed = True
+        if not self._created(path, data):
+            raise FileExistsError(path)
+
+    def _probe(self) -> None:
+        path = f"{_PROBE}{uuid4().hex}"
+        first, second = self._created(path, b"1"), self._created(path, b"2")
+        self._store.delete(path)
+        if not first or second:
+            raise CheckpointError(
+                "The object store of the checkpoint ignores the condition that a file is created "
+                "only if there is none, so two drivers could commit one epoch without noticing.",
+                remedy="Use a store that honours If-None-Match, or, if no second driver can ever "
+                "be started, vouch for it with flow.start(single_driver=True).",
+            )
+
+    def _created(self, path: str, data: bytes) -> bool:
+        errors = import_module("obstore.exceptions")
+        try:
+            self._store.put(path, data, mode="create")
+        except (errors.AlreadyExistsError, errors.PreconditionError):
+            # The store may have carried out a request whose answer was lost; what we wrote is
+            # unlike what anybody else writes.
+            return bytes(self._store.get(path).bytes()) == data
+        except errors.BaseError as error:
+            raise OSError(str(error)) from error
+        return True
+
+
+def claims_for(uri: str) -> Claims | None:
+    """Conditional puts for the object store at `uri`.
+
+    ``None`` if there are none for it, or its client is not installed.
+    """
+    parts = urlsplit(re.sub(r"^s3[an]://", "s3://", uri))
+    if parts.scheme not in _SCHEMES or find_spec("obstore") is None:
+        return None
+    scheme = "gs" if parts.scheme == "gcs" else parts.scheme
+    host = parts.netloc.rpartition("@")[2] if scheme == "s3" else parts.netloc
+    config, client = _configuration(scheme, dict(parse_qsl(parts.query)))
+    if scheme == "s3" and parts.username:
+        config["access_key_id"] = unquote(parts.username)
+        config["secret_access_key"] = unquote(parts.password or "")
+    from_url = import_module("obstore.store").from_url
+    try:
+        store = from_url(
+            f"{scheme}://{host}{parts.path}", config=config, client_options=client or None
+        )
+    except (ValueError, import_module("obstore.exceptions").BaseError) as error:
+        msg = f"its client cannot open this location: {error}"
+        raise OSError(msg) from None
+    return ObjectStoreClaims(store)
+
+
+def _configuration(scheme: str, given: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Say what the parameters of Arrow's URI mean for the other client."""
+    config: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    if scheme != "s3":
+        return config, client
+    config["disable_bulk_delete"] = True  # one DELETE is understood by more stores
+    if "region" in given:
+        config["region"] = given["region"]
+    if "endpoint_override" in given:
+        protocol = given.get("scheme", "https")
+        config["endpoint"] = f"{protocol}://{given['endpoint_override']}"
+        client["allow_http"] = protocol == "http"
+        config["virtual_hosted_style_request"] = given.get("force_virtual_addressing") == "true"
+    return config, client
+
+
+class RemoteStorage(CheckpointStorage):
+    """A checkpoint on a file system of ``pyarrow.fs``."""
+
+    def __init__(
+        self,
+        filesystem: pyarrow.fs.FileSystem,
+        root: str,
+        *,
+        uri: str,
+        renames: bool,
+        single_driver: bool = False,
+        claims: Claims | None = None,
+    ) -> None:
+        self.uri = shown_uri(uri)
+        self._location = uri
+        Secrets.of_uri(uri)  # noted, so that nothing repeats what is confidential in it
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+        self._renames = renames
+        self._single_driver = single_driver
+        self._claims = claims
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(CheckpointStorage.open, single_driver=self._single_driver), (self._location,)
+
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        """See `CheckpointStorage.create_exclusive`."""
+        with translated(self.uri, path, "writing"):
+            if self._claims is None:
+                self._claims = claims_for(self._location)
+            if self._claims is not None:
+                self._claims.create(path, data)
+                return
+            info = self._filesystem.get_file_info(self._full(path))
+            if info.type != pyarrow.fs.FileType.NotFound:
+                raise FileExistsError(errno.EEXIST, "File exists", path)
+            if not self._single_driver:
+                raise CheckpointError(
+                    f"On the store of the checkpoint {self.uri!r}, a file cannot be created only "
+                    f"if there is none, so two drivers could commit one epoch without noticing.",
+                    remedy="For s3://, gs:// and abfss:// install the client that can, with "
+                    "pip install 'godwit-streams[object-stores]'. If no second driver can ever be "
+                    "started, vouch for it with flow.start(single_driver=True).",
+                    uri=self.uri,
+                )
+            self._write_whole(path, data)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """See `CheckpointStorage.write_atomic`."""
+        with translated(self.uri, path, "writing"):
+            self._write_whole(path, data)
+
+    def _write_whole(self, path: str, data: bytes) -> None:
+        if not self._renames:
+            self._put(path, data)
+            return
+        temporary = f"{path}.{uuid4().hex}.tmp"
+        self._put(temporary, data)
+        # Arrow deletes a file that is there and then renames.
+        self._filesystem.move(self._full(temporary), self._full(path))
+
+    def open_output(self, path: str) -> OutputFile:
+        """See `CheckpointStorage.open_output`."""
+        with translated(self.uri, path, "writing"):
+            return _RemoteOutput(self._filesystem, self._full(path), uri=self.uri, path=path)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
+        """See `CheckpointStorage.read`."""
+        with (
+            translated(self.uri, path, "reading"),
+            self._filesystem.open_input_file(self._full(path)) as file,
+        ):
+            count = length_to_read(self.uri, path, file.size(), offset, length)
+            file.seek(offset)
+            return file.read_buffer(count)
+
+    def list(self, directory: str) -> tuple[FileEntry, ...]:
+        """See `CheckpointStorage.list`."""
+        selector = pyarrow.fs.FileSelector(self._full(directory), allow_not_found=True)
+        prefix = f"{directory}/" if directory else ""
+        with translated(self.uri, directory, "listing"):
+            return tuple(
+                sorted(
+                    FileEntry(path=prefix + info.base_name, size_bytes=info.size)
+                    for info in self._filesystem.get_file_info(selector)
+                    if info.is_file
+                )
+            )
+
+    def delete(self, path: str) -> None:
+        """See `CheckpointStorage.delete`."""
+        with translated(self.uri, path, "deleting"):
+            _delete_remote(self._filesystem, self._full(path))
+
+    def lock(self, path: str, note: bytes) -> None:
+        """See `CheckpointStorage.lock`: there are none."""
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def _put(self, path: str, data: bytes) -> None:
+        with _open_remote(self._filesystem, self._full(path)) as file:
+            file.write(data)
+
+
+def _open_remote(filesystem: pyarrow.fs.FileSystem, full: str) -> pa.NativeFile:
+    try:
+        return filesystem.open_output_stream(full)
+    except FileNotFoundError:
+        # Object stores have no directories to create; where there are some, this is the first
+        # file in one.
+        filesystem.create_dir(full.rpartition("/")[0], recursive=True)
+        return filesystem.open_output_stream(full)
+
+
+def _delete_remote(filesystem: pyarrow.fs.FileSystem, full: str) -> None:
+    with suppress(FileNotFoundError):
+        filesystem.delete_file(full)
+
+
+class _RemoteOutput(OutputFile):
+    def __init__(
+        self, filesystem: pyarrow.fs.FileSystem, full: str, *, uri: str, path: str
+    ) -> None:
+        self._filesystem = filesystem
+        self._full = full
+        self._names = (uri, path)
+        self._file = _open_remote(filesystem, full)
+
+    def write(self, data: bytes | memoryview | pa.Buffer) -> None:
+        with translated(*self._names, "writing"):
+            self._file.write(data)
+
+    def close(self) -> None:
+        with translated(*self._names, "writing"):
+            self._file.close()
+
+    def abort(self) -> None:
+        with translated(*self._names, "deleting"):
+            # Arrow has no way to drop a stream, so the file is completed and then deleted.
+            self._file.close()
+            _delete_remote(self._filesystem, self._full)
