@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from godwit.engine.regrouping_stages import regrouping_stages
-from godwit.migration.regrouping_stages import moves_to_come
+from godwit.migration.regrouping import moves_to_come
 from godwit.model.wording import counted, human_bytes
 from godwit.plan.compiled import UpstreamInput
 from godwit.plan.regrouping import regrouped
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from godwit.checkpoint.records import PhysicalPlan, StateId
-    from godwit.migration.regrouping_stages import RegroupingStage, Standing
+    from godwit.migration.regrouping import RegroupingStage, Standing
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["ComingTogether", "RegroupingPlan", "plan_regrouping"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.migration.slots import SlotPair
+from godwit.migration.situation import SlotPair
 from godwit.model.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:

@@ -36,8 +36,9 @@ from godwit.migration.commands import (
     StartWarming,
     SuspendKeyGroups,
     SwitchAssignment,
+    narrate,
 )
-from godwit.migration.conductor import Conductor, Warmed
+from godwit.migration.conductor import Conductor, Ports, Warmed
 from godwit.migration.copies import Copies
 from godwit.migration.inputs import (
     CancellationRequested,
@@ -57,16 +58,12 @@ from godwit.migration.inputs import (
     WarmingFailed,
     WarmingFinished,
 )
-from godwit.migration.links import PeerLinks
-from godwit.migration.narration import narrate
-from godwit.migration.order import order_moves
 from godwit.migration.outcome import ComponentLoad, ComponentTraffic, EpochOutcome
-from godwit.migration.ports import Ports
+from godwit.migration.placement import order_moves
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.recent_load import LoadSummary
-from godwit.migration.regrouping import EndRegrouping, Regrouping
-from godwit.migration.regrouping_stages import RegroupingStage
-from godwit.migration.sources import Delivery
+from godwit.migration.regrouping import EndRegrouping, Regrouping, RegroupingStage
+from godwit.migration.sources import Delivery, PeerLinks
 from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, ProtocolView, Transfer
 from godwit.planning.copy_routes import TransferPhase, transfer_phases

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from godwit.model import events
+
 if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
 
@@ -26,6 +28,7 @@ __all__ = [
     "StartWarming",
     "SuspendKeyGroups",
     "SwitchAssignment",
+    "narrate",
 ]
 
 
@@ -39,31 +42,20 @@ class PeerCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWarming:
-    """Bring copies of key groups at `executor` forward to the last committed epoch.
+    """Bring copies of key groups at `executor` forward to the last committed epoch."""
 
-    Attributes
-    ----------
-    component, executor, key_groups
-        What, and where. Key groups ascend.
-    attempt
-        To be repeated in the report. A newer attempt for the same key groups replaces an older
-        one, which may go on or stop as the runtime likes.
-    states
-        The component's states, as it is when this is ordered.
-    peers
-        Who else holds copies that are to be taken first, and of which key groups; what they do not
-        send, and what their copies miss, is read from the checkpoint.
-    why
-        Why from there; empty where there was nothing to choose.
-    """
-
+    # component, executor, key_groups: what, and where. Key groups ascend.
     component: str
     executor: str
     key_groups: tuple[int, ...]
+    # To be repeated in the report. A newer attempt for the same key groups replaces an older one,
+    # which may go on or stop as the runtime likes.
     attempt: str
-    states: tuple[Any, ...] = ()
+    states: tuple[Any, ...] = ()  # the component's states, as it is when this is ordered
+    # who else holds copies that are to be taken first, and of which key groups; what they do not
+    # send, and what their copies miss, is read from the checkpoint
     peers: tuple[PeerCopies, ...] = ()
-    why: str = ""
+    why: str = ""  # why from there; empty where there was nothing to choose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,20 +92,13 @@ class LoadKeyGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCopies:
-    """Delete copies that nobody will run from. They may not be there, or only in part.
+    """Delete copies that nobody will run from. They may not be there, or only in part."""
 
-    Attributes
-    ----------
-    component, executor, key_groups
-        What, and where. Key groups ascend.
-    states
-        The component's states, as it is when this is ordered.
-    """
-
+    # component, executor, key_groups: what, and where. Key groups ascend.
     component: str
     executor: str
     key_groups: tuple[int, ...]
-    states: tuple[Any, ...] = ()
+    states: tuple[Any, ...] = ()  # the component's states, as it is when this is ordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,27 +122,19 @@ class MigrationOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndMigration:
-    """Tell whoever asked that the migration is over; the component is free for the next one.
+    """Tell whoever asked that the migration is over; the component is free for the next one."""
 
-    Attributes
-    ----------
-    id, component
-        The migration.
-    outcome
-        Finished (after a commit under its last assignment), or cancelled (on request, or because
-        not a single move was left).
-    moved, withdrawn
-        Key groups that changed executor as planned, and planned moves that were given up.
-    reason
-        Why moves were withdrawn; empty where none were.
-    """
-
+    # id, component: the migration
     id: str
     component: str
+    # finished (after a commit under its last assignment), or cancelled (on request, or because not
+    # a single move was left)
     outcome: MigrationOutcome
+    # moved, withdrawn: key groups that changed executor as planned, and planned moves that were
+    # given up
     moved: int
     withdrawn: int
-    reason: str = ""
+    reason: str = ""  # why moves were withdrawn; empty where none were
 
 
 Command = (
@@ -171,3 +148,69 @@ Command = (
     | ReleaseEpochs
     | EndMigration
 )
+
+
+def narrate(
+    command: Command, *, epoch: int, at_s: float, before: Assignment | None = None
+) -> events.Event | None:
+    """Return the event that a command amounts to; ``None`` where it is of no interest.
+
+    `command`: what the protocol ordered.
+    """
+    match command:
+        case StartWarming(component=component, executor=executor, key_groups=key_groups):
+            return events.WarmingStarted(
+                epoch=epoch,
+                at_s=at_s,
+                component=component,
+                executor=executor,
+                key_groups=key_groups,
+                peers=tuple(peer.executor for peer in command.peers),
+                why=command.why,
+            )
+        case SwitchAssignment(component=component, assignment=assignment):
+            moved = before.moves_to(assignment) if before is not None else ()
+            return events.AssignmentSwitched(
+                epoch=epoch,
+                at_s=at_s,
+                component=component,
+                version=assignment.version,
+                key_groups=tuple(move.key_group for move in moved),
+            )
+        case SuspendKeyGroups(component=component, key_groups=key_groups):
+            return events.KeyGroupsSuspended(
+                epoch=epoch, at_s=at_s, component=component, key_groups=key_groups
+            )
+        case ResumeKeyGroups(component=component, key_groups=key_groups):
+            return events.KeyGroupsResumed(
+                epoch=epoch, at_s=at_s, component=component, key_groups=key_groups
+            )
+        case LoadKeyGroups(component=component, key_groups=key_groups):
+            return events.KeyGroupsLoaded(
+                epoch=epoch, at_s=at_s, component=component, key_groups=key_groups
+            )
+        case HoldEpochs(reason=reason):
+            return events.EpochsHeld(epoch=epoch, at_s=at_s, reason=reason)
+        case ReleaseEpochs():
+            return events.EpochsReleased(epoch=epoch, at_s=at_s)
+        case EndMigration(outcome=MigrationOutcome.FINISHED):
+            return events.MigrationFinished(
+                epoch=epoch,
+                at_s=at_s,
+                migration=command.id,
+                component=command.component,
+                moved=command.moved,
+                withdrawn=command.withdrawn,
+            )
+        case EndMigration():
+            return events.MigrationCancelled(
+                epoch=epoch,
+                at_s=at_s,
+                migration=command.id,
+                component=command.component,
+                moved=command.moved,
+                withdrawn=command.withdrawn,
+                reason=command.reason,
+            )
+        case DropCopies():
+            return None

@@ -21,15 +21,24 @@ Invariants, after every fact:
 Source: Ding et al. §3.2, rebuilt for epochs: where the paper reroutes misrouted rows, here an epoch
 has one assignment; where the paper's destination fetches state after the switch, here the copy is
 warmed before it, and the wait buffer is left for losses.
+
+What may be in flight at once, a *mini-migration*, is a run of the ordered moves within bounds on
+key groups and bytes (Ding et al. §3.2, "progressively"), which bounds a pause.
+
+An executor that dies is a migration that nobody planned: its key groups get a new place at once, so
+that the assignment stays total; what has no state there is suspended or loaded, and the rest of the
+stream goes on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from godwit.migration.commands import (
     DropCopies,
+    EndMigration,
     LoadKeyGroups,
     MigrationOutcome,
     ResumeKeyGroups,
@@ -37,8 +46,8 @@ from godwit.migration.commands import (
     SuspendKeyGroups,
     SwitchAssignment,
 )
-from godwit.migration.placement import arrange
-from godwit.migration.schedule import admit
+from godwit.migration.placement import arrange, spread
+from godwit.migration.strategy import UNBOUNDED, Bounds, LossPolicy, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, Transfer
 from godwit.model.assignment import Assignment, Move
 from godwit.model.per_key_group import PerKeyGroup
@@ -49,51 +58,72 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from godwit.migration.inputs import EpochSucceeded
-    from godwit.migration.ongoing import OngoingMigration
+    from godwit.migration.inputs import EpochSucceeded, MigrationRequested
     from godwit.migration.situation import RunningEpoch, Situation
-    from godwit.migration.strategy import Bounds
 
-__all__ = ["TrackedComponent"]
+__all__ = ["OngoingMigration", "TrackedComponent", "admit", "cool", "relocate"]
+
+
+@dataclass(slots=True, kw_only=True)
+class OngoingMigration:
+    """A migration under way."""
+
+    request: MigrationRequested
+    # key group → move not yet in flight, in the order in which they are to be made
+    moves: dict[int, Move]
+    # whether the target's lanes and executors are in force (since the first boundary)
+    opened: bool = False
+    turned: bool = False  # whether key groups that can have turned to their other slots
+    # the migration may end once a later epoch than this is committed: one that started under the
+    # last assignment
+    settles_after: int = -2
+    moved: int = 0
+    withdrawn: int = 0
+    reason: str = ""
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy asked for."""
+        return self.request.strategy
+
+    def end(self, outcome: MigrationOutcome) -> EndMigration:
+        """Return what is told at its end."""
+        return EndMigration(
+            id=self.request.id,
+            component=self.request.component,
+            outcome=outcome,
+            moved=self.moved,
+            withdrawn=self.withdrawn,
+            reason=self.reason,
+        )
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds asked for; none where the stream stands still."""
+        return UNBOUNDED if self.strategy.holds_epochs else self.request.bounds
 
 
 @dataclass(slots=True, kw_only=True)
 class TrackedComponent:
-    """The protocol's own record of one component.
-
-    Attributes
-    ----------
-    assignment
-        Of the next epoch.
-    lanes
-        Executor → lanes this component is to have there, where somebody said so.
-    suspended
-        Key group that does not run → last epoch whose rows it has processed.
-    waiting
-        Key groups with rows in a wait buffer.
-    load
-        Key groups that were ordered to be loaded and have not run since.
-    transfers
-        Key group → its transfer.
-    retired
-        Executor → key groups that left it and whose copies go at the next commit; until then they
-        are the way back if the new place dies.
-    state_bytes
-        Shape ``(num_key_groups,)``: bytes of state, as last reported.
-    orphaned
-        Whether there has been no executor at all: then every key group is lost, even if one comes
-        back under the same name.
-    """
+    """The protocol's own record of one component."""
 
     name: str
-    assignment: Assignment
+    assignment: Assignment  # of the next epoch
+    # executor → lanes this component is to have there, where somebody said so
     lanes: dict[str, int]
+    # shape ``(num_key_groups,)``: bytes of state, as last reported
     state_bytes: npt.NDArray[np.int64]
-    waiting: set[int] = field(default_factory=set)
+    waiting: set[int] = field(default_factory=set)  # key groups with rows in a wait buffer
+    # key group that does not run → last epoch whose rows it has processed
     suspended: dict[int, int] = field(default_factory=dict)
+    # key groups that were ordered to be loaded and have not run since
     load: set[int] = field(default_factory=set)
-    transfers: dict[int, Transfer] = field(default_factory=dict)
+    transfers: dict[int, Transfer] = field(default_factory=dict)  # key group → its transfer
+    # executor → key groups that left it and whose copies go at the next commit; until then they are
+    # the way back if the new place dies
     retired: dict[str, set[int]] = field(default_factory=dict)
+    # whether there has been no executor at all: then every key group is lost, even if one comes
+    # back under the same name
     orphaned: bool = False
     migration: OngoingMigration | None = None
 
@@ -405,3 +435,88 @@ class TrackedComponent:
             run.orders.append(
                 DropCopies(component=self.name, executor=executor, key_groups=tuple(unused))
             )
+
+
+def relocate(component: TrackedComponent, run: Situation) -> None:
+    """Give key groups of executors that are gone a new place, at once."""
+    component.orphaned |= not run.executors
+    gone = [
+        name
+        for name in component.assignment.executors
+        if component.orphaned or name not in run.executors
+    ]
+    if not gone or not run.executors:
+        return
+    component.orphaned = False
+    lost = [g for name in gone for g in component.assignment.key_groups(name).tolist()]
+    places = _refuges(component, run, lost)
+    component.switch_to(run, component.arranged(run, places))
+    cool(component, run, lost)
+
+
+def _refuges(component: TrackedComponent, run: Situation, lost: Iterable[int]) -> dict[int, str]:
+    """Where the lost go: as planned, else to the freshest copy, else evenly."""
+    places: dict[int, str] = {}
+    homeless: list[int] = []
+    migration, enough = component.migration, run.policy.recovery.max_lag
+    for g in lost:
+        transfer = component.transfers.get(g)
+        copies = [
+            (component.lag(run, g, name), name) for name in run.copies.holders(component.name, g)
+        ]
+        if migration is not None and g in migration.moves:
+            places[g] = migration.moves.pop(g).destination
+            migration.moved += 1
+        elif migration is not None and transfer is not None and transfer.planned:
+            places[g] = transfer.destination
+            component.transfers[g] = replace(transfer, planned=False)
+            migration.moved += 1
+        elif copies and min(copies)[0] <= enough:
+            places[g] = min(copies)[1]
+        else:
+            homeless.append(g)
+    return places | spread(
+        homeless,
+        candidates=run.executors.keys() - run.draining or run.executors.keys(),
+        assignment=component.assignment,
+        state_bytes=dict(enumerate(component.state_bytes.tolist())),
+    )
+
+
+def cool(component: TrackedComponent, run: Situation, key_groups: Iterable[int]) -> None:
+    """Suspend key groups, or have them loaded, that have no fresh copy where they now are."""
+    suspended, load = [], []
+    for g in key_groups:
+        if g in component.suspended:
+            continue
+        if component.lag(run, g, component.assignment.executor(g)) <= run.policy.recovery.max_lag:
+            component.load.discard(g)
+        elif run.on_cold is LossPolicy.LOAD:
+            load.append(g)
+        else:
+            suspended.append(g)
+            continue
+        transfer = component.transfers.get(g)
+        if transfer is not None and not transfer.planned:
+            del component.transfers[g]
+    component.suspended.update(dict.fromkeys(suspended, run.committed))
+    component.load = (component.load - set(suspended)) | set(load)
+    run.order(SuspendKeyGroups, component.name, suspended)
+    run.order(LoadKeyGroups, component.name, load)
+
+
+def admit(
+    moves: Iterable[Move], bounds: Bounds, *, in_flight: int = 0, in_flight_bytes: int = 0
+) -> list[Move]:
+    """Return the longest prefix of `moves` that still fits beside what is in flight.
+
+    Where nothing is in flight the first move fits whatever its size; otherwise a key group
+    larger than the bound could never move.
+    """
+    admitted: list[Move] = []
+    for move in islice(moves, max(bounds.max_moves - in_flight, 0)):
+        if in_flight + len(admitted) and in_flight_bytes + move.state_bytes > bounds.max_bytes:
+            break
+        admitted.append(move)
+        in_flight_bytes += move.state_bytes
+    return admitted

@@ -12,16 +12,14 @@ is refused changes nothing and announces nothing; a view is a value that nobody 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.migration import inputs
-from godwit.migration.commands import Command, DropCopies, EndMigration, StartWarming
+from godwit.migration.commands import Command, DropCopies, EndMigration, StartWarming, narrate
 from godwit.migration.copies import Copies
-from godwit.migration.ends import forget_oldest
-from godwit.migration.narration import narrate
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.recent_load import RecentLoad
-from godwit.migration.regroupings import Regroupings
+from godwit.migration.regrouping import Regroupings, forget_oldest
 from godwit.migration.sources import Delivery, Sources
 from godwit.model import events
 
@@ -29,61 +27,53 @@ if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Mapping, Sequence
 
     from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.ports import Ports
     from godwit.migration.recent_load import LoadSummary
     from godwit.migration.regrouping import EndRegrouping, Regrouping
     from godwit.migration.strategy import Policy
     from godwit.migration.views import EpochPlan, ProtocolView
     from godwit.model.assignment import Move
+    from godwit.model.events import Event
     from godwit.planning.copy_routes import CopyRoute
 
-__all__ = ["Conductor", "Warmed"]
+__all__ = ["Conductor", "Ports", "Warmed"]
+
+
+class Ports(Protocol):
+    """The world around the conductor."""
+
+    def warm(self, order: StartWarming) -> None:
+        """Have copies warmed in the background.
+
+        To be answered by `Conductor.warmed` or `Conductor.warming_failed`; silence counts as a
+        failure after a while.
+        """
+
+    def drop(self, order: DropCopies) -> None:
+        """Have copies deleted, after whatever was ordered for that executor before."""
+
+    def announce(self, event: Event) -> None:
+        """Tell people, in the order of the calls."""
+
+    def now_s(self) -> float:
+        """Return the time for events, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmed:
-    """What an order to warm has come to.
+    """What an order to warm has come to."""
 
-    Attributes
-    ----------
-    tables
-        State → key group → version of the table that is there now.
-    reach
-        Key group → epoch up to which the copy misses nothing.
-    duration_ms
-        What it took.
-    deliveries
-        What came from where.
-    """
-
+    # state → key group → version of the table that is there now
     tables: Mapping[Any, Mapping[int, int]]
-    reach: Mapping[int, int]
-    duration_ms: float = 0.0
-    deliveries: tuple[Delivery, ...] = ()
+    reach: Mapping[int, int]  # key group → epoch up to which the copy misses nothing
+    duration_ms: float = 0.0  # what it took
+    deliveries: tuple[Delivery, ...] = ()  # what came from where
 
 
 class Conductor:
     """Conducts one run of a flow.
 
-    Parameters
-    ----------
-    started
-        What is durable, and which executors there are.
-    states
-        Component → its states, by whatever names them.
-    policy
-        What holds for the whole run.
-    ports
-        The world; it may be asked for something at once.
-    remembered
-        Loads of an earlier run, which stand until this one has seen rows.
-    plan
-        The physical plan that the run begins under, as whoever regroups knows it.
-
-    Attributes
-    ----------
-    recent_load
-        What key groups cost lately; to be asked under the caller's lock.
+    `ports`: the world; it may be asked for something at once.
+    `remembered`: loads of an earlier run, which stand until this one has seen rows.
     """
 
     def __init__(
@@ -102,6 +92,7 @@ class Conductor:
         self._protocol = MigrationProtocol(started, policy, self._copies)
         self._sources = Sources(policy.copies_from)
         self._ended: dict[str, EndMigration] = {}
+        # what key groups cost lately; to be asked under the caller's lock
         self.recent_load = RecentLoad(remembered)
         self._view = self._protocol.view()
         for order in self._protocol.opening:
@@ -191,12 +182,7 @@ class Conductor:
     def see(self, executors: Mapping[str, int], returned: Container[str] = ()) -> tuple[str, ...]:
         """Take note of which executors there are (name → lanes); return those that are gone.
 
-        Parameters
-        ----------
-        executors
-            Those there are.
-        returned
-            Those that were given back: that they are gone is no loss.
+        That executors are gone that were given back (`returned`) is no loss.
         """
         known = self._view.executors
         gone = tuple(sorted(known.keys() - executors.keys()))
@@ -214,12 +200,9 @@ class Conductor:
     def migrate(self, request: inputs.MigrationRequested) -> None:
         """Begin to carry out a plan.
 
-        Raises
-        ------
-        InvalidPlanError
-            If the target cannot be reached.
-        MigrationError
-            If the component is being migrated already, or is about to be another one.
+        Raises `InvalidPlanError` if the target cannot be reached.
+        Raises `MigrationError` if the component is being migrated already, or is about to be
+        another one.
         """
         self._regroupings.insist_on_staying(request)
         component = self._view.components.get(request.component)
@@ -242,12 +225,8 @@ class Conductor:
     def change_lanes(self, request: inputs.LanesRequested) -> None:
         """Have key groups change lane within their executors: no state moves.
 
-        Raises
-        ------
-        InvalidPlanError
-            If a lane, key group or executor does not exist.
-        MigrationError
-            If the component is about to be another one.
+        Raises `InvalidPlanError` if a lane, key group or executor does not exist.
+        Raises `MigrationError` if the component is about to be another one.
         """
         self._regroupings.insist_on_staying(request)
         self._handle(request)
@@ -281,10 +260,7 @@ class Conductor:
     def regroup(self, request: Regrouping) -> None:
         """Begin to go over to another physical plan, which begins between two epochs.
 
-        Raises
-        ------
-        MigrationError
-            If that is being done already.
+        Raises `MigrationError` if that is being done already.
         """
         self._regroupings.begin(request)
 

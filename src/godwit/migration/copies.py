@@ -63,13 +63,7 @@ class _Column:
 
 
 class Copies:
-    """Copies of key groups on executors, as last reported.
-
-    Parameters
-    ----------
-    states
-        Component → its states, by whatever names them.
-    """
+    """Copies of key groups on executors, as last reported."""
 
     def __init__(self, states: Mapping[str, Sequence[Hashable]] | None = None) -> None:
         self._states = dict(states or {})
@@ -85,15 +79,7 @@ class Copies:
         parts: Mapping[str, Sequence[str]],
         states: Mapping[str, Sequence[Hashable]],
     ) -> None:
-        """Note that components are made anew of others: a copy of one is a copy of all its parts.
-
-        Parameters
-        ----------
-        parts
-            Component → components until now.
-        states
-            Component → its states.
-        """
+        """Record that components are made of others: a copy of one is a copy of all parts."""
         executors = {executor for _, executor in self._reach}
         columns = {
             (name, executor): _Column.common([self._reach.get((part, executor)) for part in of])

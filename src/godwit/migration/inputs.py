@@ -15,7 +15,7 @@ from godwit.migration.strategy import Bounds, Strategy
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
-    from godwit.migration.slots import SlotPair
+    from godwit.migration.situation import SlotPair
     from godwit.model.assignment import Assignment
 
 __all__ = [
@@ -40,65 +40,36 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """How a run begins: what is durable, which executors there are. Every local store is empty.
+    """How a run begins: what is durable, which executors there are. Every local store is empty."""
 
-    Attributes
-    ----------
-    run_id
-        Unique to the run; reports of an earlier run are recognised by it.
-    executors
-        Name → lanes.
-    assignments
-        Component → its last durable assignment (of a first run: any).
-    committed
-        The last committed epoch; -1 before the first.
-    waiting
-        Component → key groups with rows in a wait buffer.
-    state_bytes
-        Component → key group → bytes of state, as far as known.
-    slots
-        States that are two slots of every key group of one operator.
-    """
-
-    run_id: str
-    executors: Mapping[str, int]
+    run_id: str  # unique to the run; reports of an earlier run are recognised by it
+    executors: Mapping[str, int]  # name → lanes
+    # component → its last durable assignment (of a first run: any)
     assignments: Mapping[str, Assignment]
-    committed: int = -1
+    committed: int = -1  # the last committed epoch; -1 before the first
+    # component → key groups with rows in a wait buffer
     waiting: Mapping[str, Collection[int]] = field(default_factory=dict)
+    # component → key group → bytes of state, as far as known
     state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    slots: tuple[SlotPair, ...] = ()
+    slots: tuple[SlotPair, ...] = ()  # states that are two slots of every key group of one operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationRequested:
-    """A plan is to be carried out.
+    """A plan is to be carried out."""
 
-    Attributes
-    ----------
-    id
-        The caller's name for the migration.
-    component
-        The component; it may have one migration at a time.
-    target
-        The assignment to arrive at, lanes and list of executors included.
-    strategy, bounds
-        How, and within which limits.
-    loads
-        Key group → load, for the order of the moves (see `order_moves`); 1 each if left out.
-    order
-        Key groups in the order in which a plan wants them to move; those that it does not name
-        follow, by load.
-    state_bytes
-        Key group → bytes of state, where known better than the last commit told.
-    """
-
-    id: str
-    component: str
-    target: Assignment
+    id: str  # the caller's name for the migration
+    component: str  # the component; it may have one migration at a time
+    target: Assignment  # the assignment to arrive at, lanes and list of executors included
+    # strategy, bounds: how, and within which limits
     strategy: Strategy = Strategy.LIVE
     bounds: Bounds = field(default_factory=Bounds)
+    # key group → load, for the order of the moves (see `order_moves`); 1 each if left out
     loads: Mapping[int, float] = field(default_factory=dict)
+    # key groups in the order in which a plan wants them to move; those that it does not name
+    # follow, by load
     order: tuple[int, ...] = ()
+    # key group → bytes of state, where known better than the last commit told
     state_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -112,59 +83,37 @@ class CancellationRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanesRequested:
-    """Key groups are to change lane within their executors: no state moves.
+    """Key groups are to change lane within their executors: no state moves."""
 
-    Attributes
-    ----------
-    component
-        The component.
-    lanes
-        Executor → number of lanes the component is to have there; left out: as before.
-    lane_of
-        Key group → lane within the executor that owns it; left out: as before.
-    """
-
-    component: str
+    component: str  # the component
+    # executor → number of lanes the component is to have there; left out: as before
     lanes: Mapping[str, int] = field(default_factory=dict)
+    # key group → lane within the executor that owns it; left out: as before
     lane_of: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentsRegrouped:
-    """The next epoch runs under another physical plan; components that it leaves are not named.
+    """The next epoch runs under another physical plan; components that it leaves are not named."""
 
-    Attributes
-    ----------
-    parts
-        Component → components until now that it is made of, of all or some of their operators. They
-        rest, and are in the same places.
-    states
-        Component → its states.
-    state_bytes
-        Component → key group → bytes of state, as far as known.
-    """
-
+    # Component → components until now that it is made of, of all or some of their operators. They
+    # rest, and are in the same places.
     parts: Mapping[str, tuple[str, ...]]
-    states: Mapping[str, tuple[Hashable, ...]]
+    states: Mapping[str, tuple[Hashable, ...]]  # component → its states
+    # component → key group → bytes of state, as far as known
     state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmingFinished:
-    """An attempt has brought copies forward.
+    """An attempt has brought copies forward."""
 
-    Attributes
-    ----------
-    component, executor, attempt
-        As `StartWarming` named them.
-    versions
-        Key group → epoch; all changes of committed epochs up to it are in the copy. Key groups of
-        the attempt that are left out are still under way.
-    """
-
+    # component, executor, attempt: as `StartWarming` named them
     component: str
     executor: str
     attempt: str
+    # Key group → epoch; all changes of committed epochs up to it are in the copy. Key groups of the
+    # attempt that are left out are still under way.
     versions: Mapping[int, int]
 
 
@@ -188,42 +137,25 @@ class EpochStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSucceeded:
-    """The running epoch's record is durable.
+    """The running epoch's record is durable."""
 
-    Attributes
-    ----------
-    epoch
-        The epoch.
-    waited
-        Component → key groups whose rows of this epoch went to the wait buffer.
-    held
-        Component → executor → key group → version of the copy there now, as far as lanes saw.
-    state_bytes
-        Component → key group → bytes of state, where changed.
-    empty
-        State that is a slot → key groups of which it holds nothing.
-    seconds
-        Whole seconds that have passed since the last fact that said so.
-    """
-
-    epoch: int
+    epoch: int  # the epoch
+    # component → key groups whose rows of this epoch went to the wait buffer
     waited: Mapping[str, Collection[int]] = field(default_factory=dict)
+    # component → executor → key group → version of the copy there now, as far as lanes saw
     held: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
+    # component → key group → bytes of state, where changed
     state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    # state that is a slot → key groups of which it holds nothing
     empty: Mapping[Hashable, frozenset[int]] = field(default_factory=dict)
-    seconds: int = 1
+    seconds: int = 1  # whole seconds that have passed since the last fact that said so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFailed:
-    """The running attempt at an epoch came to nothing; the next one is planned anew.
+    """The running attempt at an epoch came to nothing; the next one is planned anew."""
 
-    Attributes
-    ----------
-    epoch, seconds
-        As of `EpochSucceeded`.
-    """
-
+    # epoch, seconds: as of `EpochSucceeded`
     epoch: int
     seconds: int = 1
 
@@ -233,14 +165,9 @@ class EpochHeld:
     """An epoch was due but epochs are held, or none is due while copies are awaited.
 
     The only passing of time while nothing runs.
-
-    Attributes
-    ----------
-    seconds
-        As of `EpochSucceeded`.
     """
 
-    seconds: int = 1
+    seconds: int = 1  # as of `EpochSucceeded`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

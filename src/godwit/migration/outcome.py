@@ -29,29 +29,19 @@ class ComponentLoad:
     """What the key groups of one component cost in one epoch: columns, one entry per key group.
 
     Shape ``(n,)`` each.
-
-    Attributes
-    ----------
-    key_groups
-        Those that were touched, ascending.
-    rows, keys
-        Rows (or partial states) that came in, and distinct keys among them.
-    cpu_ms
-        CPU time, measured where it is spent.
-    busy_ms
-        Time that lanes were busy with each, in milliseconds: CPU time and whatever they waited for
-        meanwhile (a call, a disk, a core). Empty where it was not measured: then CPU time stands
-        for it.
-    state_bytes
-        Bytes of state: what bringing an empty copy to the committed version reads from the
-        checkpoint, its snapshot and the changelog after it.
     """
 
-    key_groups: npt.NDArray[np.int64]
+    key_groups: npt.NDArray[np.int64]  # those that were touched, ascending
+    # rows, keys: rows (or partial states) that came in, and distinct keys among them
     rows: npt.NDArray[np.int64]
     keys: npt.NDArray[np.int64]
-    cpu_ms: npt.NDArray[np.float64]
+    cpu_ms: npt.NDArray[np.float64]  # CPU time, measured where it is spent
+    # bytes of state: what bringing an empty copy to the committed version reads from the
+    # checkpoint, its snapshot and the changelog after it
     state_bytes: npt.NDArray[np.int64]
+    # Time that lanes were busy with each, in milliseconds: CPU time and whatever they waited for
+    # meanwhile (a call, a disk, a core). Empty where it was not measured: then CPU time stands for
+    # it.
     busy_ms: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
     @property
@@ -62,99 +52,62 @@ class ComponentLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentTraffic:
-    """What operators upstream sent to one component in one epoch, counted by the senders.
+    """What operators upstream sent to one component in one epoch, counted by the senders."""
 
-    Attributes
-    ----------
-    key_groups
-        Those of the component that something was sent to, ascending.
-    rows, size_bytes
-        Rows (or partial states) sent to each, and their share of the bytes.
-    crossed_bytes
-        Bytes that went to another executor than the sender's.
-    cpu_ms
-        CPU time that operators upstream spent on parting and serialising them.
-    pairs
-        Component upstream → rows from its key groups to those of this one, before any were
-        combined, as far as they say anything (`godwit.model.pairs`).
-    """
-
-    key_groups: tuple[int, ...]
+    key_groups: tuple[int, ...]  # those of the component that something was sent to, ascending
+    # rows, size_bytes: rows (or partial states) sent to each, and their share of the bytes
     rows: tuple[int, ...]
     size_bytes: tuple[int, ...]
-    crossed_bytes: int
-    cpu_ms: float = 0.0
+    crossed_bytes: int  # bytes that went to another executor than the sender's
+    cpu_ms: float = 0.0  # CPU time that operators upstream spent on parting and serialising them
+    # component upstream → rows from its key groups to those of this one, before any were combined,
+    # as far as they say anything (`godwit.model.pairs`)
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOutcome:
-    """One committed epoch.
-
-    Attributes
-    ----------
-    epoch
-        The epoch.
-    batch
-        The micro-batch that it covered; ``None``: an epoch without input.
-    rows_in, rows_out
-        Source rows after the DataFrame maps, and rows given to sinks and operators.
-    sink_rows
-        Sink → rows staged for it.
-    loads
-        Component → what its key groups cost.
-    traffic
-        Component → what operators upstream sent to it; sources are not counted.
-    streams
-        (Operator, operator that it feeds) → rows that it made for it, and their bytes in memory,
-        whether or not there is an exchange between the two.
-    executor_cpu_ms, executor_busy_ms
-        Executor → milliseconds of CPU that its lanes spent on key groups, and milliseconds that
-        they were busy with them, all components together.
-    waited
-        Component → key groups whose rows went to the wait buffer.
-    reach
-        Component → executor → key group → epoch up to which the copy there misses nothing.
-    tables
-        Executor → state → key group → version of the table in the local store there.
-    watermarks
-        Source, or ``<source>/<operator>`` where maps compute the event time anew → watermark as
-        the epoch left it, microseconds since 1970-01-01 UTC.
-    left_out
-        Operator → reason → rows that belong to none of its windows: ``late`` for all of them,
-        too far ``ahead`` of the clock, ``untimed``.
-    hot_keys
-        Operator → key, as JSON → share of the operator's rows, of keys that are hot.
-    held_twice
-        Operator → partials, of windows that were over, of keys that were held in two slots.
-    empty
-        State that is a slot → key groups of which it holds nothing.
-    changelog_bytes, snapshot_bytes
-        What was written.
-    lane_ms
-        Phase of the lanes → milliseconds, the sum over lanes.
-    """
+    """One committed epoch."""
 
     epoch: int
-    batch: int | None = None
+    batch: int | None = None  # the micro-batch that it covered; ``None``: an epoch without input
+    # rows_in, rows_out: source rows after the DataFrame maps, and rows given to sinks and operators
     rows_in: int = 0
     rows_out: int = 0
-    sink_rows: Mapping[str, int] = field(default_factory=dict)
+    sink_rows: Mapping[str, int] = field(default_factory=dict)  # sink → rows staged for it
+    # component → what its key groups cost
     loads: Mapping[str, ComponentLoad] = field(default_factory=dict)
+    # component → what operators upstream sent to it; sources are not counted
     traffic: Mapping[str, ComponentTraffic] = field(default_factory=dict)
+    # (Operator, operator that it feeds) → rows that it made for it, and their bytes in memory,
+    # whether or not there is an exchange between the two
     streams: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    # executor_cpu_ms, executor_busy_ms: executor → milliseconds of CPU that its lanes spent on key
+    # groups, and milliseconds that they were busy with them, all components together
     executor_cpu_ms: Mapping[str, float] = field(default_factory=dict)
     executor_busy_ms: Mapping[str, float] = field(default_factory=dict)
+    # component → key groups whose rows went to the wait buffer
     waited: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # component → executor → key group → epoch up to which the copy there misses nothing
     reach: Mapping[str, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
+    # executor → state → key group → version of the table in the local store there
     tables: Mapping[str, Mapping[Any, Mapping[int, int]]] = field(default_factory=dict)
+    # source, or ``<source>/<operator>`` where maps compute the event time anew → watermark as the
+    # epoch left it, microseconds since 1970-01-01 UTC
     watermarks: Mapping[str, int] = field(default_factory=dict)
+    # operator → reason → rows that belong to none of its windows: ``late`` for all of them, too far
+    # ``ahead`` of the clock, ``untimed``
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # operator → key, as JSON → share of the operator's rows, of keys that are hot
     hot_keys: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # operator → partials, of windows that were over, of keys that were held in two slots
     held_twice: Mapping[str, int] = field(default_factory=dict)
+    # state that is a slot → key groups of which it holds nothing
     empty: Mapping[Any, frozenset[int]] = field(default_factory=dict)
+    # changelog_bytes, snapshot_bytes: what was written
     changelog_bytes: int = 0
     snapshot_bytes: int = 0
+    # phase of the lanes → milliseconds, the sum over lanes
     lane_ms: Mapping[str, float] = field(default_factory=dict)
 
     def fact(self) -> EpochSucceeded:

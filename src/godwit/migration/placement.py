@@ -14,11 +14,14 @@ import numpy as np
 
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError
+from godwit.planning.solution import move_order
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["arrange", "change_lanes", "check_target", "spread", "with_newcomers"]
+    from godwit.model.assignment import Move
+
+__all__ = ["arrange", "change_lanes", "check_target", "order_moves", "spread", "with_newcomers"]
 
 
 def arrange(
@@ -32,22 +35,10 @@ def arrange(
 ) -> Assignment:
     """Return the next assignment: some key groups elsewhere, on another list of executors.
 
-    Parameters
-    ----------
-    current
-        The assignment until now.
-    places
-        Key group → its executor from now on.
-    roster
-        Executors to list, in order, even those that own nothing; executors that still own key
-        groups follow them.
-    lanes
-        Executor → its lanes.
-    target
-        A key group that arrives where `target` wants it takes the lane that `target` gives it;
-        others take the lane with the fewest key groups.
-    align
-        Whether key groups that stay take `target`'s lanes too, where their executor agrees.
+    A key group that arrives where `target` wants it takes the lane that `target` gives it, others
+    the lane with the fewest key groups; with `align`, those that stay do so too, where their
+    executor agrees. `roster`: executors to list, in order, even those that own nothing; executors
+    that still own key groups follow them.
     """
     names = list(dict.fromkeys((*roster, *current.executors, *places.values())))
     number = {name: index for index, name in enumerate(names)}
@@ -97,10 +88,7 @@ def change_lanes(
 
     Where an executor gets fewer lanes, key groups of those it loses are dealt out over the rest.
 
-    Raises
-    ------
-    InvalidPlanError
-        If an executor, key group or lane does not exist.
+    Raises `InvalidPlanError` if an executor, key group or lane does not exist.
     """
     unknown = sorted(lanes.keys() - set(current.executors))
     if unknown or any(n < 1 for n in lanes.values()):
@@ -144,16 +132,8 @@ def spread(
 
     The largest goes first, each to the executor that holds least (longest processing time first).
 
-    Parameters
-    ----------
-    key_groups
-        Those without a place.
-    candidates
-        Executors that may take them; what else they own in `assignment` counts as held.
-    assignment
-        The assignment until now.
-    state_bytes
-        Key group → bytes of state; 0 where unknown.
+    `candidates`: executors that may take them; what else they own in `assignment` counts as held.
+    `state_bytes`: key group → bytes of state; 0 where unknown.
     """
     homeless = sorted(key_groups, key=lambda g: (-state_bytes.get(g, 0), g))
     moving = set(homeless)
@@ -181,11 +161,8 @@ def check_target(
 ) -> None:
     """Refuse a plan that cannot be carried out on today's executors.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the plan has another number of key groups, names an executor that is not there, or
-        moves a key group onto one that is draining.
+    Raises `InvalidPlanError` if the plan has another number of key groups, names an executor that
+    is not there, or moves a key group onto one that is draining.
     """
     if target.num_key_groups != current.num_key_groups:
         raise InvalidPlanError(
@@ -222,3 +199,33 @@ def with_newcomers(assignment: Assignment, executors: Mapping[str, int]) -> Assi
     return assignment.on(
         [*assignment.executors, *new], [*assignment.lanes, *(executors[name] for name in new)]
     )
+
+
+def order_moves(
+    moves: Iterable[Move], current: Assignment, loads: Mapping[int, float]
+) -> tuple[Move, ...]:
+    """Order moves: the most overloaded executor first, and of its moves the best load per byte.
+
+    An executor's load is that of its key groups, divided by its lanes (1 where it is not listed); a
+    key group that is not in `loads` counts 1. Ties go to the smaller name, then key group.
+    """
+    by_key_group = {move.key_group: move for move in moves}
+    names = sorted({*current.executors, *(m.destination for m in by_key_group.values())})
+    place = {name: at for at, name in enumerate(names)}
+    lanes = dict(zip(current.executors, current.lanes, strict=True))
+    size = current.num_key_groups
+    now = np.array([place[name] for name in current.executors], np.int32)[current.executor_of]
+    after, state_bytes, load = now.copy(), np.zeros(size), np.ones(size)
+    for key_group, weight in loads.items():
+        load[key_group] = weight
+    for key_group, move in by_key_group.items():
+        after[key_group], state_bytes[key_group] = place[move.destination], move.state_bytes
+    order = move_order(
+        now,
+        after,
+        load=load,
+        state_bytes=state_bytes,
+        speed=np.array([lanes.get(name, 1) for name in names], np.float64),
+        draining=np.zeros(len(names), np.bool_),
+    )
+    return tuple(by_key_group[key_group] for key_group in order.tolist())

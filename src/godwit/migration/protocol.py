@@ -17,12 +17,9 @@ import numpy as np
 
 from godwit.migration import inputs
 from godwit.migration.commands import Command, HoldEpochs, MigrationOutcome, ReleaseEpochs
-from godwit.migration.component import TrackedComponent
+from godwit.migration.component import OngoingMigration, TrackedComponent, cool, relocate
 from godwit.migration.copies import Copies
-from godwit.migration.losses import cool, relocate
-from godwit.migration.ongoing import OngoingMigration
-from godwit.migration.order import order_moves
-from godwit.migration.placement import change_lanes, check_target
+from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
 from godwit.migration.situation import RunningEpoch, Situation
 from godwit.migration.slots import may_turn, pair_of, taken_by, turn
@@ -40,21 +37,6 @@ class MigrationProtocol:
     """The state machine. Deterministic; no I/O, no clock, no threads.
 
     Between epochs ask `next_epoch`; tell every fact to `handle` and carry out what it returns.
-
-    Parameters
-    ----------
-    started
-        The first fact: what is durable, and which executors there are.
-    policy
-        What holds for the whole run.
-    copies
-        The record of who holds what, to be kept by this protocol; a new one if left out.
-
-    Attributes
-    ----------
-    opening
-        What is to be done before anything else, in order (executors that the durable assignments
-        name may be gone, and every local store is empty).
 
     Examples
     --------
@@ -102,15 +84,14 @@ class MigrationProtocol:
             if self._run.executors:
                 everything = set(range(component.assignment.num_key_groups))
                 cool(component, self._run, sorted(everything - component.load))
+        # what is to be done before anything else, in order (executors that the durable assignments
+        # name may be gone, and every local store is empty)
         self.opening = self._settle()
 
     def next_epoch(self) -> Mapping[str, EpochPlan]:
         """Return component → how it runs in the next epoch.
 
-        Raises
-        ------
-        MigrationError
-            If an epoch runs, or epochs are held.
+        Raises `MigrationError` if an epoch runs, or epochs are held.
         """
         running = self._run.running
         if running is not None or self._holds:
@@ -151,13 +132,10 @@ class MigrationProtocol:
     def handle(self, fact: inputs.Fact) -> tuple[Command, ...]:
         """Take note of a fact and return what is to be done, in order.
 
-        Raises
-        ------
-        InvalidPlanError
-            If a requested target or lane does not exist (`check_target`, `change_lanes`).
-        MigrationError
-            If the fact cannot be true (an epoch that does not run is committed, ...), or a
-            request comes at the wrong time. Nothing has changed then.
+        Raises `InvalidPlanError` if a requested target or lane does not exist (`check_target`,
+        `change_lanes`).
+        Raises `MigrationError` if the fact cannot be true (an epoch that does not run is committed,
+        ...), or a request comes at the wrong time. Nothing has changed then.
         """
         match fact:
             case inputs.EpochStarted(epoch=epoch):

@@ -36,21 +36,12 @@ _STEPS: Final = 1024  # of the logarithm to base 2, of numbers below 2**63
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadSummary:
-    """Loads of some epochs with input, added up.
+    """Loads of some epochs with input, added up."""
 
-    Attributes
-    ----------
-    epoch
-        The last of them.
-    epochs
-        How many.
-    loads
-        Component → what its key groups cost in all of them, and their state bytes after the last.
-        Distinct keys are added up too: a key counts in every epoch that touched it.
-    """
-
-    epoch: int
-    epochs: int
+    epoch: int  # the last of them
+    epochs: int  # how many
+    # Component → what its key groups cost in all of them, and their state bytes after the last.
+    # Distinct keys are added up too: a key counts in every epoch that touched it.
     loads: Mapping[str, ComponentLoad]
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,13 +88,7 @@ _COLUMNS: Final = ("rows", "cpu_ms", "busy_ms", "state_bytes")
 
 
 class RecentLoad:
-    """The last epochs with input.
-
-    Parameters
-    ----------
-    remembered
-        Loads of an earlier run; they stand for as long as this one has seen no rows.
-    """
+    """The last epochs with input."""
 
     def __init__(self, remembered: LoadSummary | None = None) -> None:
         self._outcomes: deque[EpochOutcome] = deque(maxlen=_EPOCHS)

@@ -15,31 +15,117 @@ Invariants:
 
 Source: the basic adaptation operation Migrate(O, C, C') and its compositions, Madsen et al. (Enorm)
 §4.5.
+
+One regrouping at a time is carried on, a step after every fact: whatever has happened, the one
+question is what the stage under way needs next, and nothing that it needs stops an epoch.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from godwit.migration.component import TrackedComponent
-from godwit.migration.inputs import MigrationRequested
-from godwit.migration.regrouping_stages import common_places
+from godwit.migration.inputs import ComponentsRegrouped, MigrationRequested
+from godwit.migration.placement import with_newcomers
 from godwit.migration.strategy import Bounds, Strategy
-from godwit.model.errors import MigrationError
+from godwit.model import events
+from godwit.model.errors import GodwitError, MigrationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 
-    from godwit.migration.inputs import ComponentsRegrouped
-    from godwit.migration.regrouping_stages import RegroupingStage
+    from godwit.migration.inputs import LanesRequested
     from godwit.migration.views import ComponentView, ProtocolView
-    from godwit.model.assignment import Assignment
+    from godwit.model.assignment import Assignment, Move
 
-__all__ = ["EndRegrouping", "OngoingRegrouping", "Regrouping", "merged"]
+__all__ = [
+    "MAX_ENDS",
+    "EndRegrouping",
+    "OngoingRegrouping",
+    "Regrouping",
+    "RegroupingStage",
+    "Regroupings",
+    "Standing",
+    "common_places",
+    "forget_oldest",
+    "merged",
+    "moves_to_come",
+]
+
+
+class Standing(Protocol):
+    """A component, as far as it matters where it is (`godwit.migration.views.ComponentView`)."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """Where its key groups are."""
+
+    @property
+    def takes(self) -> frozenset[int] | None:
+        """Where it takes rows, if it is one of two slots of every key group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stands:
+    """A component that is yet to be made."""
+
+    assignment: Assignment
+    takes: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegroupingStage:
+    """One step of a regrouping."""
+
+    plan: Any  # the physical plan that begins with it, as whoever asks knows it
+    # Component of that plan → components before it that its operators are of; all take the places
+    # of the first of them (see `common_places`). Components that stay as they are are left out.
+    parts: Mapping[str, tuple[str, ...]]
+    # component of `parts` → its states, by whatever names them
+    states: Mapping[str, tuple[Hashable, ...]]
+    # component, before and after → key group → bytes of state, as far as known
+    state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+def common_places(parts: Sequence[str], components: Mapping[str, Standing]) -> Assignment:
+    """Say where components go that come to one: to the places of the first of them.
+
+    Of components that are slots of each other's key groups, to the place of the slot that takes
+    rows: so what was balanced stays so, and what moves is gone with the windows that are open.
+    """
+    standing = [components[name] for name in parts]
+    first = standing[0].assignment
+    places = {g: c.assignment.executor(g) for c in standing for g in c.takes or ()}
+    if not places:
+        return first
+    lanes = {
+        executor: count
+        for c in standing
+        for executor, count in zip(c.assignment.executors, c.assignment.lanes, strict=True)
+    }
+    return with_newcomers(first, lanes).moved(places)
+
+
+def moves_to_come(
+    stages: Iterable[RegroupingStage], components: Mapping[str, Standing]
+) -> dict[str, tuple[Move, ...]]:
+    """Return component → moves that bring it together with those that it shares one with."""
+    at: dict[str, Standing] = dict(components)
+    moves: dict[str, tuple[Move, ...]] = {}
+    for stage in stages:
+        made: dict[str, Standing] = {}
+        for name, parts in stage.parts.items():
+            goal = common_places(parts, at)
+            if len(parts) > 1:
+                moves |= {part: at[part].assignment.moves_to(goal) for part in parts}
+            made[name] = _Stands(assignment=goal)
+        at |= made
+    return {name: of for name, of in moves.items() if of}
+
 
 _TRIES = 4
 """Migrations that bring one component to another's places before that is given up."""
@@ -47,65 +133,35 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regrouping:
-    """A physical plan that is to be arrived at.
+    """A physical plan that is to be arrived at."""
 
-    Attributes
-    ----------
-    id
-        The caller's name for it.
-    stages
-        Plans on the way, in order; the last one is what is wanted (see `regrouping_stages`). None
-        if every component is as it is to be.
-    components
-        Component that is made anew → its operators, for people.
-    reason
-        Why, where nobody asked for it.
-    bounds
-        Limits of the migrations that bring components together.
-    """
-
-    id: str
+    id: str  # the caller's name for it
+    # Plans on the way, in order; the last one is what is wanted (`RegroupingStage`). None if
+    # every component is as it is to be.
     stages: tuple[RegroupingStage, ...]
+    # component that is made anew → its operators, for people
     components: Mapping[str, str] = field(default_factory=dict)
-    reason: str = ""
+    reason: str = ""  # why, where nobody asked for it
+    # limits of the migrations that bring components together
     bounds: Bounds = field(default_factory=Bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRegrouping:
-    """How a regrouping ended.
-
-    Attributes
-    ----------
-    id
-        The regrouping.
-    done
-        Whether the next epoch runs under its plan.
-    reason
-        Why not; empty if it does.
-    """
+    """How a regrouping ended."""
 
     id: str
-    done: bool
-    reason: str = ""
+    done: bool  # whether the next epoch runs under its plan
+    reason: str = ""  # why not; empty if it does
 
 
 @dataclass(slots=True, kw_only=True)
 class OngoingRegrouping:
-    """A regrouping under way: what it needs next.
+    """A regrouping under way: what it needs next."""
 
-    Attributes
-    ----------
-    request
-        What was asked for.
-    stages
-        Those that are still to come, the first of them under way.
-    tries
-        Component → migrations that were asked for to bring it to its place.
-    """
-
-    request: Regrouping
-    stages: list[RegroupingStage]
+    request: Regrouping  # what was asked for
+    stages: list[RegroupingStage]  # those that are still to come, the first of them under way
+    # component → migrations that were asked for to bring it to its place
     tries: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -121,10 +177,7 @@ class OngoingRegrouping:
     def next_migration(self, view: ProtocolView) -> MigrationRequested | None:
         """Return a migration that brings a component together with the one it goes to.
 
-        Raises
-        ------
-        MigrationError
-            If that was tried often enough.
+        Raises `MigrationError` if that was tried often enough.
         """
         for parts in self.stage.parts.values():
             if len(parts) == 1:
@@ -178,10 +231,8 @@ def merged(
 ) -> dict[str, TrackedComponent]:
     """Return the components that `components` become, each with a record of its own.
 
-    Raises
-    ------
-    MigrationError
-        If one does not exist, moves or waits, or parts of one are in different places.
+    Raises `MigrationError` if one does not exist, moves or waits, or parts of one are in different
+    places.
     """
     made = {}
     for name, names in fact.parts.items():
@@ -231,3 +282,146 @@ def same_places(one: Assignment, other: Assignment) -> bool:
     """Whether every key group is in the same lane of the same executor, in whatever order."""
     owners, others = (np.array(a.executors)[a.executor_of] for a in (one, other))
     return np.array_equal(owners, others) and np.array_equal(one.lane_of, other.lane_of)
+
+
+class RegroupingPorts(Protocol):
+    """What a regrouping needs of the conductor."""
+
+    @property
+    def view(self) -> ProtocolView:
+        """See `Conductor.view`."""
+
+    def announce(self, kind: type[events.Event], **values: Any) -> None:
+        """See `Conductor.announce`."""
+
+    def migrate(self, request: MigrationRequested) -> None:
+        """See `Conductor.migrate`."""
+
+    def cancel(self, migration: str, reason: str) -> None:
+        """See `Conductor.cancel`."""
+
+    def regrouped(self, fact: ComponentsRegrouped) -> None:
+        """See `Conductor.regrouped`."""
+
+
+class Regroupings:
+    """The regroupings of one run."""
+
+    def __init__(self, conductor: RegroupingPorts, plan: Any) -> None:
+        self._conductor = conductor
+        self.plan = plan  # the physical plan of the epoch that runs, or of the next one
+        self.ended: dict[str, EndRegrouping] = {}  # regrouping → how it ended
+        self._ongoing: OngoingRegrouping | None = None
+        self._own = ""
+
+    def begin(self, request: Regrouping) -> None:
+        """Begin a regrouping.
+
+        Raises `MigrationError` if one is under way.
+        """
+        if self._ongoing is not None:
+            raise MigrationError(
+                f"Regrouping {request.id!r} is refused: {self._ongoing.request.id!r} is under way.",
+                remedy="Wait for its end or cancel it, then look at what it left.",
+                regrouping=self._ongoing.request.id,
+            )
+        ongoing = OngoingRegrouping(request=request, stages=list(request.stages))
+        if not ongoing.stages:
+            self._note_end(request.id, ongoing.end())
+            return
+        moves = moves_to_come(request.stages, self._conductor.view.components)
+        sizes = {name: of for stage in request.stages for name, of in stage.state_bytes.items()}
+        self._conductor.announce(
+            events.RegroupingStarted,
+            regrouping=request.id,
+            components=request.components,
+            reason=request.reason,
+            moves=sum(map(len, moves.values())),
+            state_bytes=sum(
+                sizes.get(name, {}).get(move.key_group, 0) for name in moves for move in moves[name]
+            ),
+        )
+        self._ongoing = ongoing
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Do what the regrouping under way needs next, if anything."""
+        while (ongoing := self._ongoing) is not None and self._conductor.view.executors:
+            if ongoing.is_ready(self._conductor.view):
+                self._begin_stage(ongoing)
+                continue
+            try:
+                request = ongoing.next_migration(self._conductor.view)
+                if request is None:
+                    return
+                self._own = request.id
+                self._conductor.migrate(request)
+            except GodwitError as error:
+                self._end(ongoing, error.message)
+
+    def cancel(self, asked: str, reason: str) -> bool:
+        """End a regrouping, if that is the name of the one under way."""
+        if self._ongoing is None or self._ongoing.request.id != asked:
+            return False
+        self._end(self._ongoing, reason)
+        for component in self._conductor.view.components.values():
+            if component.migration is not None and component.migration.startswith(f"{asked}-"):
+                self._conductor.cancel(component.migration, reason)
+        return True
+
+    def insist_on_staying(self, request: MigrationRequested | LanesRequested) -> None:
+        """Refuse what somebody else asks of components that are about to be others.
+
+        Raises `MigrationError`, which says what regrouping is in the way.
+        """
+        ongoing = self._ongoing
+        own = getattr(request, "id", None) == self._own
+        if ongoing is not None and request.component in ongoing.concerned and not own:
+            raise MigrationError(
+                f"Component {request.component!r} is being regrouped ({ongoing.request.id}).",
+                remedy="Wait for the end of the regrouping or cancel it, then plan again.",
+                component=request.component,
+            )
+
+    def _note_end(self, regrouping: str, end: EndRegrouping) -> None:
+        self.ended[regrouping] = end
+        forget_oldest(self.ended)
+
+    def _begin_stage(self, ongoing: OngoingRegrouping) -> None:
+        stage = ongoing.stages.pop(0)
+        self.plan = stage.plan
+        if not ongoing.stages:
+            self._ongoing = None
+            self._note_end(ongoing.request.id, ongoing.end())
+            self._conductor.announce(
+                events.ComponentsRegrouped,
+                regrouping=ongoing.request.id,
+                components=ongoing.request.components,
+            )
+        self._conductor.regrouped(
+            ComponentsRegrouped(
+                parts=stage.parts,
+                states=stage.states,
+                state_bytes={name: stage.state_bytes.get(name, {}) for name in stage.parts},
+            )
+        )
+
+    def _end(self, ongoing: OngoingRegrouping, reason: str) -> None:
+        self._ongoing = None
+        self._note_end(ongoing.request.id, ongoing.end(reason))
+        self._conductor.announce(
+            events.RegroupingCancelled,
+            regrouping=ongoing.request.id,
+            components=ongoing.request.components,
+            reason=reason,
+        )
+
+
+MAX_ENDS: Final = 10_000
+"""A controller may begin a migration every few seconds, for months."""
+
+
+def forget_oldest(ends: MutableMapping[str, Any]) -> None:
+    """Keep the last `MAX_ENDS` entries, in the order in which they came."""
+    while len(ends) > MAX_ENDS:
+        del ends[next(iter(ends))]

@@ -15,8 +15,7 @@ Source: instant and smooth migration, Madsen et al. (Enorm) §4.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from godwit.migration.commands import LoadKeyGroups
 
@@ -24,42 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.migration.component import TrackedComponent
-    from godwit.migration.situation import Situation
+    from godwit.migration.situation import Situation, SlotPair
 
-__all__ = ["SlotPair", "may_turn", "pair_of", "taken_by", "turn"]
-
-
-@dataclass(slots=True, kw_only=True)
-class SlotPair:
-    """Two slots of every key group.
-
-    Attributes
-    ----------
-    states
-        The first slots' state, and the second ones'.
-    second
-        Key groups whose second slot takes rows.
-    smooth
-        Key groups whose other slot still takes rows of earlier panes.
-    empty
-        Key groups whose first, and whose second slot holds nothing.
-    """
-
-    states: tuple[Any, Any]
-    second: set[int] = field(default_factory=set)
-    smooth: set[int] = field(default_factory=set)
-    empty: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
-
-    def is_active(self, slot: int, key_group: int) -> bool:
-        """Whether a slot takes rows."""
-        return (key_group in self.second) == (slot == 1)
-
-    def note(self, empty: Mapping[Any, frozenset[int]]) -> None:
-        """Take note of the slots that hold nothing, as of an epoch."""
-        for slot, state in enumerate(self.states):
-            if state in empty:
-                self.empty[slot].clear()
-                self.empty[slot].update(empty[state])
+__all__ = ["may_turn", "pair_of", "taken_by", "turn"]
 
 
 def pair_of(run: Situation, component: str) -> tuple[SlotPair, int] | None:

@@ -17,103 +17,58 @@ __all__ = ["ComponentView", "EpochPlan", "ProtocolView", "Transfer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
-    """How one component runs in one epoch.
+    """How one component runs in one epoch."""
 
-    Attributes
-    ----------
-    assignment
-        The place of every key group.
-    suspended
-        Key groups whose rows go to their wait buffers.
-    load
-        Key groups that may be anywhere: their lanes load them before they process.
-    consume
-        Key groups that run and have rows waiting: those come first, in order, all of them.
-    takes
-        Of a component that is one of two slots of every key group: where it is the one that takes
-        rows. ``None`` of others.
-    smooth
-        Those of them whose other slot takes rows of panes that it has.
-    """
-
-    assignment: Assignment
-    suspended: frozenset[int]
+    assignment: Assignment  # the place of every key group
+    suspended: frozenset[int]  # key groups whose rows go to their wait buffers
+    # key groups that may be anywhere: their lanes load them before they process
     load: frozenset[int]
+    # key groups that run and have rows waiting: those come first, in order, all of them
     consume: frozenset[int]
+    # Of a component that is one of two slots of every key group: where it is the one that takes
+    # rows. ``None`` of others.
     takes: frozenset[int] | None = None
+    # those of them whose other slot takes rows of panes that it has
     smooth: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One key group on its way to being warm somewhere.
+    """One key group on its way to being warm somewhere."""
 
-    Attributes
-    ----------
-    key_group, destination, state_bytes
-        What, where to, how large.
-    planned
-        Whether a migration asked for it; otherwise a suspended key group waits for it.
-    attempt
-        The attempt under way; ``None`` before it is ordered.
-    former
-        Attempts of this round that fell silent: their copies count too, whenever they report.
-    warm
-        Whether the attempt has reported (the copy may have fallen behind since).
-    rounds
-        Rounds of catching up so far.
-    tries
-        Attempts of this round that failed or fell silent.
-    due
-        Second at which silence becomes a failure, and a failure another attempt.
-    """
-
+    # key_group, destination, state_bytes: what, where to, how large
     key_group: int
     destination: str
     state_bytes: int
-    planned: bool
-    attempt: str | None = None
+    planned: bool  # whether a migration asked for it; otherwise a suspended key group waits for it
+    attempt: str | None = None  # the attempt under way; ``None`` before it is ordered
+    # attempts of this round that fell silent: their copies count too, whenever they report
     former: tuple[str, ...] = ()
-    warm: bool = False
-    rounds: int = 1
-    tries: int = 0
-    due: int = 0
+    warm: bool = False  # whether the attempt has reported (the copy may have fallen behind since)
+    rounds: int = 1  # rounds of catching up so far
+    tries: int = 0  # attempts of this round that failed or fell silent
+    due: int = 0  # second at which silence becomes a failure, and a failure another attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentView:
-    """A component as the protocol sees it now.
+    """A component as the protocol sees it now."""
 
-    Attributes
-    ----------
-    assignment
-        Of the next epoch.
-    suspended, waiting, load
-        Key groups that do not run, that have rows waiting, that the next epoch loads.
-    transfers
-        What is in flight, by key group.
-    moves
-        Planned moves that are not in flight yet, in order.
-    migration, strategy
-        The migration under way, if any.
-    settling
-        Whether that migration has moved everything, and waits for an epoch under its assignment.
-    takes
-        As of `EpochPlan`.
-    instant
-        Key groups that would migrate without their state now, since their other slot is empty.
-    """
-
-    assignment: Assignment
+    assignment: Assignment  # of the next epoch
+    # suspended, waiting, load: key groups that do not run, that have rows waiting, that the next
+    # epoch loads
     suspended: frozenset[int]
     waiting: frozenset[int]
     load: frozenset[int]
-    transfers: tuple[Transfer, ...]
-    moves: tuple[Move, ...]
+    transfers: tuple[Transfer, ...]  # what is in flight, by key group
+    moves: tuple[Move, ...]  # planned moves that are not in flight yet, in order
+    # migration, strategy: the migration under way, if any
     migration: str | None
     strategy: Strategy | None
+    # whether that migration has moved everything, and waits for an epoch under its assignment
     settling: bool
-    takes: frozenset[int] | None = None
+    takes: frozenset[int] | None = None  # as of `EpochPlan`
+    # key groups that would migrate without their state now, since their other slot is empty
     instant: frozenset[int] = frozenset()
 
     @property
@@ -124,26 +79,16 @@ class ComponentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolView:
-    """The protocol's state as a value.
+    """The protocol's state as a value."""
 
-    Attributes
-    ----------
-    executors, draining
-        Name → lanes of those that are there, and those of them that are to leave.
-    committed, running
-        The last committed epoch, and the one that runs now, if any.
-    holds
-        Why no epoch may start; empty where one may.
-    components
-        Component → its state.
-    """
-
+    # executors, draining: name → lanes of those that are there, and those of them that are to leave
     executors: Mapping[str, int]
     draining: frozenset[str]
+    # committed, running: the last committed epoch, and the one that runs now, if any
     committed: int
     running: int | None
-    holds: tuple[str, ...]
-    components: Mapping[str, ComponentView]
+    holds: tuple[str, ...]  # why no epoch may start; empty where one may
+    components: Mapping[str, ComponentView]  # component → its state
 
     @property
     def waiting(self) -> bool:

@@ -14,26 +14,7 @@ __all__ = ["insist_on_number"]
 def insist_on_number(
     what: str, value: Any, *, least: float, error: type[GodwitError], whole: bool = True
 ) -> None:
-    """Refuse what is no number, or too small.
-
-    Parameters
-    ----------
-    what
-        What the number is of, as the subject of a sentence.
-    value
-        What was given; a boolean is no number.
-    least
-        The smallest number that makes sense.
-    error
-        What is raised.
-    whole
-        Whether it has to be a whole number.
-
-    Raises
-    ------
-    GodwitError
-        Of the kind given.
-    """
+    """Refuse what is no number, or too small."""
     kind = Integral if whole else Real
     is_number = isinstance(value, kind) and not isinstance(value, bool)
     if is_number and value >= least:

@@ -73,17 +73,9 @@ def _with_half_word(hashes: UInt64Array, halves: UInt64Array) -> UInt64Array:
 def hash_int32(values: npt.NDArray[np.int32], seeds: UInt64Array) -> UInt64Array:
     """Hash 4-byte integers.
 
-    Parameters
-    ----------
-    values
-        Shape ``(N,)``, int32.
-    seeds
-        Shape ``(N,)``, uint64: the seed of each row.
-
-    Returns
-    -------
-    ndarray
-        Shape ``(N,)``, uint64.
+    `values`: shape ``(N,)``, int32.
+    `seeds`: shape ``(N,)``, uint64: the seed of each row.
+    Returns shape ``(N,)``, uint64.
 
     Examples
     --------
@@ -115,19 +107,10 @@ def hash_bytes(
 ) -> UInt64Array:
     """Hash byte strings.
 
-    Parameters
-    ----------
-    data
-        Shape ``(B,)``: the bytes of all values.
-    starts, lengths
-        Shape ``(N,)``: value i is ``data[starts[i]:starts[i] + lengths[i]]``.
-    seeds
-        Shape ``(N,)``: the seed of each row.
-
-    Returns
-    -------
-    ndarray
-        Shape ``(N,)``, uint64.
+    `data`: shape ``(B,)``: the bytes of all values.
+    `starts`, `lengths`: shape ``(N,)``: value i is ``data[starts[i]:starts[i] + lengths[i]]``.
+    `seeds`: shape ``(N,)``: the seed of each row.
+    Returns shape ``(N,)``, uint64.
     """
     hashes = np.empty_like(seeds)
     for block in _blocks(len(seeds)):

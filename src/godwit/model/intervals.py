@@ -33,19 +33,7 @@ IntArray = npt.NDArray[np.int32]
 class Intervals:
     """Key group → value, as intervals of key groups with one value each.
 
-    Attributes
-    ----------
-    num_key_groups
-        How many there are.
-    starts
-        Shape ``(k,)``: first key group of each interval, ascending from 0.
-    values
-        Shape ``(k,)``: executor (or lane) of each interval.
-
-    Raises
-    ------
-    InvalidPlanError
-        If the intervals do not cover all key groups in order.
+    Raises `InvalidPlanError` if the intervals do not cover all key groups in order.
 
     Examples
     --------
@@ -56,9 +44,9 @@ class Intervals:
     [2, 2, 0, 0, 0, 1]
     """
 
-    num_key_groups: int
-    starts: IntArray
-    values: IntArray
+    num_key_groups: int  # how many there are
+    starts: IntArray  # shape ``(k,)``: first key group of each interval, ascending from 0
+    values: IntArray  # shape ``(k,)``: executor (or lane) of each interval
 
     def __post_init__(self) -> None:
         starts, values = np.array(self.starts, np.int32), np.array(self.values, np.int32)
@@ -113,10 +101,7 @@ def pack(value_of: IntArray) -> list[int] | dict[str, list[int]]:
 def unpack(packed: object, num_key_groups: int) -> IntArray:
     """Undo `pack`.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is neither way of writing a map of so many key groups.
+    Raises `InvalidPlanError` if it is neither way of writing a map of so many key groups.
     """
     if not isinstance(packed, Mapping):
         return np.asarray(packed, np.int32)

@@ -93,10 +93,8 @@ def error_line(error: BaseException) -> str:
 def check_name(kind: str, name: object) -> str:
     """Return `name` if a flow, source, operator or sink may have it.
 
-    Raises
-    ------
-    InvalidFlowError
-        If it is not text, is empty or too long, or would not do as a part of a file name.
+    Raises `InvalidFlowError` if it is not text, is empty or too long, or would not do as a part of
+    a file name.
     """
     if not isinstance(name, str):
         raise InvalidFlowError(
@@ -122,10 +120,7 @@ def check_name(kind: str, name: object) -> str:
 def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> None:
     """Refuse a second source, operator or sink of one name.
 
-    Raises
-    ------
-    InvalidFlowError
-        If `name` is in `taken`.
+    Raises `InvalidFlowError` if `name` is in `taken`.
     """
     if name in taken:
         raise InvalidFlowError(
@@ -141,10 +136,7 @@ def check_column_names(names: Iterable[str], where: str) -> None:
 
     Spark, Delta and most readers of Parquet take names that differ in case only for one.
 
-    Raises
-    ------
-    InvalidFlowError
-        Names the column, and `where` it is.
+    Raises `InvalidFlowError` names the column, and `where` it is.
     """
     seen: dict[str, str] = {}
     for name in names:

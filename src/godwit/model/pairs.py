@@ -33,20 +33,11 @@ class KeyGroupPairs:
     """Rows from key groups of one component to key groups of another.
 
     Shape ``(n,)`` each, ordered by source and target, each pair once.
-
-    Attributes
-    ----------
-    source
-        Key group that sends.
-    target
-        Key group that receives, or `OTHERS`.
-    rows
-        Rows, or an estimate of them.
     """
 
-    source: npt.NDArray[np.int64]
-    target: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.float64]
+    source: npt.NDArray[np.int64]  # key group that sends
+    target: npt.NDArray[np.int64]  # key group that receives, or `OTHERS`
+    rows: npt.NDArray[np.float64]  # rows, or an estimate of them
 
     def __len__(self) -> int:
         return len(self.source)
@@ -60,12 +51,8 @@ class KeyGroupPairs:
     ) -> KeyGroupPairs:
         """Count rows by pair, and keep the pairs that matter.
 
-        Parameters
-        ----------
-        source, target
-            Shape ``(k,)``: of each row, or of entries to be added up.
-        rows
-            Shape ``(k,)``: what each stands for.
+        `source`, `target`: shape ``(k,)``: of each row, or of entries to be added up.
+        `rows`: shape ``(k,)``: what each stands for.
         """
         if not len(source):
             return NO_PAIRS

@@ -18,12 +18,8 @@ class PerKeyGroup(Mapping[int, int]):
     A dict takes 0.1 µs a key group wherever it is made, sent, read or merged, which an epoch does
     several times for every operator; columns take a hundredth.
 
-    Parameters
-    ----------
-    key_groups
-        Shape ``(n,)``: distinct, ascending.
-    numbers
-        Shape ``(n,)``.
+    `key_groups`: shape ``(n,)``: distinct, ascending.
+    `numbers`: shape ``(n,)``.
 
     Examples
     --------

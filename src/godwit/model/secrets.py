@@ -40,18 +40,11 @@ _HARMLESS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Texts that must not be shown.
+    """Texts that must not be shown."""
 
-    Attributes
-    ----------
-    whole
-        Connection strings and URIs as they were given, and how to show each.
-    parts
-        Passwords and the like, as they were given and decoded.
-    """
-
+    # connection strings and URIs as they were given, and how to show each
     whole: tuple[tuple[str, str], ...] = ()
-    parts: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()  # passwords and the like, as they were given and decoded
 
     @classmethod
     def of_uri(cls, uri: str) -> Self:

@@ -22,19 +22,9 @@ _MAX_US = 10_000 * 365 * UNITS_US["day"]
 def microseconds(value: Duration, what: str, *, least: int) -> int:
     """Give a length of time in microseconds.
 
-    Parameters
-    ----------
-    value
-        As the user wrote it.
-    what
-        What it is, for messages.
-    least
-        Microseconds that it must have at least.
-
-    Raises
-    ------
-    InvalidFlowError
-        If it is no length of time, has no fixed length (months), or is too short.
+    `least`: microseconds that it must have at least.
+    Raises `InvalidFlowError` if it is no length of time, has no fixed length (months), or is too
+    short.
 
     Examples
     --------
@@ -62,10 +52,7 @@ def microseconds(value: Duration, what: str, *, least: int) -> int:
 def signed_microseconds(value: Duration, what: str) -> int:
     """Give a distance in time, which may be negative, in microseconds.
 
-    Raises
-    ------
-    InvalidFlowError
-        As of `microseconds`, but for the sign.
+    Raises `InvalidFlowError` as of `microseconds`, but for the sign.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from godwit.migration.ends import MAX_ENDS, forget_oldest
+from godwit.migration.regrouping import MAX_ENDS, forget_oldest
 
 
 def test_the_oldest_are_forgotten_first() -> None:

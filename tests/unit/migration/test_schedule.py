@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from godwit.migration import Bounds, transfer_phases
-from godwit.migration.schedule import admit
+from godwit.migration.component import admit
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidPlanError
 from godwit.planning.copy_routes import busiest_link_bytes
