@@ -191,6 +191,8 @@ class KeyedStream:
         late: Any = None,
         share: Literal["measured", "always", "never"] = "measured",
         consolidate: Literal["together", "apart", "measured"] = "together",
+        allowed_lateness: Duration = "0 seconds",
+        length_as: str | None = None,
         name: str | None = None,
         formerly: str | None = None,
     ) -> WindowedStream:
@@ -218,6 +220,14 @@ class KeyedStream:
             is two, of two components, between which there is an exchange. ``"measured"``: it is
             two, which begin in one component and part, and come together again, as costs come out
             while the query runs (``splitting=`` of ``flow.start``). Only for `compute`.
+        allowed_lateness
+            How long, by the watermark, a window that has come out still takes rows, as in Flink: it
+            comes out again in every epoch that brings some, so its sink should replace rows by key
+            and window. Its state is kept as much longer. ``slack=`` of the source waits instead,
+            before a window comes out once. Only for `compute` of windows of fixed lengths.
+        length_as
+            Name of a column of text, behind ``window_end``, that says how long a row's window is,
+            such as ``"1 hour"``: tells several windows apart. Only for `compute`.
         name, formerly
             As of `compute`; they stand here so that results may have any name.
 
@@ -239,6 +249,8 @@ class KeyedStream:
             late=late,
             share=share,
             consolidate=consolidate,
+            allowed_lateness=allowed_lateness,
+            length_as=length_as,
             name=name,
             formerly=formerly,
         )

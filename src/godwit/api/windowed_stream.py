@@ -25,6 +25,7 @@ from godwit.model.naming import (
     results_name,
     type_name,
 )
+from godwit.model.time_lengths import microseconds
 from godwit.operators.windows.spec import Hopping, Session, WindowSpec, grid_of
 from godwit.plan.nodes import WindowedNode, sources_of
 from godwit.plan.output_time import check_output_time
@@ -54,6 +55,8 @@ class WindowedStream:
     late: Any
     share: bool | None
     consolidate: Literal["together", "apart", "measured"]
+    lateness_us: int
+    length_as: str | None
     name: str | None
     formerly: str | None
 
@@ -68,6 +71,8 @@ class WindowedStream:
         late: Any,
         share: Literal["measured", "always", "never"],
         consolidate: Literal["together", "apart", "measured"],
+        allowed_lateness: Duration,
+        length_as: str | None,
         name: str | None,
         formerly: str | None,
     ) -> WindowedStream:
@@ -137,7 +142,28 @@ class WindowedStream:
                 remedy="Only windows of fixed lengths that come out once, when they are over, are "
                 "made of partial states; leave consolidate= out.",
             )
-        for option, value in (("time", time), ("name", name)):
+        lateness_us = microseconds(allowed_lateness, f"The allowed lateness of {where}", least=0)
+        if lateness_us and (sessions or share == "never" or consolidate != "together"):
+            raise InvalidFlowError(
+                f"{where} has allowed_lateness={allowed_lateness!r} and "
+                + (
+                    "a session."
+                    if sessions
+                    else f"share={share!r}."
+                    if share == "never"
+                    else f"consolidate={consolidate!r}."
+                ),
+                remedy="Only windows of fixed lengths that share panes, and are consolidated where "
+                "these are, can come out again; give the source more slack= instead, or leave the "
+                "other option out.",
+            )
+        if sessions and length_as is not None:
+            raise InvalidFlowError(
+                f"{where} has length_as={length_as!r} and a session, which has no length of its "
+                "own.",
+                remedy="Leave length_as= out.",
+            )
+        for option, value in (("time", time), ("name", name), ("length_as", length_as)):
             if value is not None and not isinstance(value, str):
                 raise InvalidFlowError(
                     f"{where} was given a value of type {type_name(value)} for {option}=.",
@@ -152,6 +178,8 @@ class WindowedStream:
             late=late,
             share=_SHARES[share],
             consolidate=consolidate,
+            lateness_us=lateness_us,
+            length_as=length_as,
             name=name,
             formerly=formerly,
         )
@@ -244,6 +272,14 @@ class WindowedStream:
                 "what it would make of some: leave consolidate= of window out.",
                 operator=name,
             )
+        if self.lateness_us or self.length_as is not None:
+            option = "allowed_lateness" if self.lateness_us else "length_as"
+            raise InvalidFlowError(
+                f"Operator {name!r} has a function, and {option}=.",
+                remedy="It is of windows that compute(...) makes: leave it out of window(...); the "
+                "function is given its window's bounds, and slack= of the source waits for rows.",
+                operator=name,
+            )
         if output is None:
             raise InvalidFlowError(
                 f"Operator {name!r} has no output columns.",
@@ -274,6 +310,8 @@ class WindowedStream:
                 late=self.late,
                 share=self.share,
                 consolidate=self.consolidate,
+                lateness_us=self.lateness_us,
+                length_as=self.length_as,
                 formerly=self.formerly or "",
                 named=self.name is not None,
                 **values,

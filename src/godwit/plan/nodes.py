@@ -170,6 +170,10 @@ class WindowedNode:
     consolidate
         Whether partials are consolidated by an operator of its own: in a component of its own
         (``"apart"``), or in whichever costs less (``"measured"``).
+    lateness_us
+        How long windows that have come out take rows, and come out again.
+    length_as
+        Column that says how long a row's window is, if one is wanted.
     aggregates
         Name of the result → aggregate; empty where there is a function.
     function, output
@@ -194,6 +198,8 @@ class WindowedNode:
     slack_us: int | None = None
     share: bool | None = None
     consolidate: Literal["together", "apart", "measured"] = "together"
+    lateness_us: int = 0
+    length_as: str | None = None
     formerly: str = ""
     named: bool = True
 

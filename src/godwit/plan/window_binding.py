@@ -262,6 +262,10 @@ def windowed_operator(
             grid=grid,
             update=node.update,
             share=node.share,
+            lateness_us=node.lateness_us,
+            lengths=None
+            if node.length_as is None
+            else (node.length_as, {spec.window.length_us: spec.length for spec in hopping}),
         )
         if node.share is False and not compute.commutative:
             raise InvalidFlowError(

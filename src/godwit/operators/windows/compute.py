@@ -84,6 +84,10 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         Whether windows are emitted as they grow.
     share
         Whether windows that overlap share panes; ``None``: as measured costs say.
+    lateness_us
+        How long a window that has come out takes rows, and comes out again with them.
+    lengths
+        Column of the output that says how long a row's window is, and length → text.
     """
 
     def __init__(
@@ -98,18 +102,25 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         grid: PaneGrid,
         update: bool,
         share: bool | None = None,
+        lateness_us: int = 0,
+        lengths: tuple[str, Mapping[int, str]] | None = None,
     ) -> None:
         moment = arriving.field(time.column).type
         keyed = [arriving.field(key) for key in keys]
         apart = [pa.field(PANE, moment)]
-        if grid.panes_per_window > 1 and not update and not isinstance(grid, CalendarGrid):
+        overlap = grid.panes_per_window > 1 and not isinstance(grid, CalendarGrid)
+        if overlap and not update and not lateness_us:
             apart.append(pa.field(SPAN, SPAN_TYPE))
         panes = pa.schema([*keyed, *apart])
         super().__init__(name=name, keys=panes, inputs=inputs, aggregates=aggregates)
         self.arriving, self.time, self.grid, self.update = arriving, time, grid, update
-        self.share = share
+        self.share, self.lateness_us, self.lengths = share, lateness_us, lengths
+        self.output_delay_us = lateness_us  # a window that comes out again is that old
+        bounds = window_bounds(moment)
+        if lengths is not None:
+            bounds.append(pa.field(lengths[0], pa.string()))
         results = list(self.output)[len(panes) :]
-        self.output = output_schema(name, [*keyed, *window_bounds(moment)], results)
+        self.output = output_schema(name, [*keyed, *bounds], results)
 
     @property
     def may_duplicate(self) -> bool:
@@ -139,16 +150,20 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         groups, changed, output, closing_ms = None, None, None, 0.0
         if len(data.rows.hashes):
             groups, changed = self._updated(data, meter)
-        if self.update:
-            if groups is not None and changed is not None:
-                output = self._grown(groups, changed, data.state, time)
-        elif self.closes(time):
+        if self.update and groups is not None and changed is not None:
+            after = time.closed - self.lateness_us
+            output = self._grown(groups, changed, data.state, after, END)
+        elif not self.update and self.closes(time):
             cpu = cpu_clock.process_time()
             entries, closing = self.closing_entries(data, changed)
             meter.scanned(len(entries.hashes), cpu)
             closed = self.close(entries, closing, time)
             meter.closed(closed, sees_all_keys=False)
             output, closing_ms = closed.output, (cpu_clock.process_time() - cpu) * 1e3
+        if self.lateness_us and not self.update and groups is not None and changed is not None:
+            after = time.closed - self.lateness_us
+            again = self._grown(groups, changed, data.state, after, time.closed)
+            output = again if output is None else pa.concat_batches([again, output])
         return OperatorOutput(
             output=output,
             groups=groups,
@@ -207,17 +222,18 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys), found.pane
 
     def _grown(
-        self, groups: Groups, changed: StateRows, state: StateView, time: OperatorTime
+        self, groups: Groups, changed: StateRows, state: StateView, after: int, until: int
     ) -> pa.RecordBatch:
-        """Output of the windows whose panes changed."""
+        """Output of the windows that end after the one, by the other, and whose panes changed."""
         others, touched = changed, np.ones(len(changed.hashes), np.bool_)
         if self.grid.panes_per_window > 1:
-            others, touched = self._with_neighbours(groups, changed, state, time.closed)
-        return self._growing(others, time.closed, touched)
+            others, touched = self._with_neighbours(groups, changed, state, after)
+        return self._growing(others, after, until, touched)
 
     def describe_state(self, state: str = STATE) -> StateDescription:
         """Say what the partials are, and of what windows."""
-        return describe_windows(super().describe_state(state), self, windows_of(self.grid))
+        windows = windows_of(self.grid, self.lateness_us)
+        return describe_windows(super().describe_state(state), self, windows)
 
     @property
     def means(self) -> dict[str, Any]:
@@ -230,14 +246,18 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         """Output rows of some windows: n keys, windows and states."""
         moment = self.schema.keys.field(self.pane_position).type
         bounds = [column_of(self.grid.instants(of), None, moment) for of in (starts, ends)]
+        if self.lengths is not None:
+            different, of_row = np.unique(ends - starts, return_inverse=True)
+            texts = [self.lengths[1][length] for length in different.tolist()]
+            bounds.append(pa.array(texts, pa.string()).take(pa.array(of_row)))
         columns = [*keys.columns, *bounds]
         windows = pa.RecordBatch.from_arrays(columns, names=self.output.names[: len(columns)])
         return self.finish(windows, state)
 
     def _growing(
-        self, entries: StateRows, closed: int, touched: npt.NDArray[np.bool_]
+        self, entries: StateRows, after: int, until: int, touched: npt.NDArray[np.bool_]
     ) -> pa.RecordBatch:
-        """Merge panes into the windows that end after `closed` and hold one that was touched.
+        """Merge panes into the windows that end after `after`, by `until`, and hold one touched.
 
         Parameters
         ----------
@@ -247,7 +267,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             Shape ``(n,)``.
         """
         panes = values_of(entries.keys.column(self.pane_position))
-        found = self.grid.windows_of(panes, closed, END)
+        found = self.grid.windows_of(panes, after, until)
         own = entries.keys.select(list(range(self.pane_position)))
         keys = group_rows(entries.hashes, own, 1).of_row[found.pane]
         order = np.lexsort((panes[found.pane], found.start, found.kind, keys))

@@ -37,22 +37,21 @@ def gone_before(described: StateDescription, closed: int) -> int | None:
     panes = [window for window in described.windows or () if "length_us" in window]
     if not panes:
         return None
-    calendars = [window.get("calendar") for window in panes]
-    windows = [
-        TimeWindow(**{name: value for name, value in window.items() if name != "calendar"})
-        for window in panes
-    ]
-    if calendars[0] is None:
+    extents = ("length_us", "every_us", "offset_us")
+    windows = [TimeWindow(**{name: window[name] for name in extents}) for window in panes]
+    closed -= panes[0].get("lateness_us", 0)
+    calendar = panes[0].get("calendar")
+    if calendar is None:
         return PaneGrid.of(*windows).first_open(closed)
-    return CalendarGrid.of_calendar(Calendar(**calendars[0]), *windows).first_open(closed)
+    return CalendarGrid.of_calendar(Calendar(**calendar), *windows).first_open(closed)
 
 
-def windows_of(grid: PaneGrid) -> list[dict[str, Any]]:
-    """Describe the windows of a grid."""
-    counted = {}
+def windows_of(grid: PaneGrid, lateness_us: int = 0) -> list[dict[str, Any]]:
+    """Describe the windows of a grid, and how long they take rows that are late."""
+    more: dict[str, Any] = {"lateness_us": lateness_us} if lateness_us else {}
     if isinstance(grid, CalendarGrid):
-        counted = {"calendar": {"unit": grid.calendar.unit, "zone": grid.calendar.zone}}
+        more["calendar"] = {"unit": grid.calendar.unit, "zone": grid.calendar.zone}
     return [
-        {"length_us": w.length_us, "every_us": w.every_us, "offset_us": w.offset_us, **counted}
+        {"length_us": w.length_us, "every_us": w.every_us, "offset_us": w.offset_us, **more}
         for w in grid.windows
     ]

@@ -60,6 +60,7 @@ class EventTimeOperator(KeyedOperator):
     arriving: pa.Schema  # the rows as they come: key columns, time, and the others that are read
     grid: PaneGrid
     update: bool = False  # whether windows are emitted as they grow, not when they are over
+    lateness_us: int = 0  # how long windows that have come out take rows, in microseconds
 
     @property
     def keys(self) -> pa.Schema:
@@ -126,7 +127,7 @@ class EventTimeOperator(KeyedOperator):
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
         """Whether all windows of rows of these event times were closed by earlier epochs."""
-        return self.grid.is_late(times, closed)
+        return self.grid.is_late(times, closed - self.lateness_us)
 
     def marks(self, rows: pa.RecordBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:  # noqa: ARG002
         """Moment by which the entry of each row is told apart from others of its key: its pane."""
@@ -170,8 +171,8 @@ class EventTimeOperator(KeyedOperator):
         return self.end_of(newest) - 1
 
     def gone_before(self, closed: int) -> int:
-        """Panes before this one are of no window that ends after `closed`."""
-        return self.grid.first_open(closed) if closed > BEGINNING else BEGINNING
+        """Panes before this one are of no window that takes rows once `closed` has passed."""
+        return self.grid.first_open(closed - self.lateness_us) if closed > BEGINNING else BEGINNING
 
     def gone(self, closed: int) -> EntryRange:
         """Panes that nobody asks for any more."""
