@@ -47,10 +47,10 @@ class Timed:
         self._controller.observe(epoch)
         self.observing_s.append(time.process_time() - began)
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """See `godwit.adapt.Driven`."""
         began = time.process_time()
-        self._controller.turn()
+        self._controller.step()
         self.turns_s.append(time.process_time() - began)
 
 

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from benchmarks.windows.inputs import names_of, timed_batch
@@ -23,8 +23,10 @@ from tests.oracles.one_process import Took
 from tests.support.window_flows import WindowedRun
 
 import godwit as gw
+from godwit.adapt.sharing import SharePanes
 
 if TYPE_CHECKING:
+    from godwit.adapt.policy import FlowEpoch
     from godwit.operators.windows.spec import Hopping
 
 
@@ -78,6 +80,7 @@ def measure(
         run.run.clock_us = AFTER_ALL_US
         (sharing,) = run.times.sharing.values()
         sharing.duplicated = first
+        policy, no_epoch = SharePanes({"w": sharing}), cast("FlowEpoch", None)
         wanted = list(run.compiled.inputs[0].columns)
         took = []
         for epoch in range(given.minutes // case.minutes):
@@ -86,8 +89,10 @@ def measure(
             )
             took.append(Took())
             run.run.epoch({0: [batch.select(wanted)]}, took[-1])
-            if not chooses:
-                sharing.duplicated = first
+            policy.observe(no_epoch)
+            for proposal in policy.propose(0.0) if chooses else ():
+                sharing.duplicated = proposal.change.duplicated
+                policy.answered(proposal)
     half = took[len(took) // 2 :]
     return fmean(one.lanes for one in half) / case.minutes, sharing.duplicated
 

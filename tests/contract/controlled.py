@@ -82,7 +82,7 @@ class Controlled(OneProcess):
                 took_s=_EPOCH_S,
             )
         )
-        self.controller.turn()
+        self.controller.step()
 
     def migrate(
         self, component: str, target: Assignment, strategy: Strategy, bounds: Bounds

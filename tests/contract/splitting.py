@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
-from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, Splitting, form_of
+from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.cluster.spark.run.deciding import Deciding
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.model.events import FormsCompared, RegroupingStarted
@@ -40,16 +40,26 @@ class Decided(WindowsApart):
         super().__init__(directory, **{"consolidate": "measured", **options})
 
     def start(self, executors: Mapping[str, int]) -> None:
-        """Begin a run, with a decider of its own."""
+        """Begin a run, with a policy of its own."""
         super().start(executors)
         self.deciding = Deciding(
-            [SplitOrCombine(self.flow, self._splitting, self._exchange)],
+            self.flow,
+            lambda overrides, announce: [
+                SplitOrCombine(
+                    self.flow,
+                    self._splitting,
+                    self._exchange,
+                    overrides=overrides,
+                    announce=announce,
+                )
+            ],
+            meters={},
             conducting=SharedConductor(self.conductor),
             log=self.log,
         )
 
     def committed(self, outcome: EpochOutcome) -> None:
-        """Let the decider see the epoch."""
+        """Let the policy see the epoch."""
         super().committed(outcome)
         self.deciding.observe(self.seen(outcome), self.flow, self._plans)
 
@@ -71,7 +81,7 @@ class Decided(WindowsApart):
         """Give the form of the next epoch."""
         part = self.flow.operator("w_windows")
         assert isinstance(part, ConsolidatePart)
-        return form_of(self.flow.under(self.conductor.plan), part)
+        return layout_of(self.flow.under(self.conductor.plan), part)
 
     @property
     def compared(self) -> list[FormsCompared]:

@@ -66,13 +66,13 @@ class Watched:
                 self.faults.append(f"{name} has key groups on {owners - alive.keys()}, gone")
         self._controller.observe(epoch)
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """See `godwit.adapt.Driven`."""
         simulation, bounds = self._simulation, self._drawn.settings.bounds
         if self._drawn.drains and not self._drained and simulation.now_s() >= self._drawn.at_s:
             self._drained = True
             simulation.conductor.drain(self._drawn.drains)
-        self._controller.turn()
+        self._controller.step()
         for name, component in simulation.conductor.view.components.items():
             flying = [t.state_bytes for t in component.transfers if t.planned]
             if len(flying) > bounds.max_moves:

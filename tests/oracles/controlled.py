@@ -226,7 +226,7 @@ class World:
                     took_s=took,
                 )
             )
-            self.control.turn()
+            self.control.step()
             self._warm()
 
     def _sent(

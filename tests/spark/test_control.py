@@ -127,10 +127,10 @@ def test_a_controller_that_restarts_reads_the_journal_and_leaves_alone_what_was_
     query = stream.start(gw.Control(period=0.5, least_epochs=2, respect="1 hour"))
     stream.step(query)
     query.migrate({0: "local-1"})
-    stream.until(query, lambda: told(query, events.HandRespected), "nobody noticed")
+    stream.until(query, lambda: told(query, events.ManualOverrideRespected), "nobody noticed")
     query.stop()
     past = past_decisions(CheckpointStorage.open(str(tmp_path / "ck")))
-    assert [e.what for e in past if isinstance(e, events.HandRespected)] == [
+    assert [e.what for e in past if isinstance(e, events.ManualOverrideRespected)] == [
         "migration of numbered"
     ]
 

@@ -1,14 +1,11 @@
-"""Deciding which operators share a component, by what they send each other.
+"""Fusing: operators that send each other much share a component.
 
 Problem: fusing two operators saves the exchange between them, and ties their key groups together;
 what it saves is known only while the stream runs.
 
-Invariants: only operators in a row whose rows surely stay in their lane are fused; what a user has
-put together or apart is left alone; a decision stands only when several in a row agree, and the
-threshold for parting is below the one for fusing, so that a stream that is steady is decided upon
-once.
-
-One of the deciders of `godwit.adapt.deciding`.
+Invariants: only operators in a row whose rows surely stay in their lane are fused; what was put
+together or apart by hand is left alone.  The threshold for parting is below the one for fusing, so
+that a stream that is steady is decided upon once.
 
 Source: fusion by traffic and by common partition attributes, Madsen et al. (Enorm) §4.4.1,
 Algorithm 1 (`godwit.planning.fusion`); deciding at run time is its §8.
@@ -23,19 +20,21 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from godwit.adapt.deciding import Verdict, Wanted, insist_on_epochs
+from godwit.adapt.policy import Hysteresis, Proposal, Regroup, insist_on_epochs
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.plan.grouping import rows_stay
 from godwit.planning.fusion import FusionProblem, plan_fusion
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from godwit.adapt.deciding import EpochSeen
+    from godwit.adapt.policy import FlowEpoch, ManualOverrides
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
 
 __all__ = ["Fusing", "Fusion", "by_attributes"]
+
+_FUSION = "fusion"
 
 
 @user_class
@@ -90,36 +89,24 @@ class Fusion:
 
 
 class Fusing:
-    """Watches what operators send each other, and says when others should share a component.
+    """Measures what operators send each other, and proposes other components."""
 
-    left_alone: Operators that a user has named; what is put together or apart by hand is added to
-    them.
-    """
-
-    def __init__(
-        self, flow: CompiledFlow, settings: Fusion, left_alone: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, flow: CompiledFlow, settings: Fusion, *, overrides: ManualOverrides) -> None:
         self._streams = rows_stay(flow)
-        self._names = tuple(operator.name for operator in flow.operators)
-        self._settings, self._left_alone = settings, set(left_alone)
+        self._settings, self._overrides = settings, overrides
+        self._hysteresis = Hysteresis(confirm=settings.confirm)
         self._rows: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
-        self._total = self._epochs = self._agreed = 0
-        self._before: tuple[tuple[str, ...], ...] = ()
+        self._total = self._epochs = 0
+        self._standing: Proposal | None = None
 
-    def leave_alone(self, operators: Collection[str]) -> None:
-        """Decide nothing any more about operators that somebody has named."""
-        self._left_alone.update(operators)
-        self._agreed = 0
-
-    def settled(self, wanted: Wanted) -> None:
-        """See `Decider.settled`: what was said is not said again anyway."""
-
-    def observe(self, seen: EpochSeen) -> Verdict:
-        """Take an epoch; say what is to change, if it is time to say so."""
-        outcome = seen.outcome
+    def observe(self, epoch: FlowEpoch) -> None:
+        """See `godwit.adapt.policy.AdaptationPolicy`: evaluates every so many epochs with input."""
+        outcome, standing = epoch.outcome, self._standing
+        if standing is not None and standing.change.plan != epoch.flow.physical_plan:
+            self._standing = None  # of components that are others by now
         if outcome.batch is None:
-            return Verdict()
+            return
         self._epochs += 1
         self._total += outcome.rows_in
         for (sender, receiver), (rows, size) in outcome.streams.items():
@@ -127,15 +114,24 @@ class Fusing:
             self._bytes[sender, receiver] += size
             self._total += rows
         if self._epochs < self._settings.epochs:
-            return Verdict()
-        wanted = self._decide(seen.flow)
+            return
+        self._standing = self._evaluate(epoch.flow, self._overrides.operators(epoch.at_s))
         self._rows.clear()
         self._bytes.clear()
         self._total = self._epochs = 0
-        return Verdict(wanted=wanted)
 
-    def _decide(self, flow: CompiledFlow) -> Wanted | None:
-        alone = self._left_alone | _together_for_other_reasons(flow, self._streams)
+    def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
+        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        if self._standing is not None:
+            yield self._standing
+
+    def answered(self, proposal: Proposal) -> None:
+        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        self._standing = None
+        self._hysteresis.forget(proposal.subject)
+
+    def _evaluate(self, flow: CompiledFlow, left_alone: frozenset[str]) -> Proposal | None:
+        alone = left_alone | _together_for_other_reasons(flow, self._streams)
         streams = [s for s in self._streams if not alone & {s.upstream, s.operator}]
         shares = {
             (s.upstream, s.operator): self._rows[s.upstream, s.operator] / max(self._total, 1)
@@ -154,11 +150,8 @@ class Fusing:
         now = {group for group in there.values() if not alone & set(group)}
         after = {group for group in groups if not alone & set(group)}
         changed = tuple(sorted(after - now))
-        self._agreed = self._agreed + 1 if changed and changed == self._before else 1
-        self._before = changed
-        if not changed or self._agreed < self._settings.confirm:
+        if not self._hysteresis.confirms(_FUSION, changed):
             return None
-        self._agreed = 0
         crossing = {
             edge
             for edge in shares
@@ -166,10 +159,20 @@ class Fusing:
         }
         parting = {edge for edge in fused if not any(set(edge) <= set(group) for group in groups)}
         saved_bytes = sum(self._bytes[edge] for edge in crossing) / self._settings.epochs
-        return Wanted(
-            components={_name_of(group): group for group in changed},
-            reason=_reason(shares, sorted(crossing), sorted(parting)),
-            worth_bytes=self._settings.payback_epochs * saved_bytes if saved_bytes else math.inf,
+        told = {edge: shares[edge] for edge in (*sorted(crossing), *sorted(parting))}
+        return Proposal(
+            subject=_FUSION,
+            change=Regroup(
+                components={_name_of(group): group for group in changed}, plan=flow.physical_plan
+            ),
+            reason="; ".join(
+                f"{sender} → {receiver} is {share:.1%} of all rows"
+                for (sender, receiver), share in told.items()
+            ),
+            # In bytes: what is not sent any more, against the state that moves for it.
+            gain=self._settings.payback_epochs * saved_bytes if saved_bytes else math.inf,
+            numbers={f"{up}→{down}": share for (up, down), share in told.items()},
+            operators=frozenset(name for group in changed for name in group),
         )
 
 
@@ -178,7 +181,7 @@ def by_attributes(
 ) -> dict[str, tuple[str, ...]]:
     """Return the components of all operators in a row that can be fused: component → operators.
 
-    left_alone: Operators that stay as they are.
+    Those that are left alone stay as they are.
     """
     every = rows_stay(flow)
     alone = set(left_alone) | _together_for_other_reasons(flow, every)
@@ -239,15 +242,3 @@ def _together_for_other_reasons(flow: CompiledFlow, streams: Collection[Upstream
 
 def _name_of(group: tuple[str, ...]) -> str:
     return "+".join(group)
-
-
-def _reason(
-    shares: Mapping[tuple[str, str], float],
-    crossing: Iterable[tuple[str, str]],
-    parting: Iterable[tuple[str, str]],
-) -> str:
-    told = [
-        f"{sender} → {receiver} is {shares[sender, receiver]:.1%} of all rows"
-        for sender, receiver in (*crossing, *parting)
-    ]
-    return "; ".join(told)

@@ -34,6 +34,7 @@ from godwit.planning.solution import make_solution
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from godwit.adapt.policy import Announce
     from godwit.adapt.ports import PlannerRunner, T, Topology
     from godwit.adapt.problems import Question
     from godwit.adapt.settings import Control
@@ -167,10 +168,10 @@ class Planning:
         topology: Topology,
         run: PlannerRunner,
         now_s: float,
-        tell: Callable[..., None],
+        announce: Announce,
     ) -> None:
         self._settings, self._topology, self._run = settings, topology, run
-        self._tell, self._started_s = tell, now_s
+        self._announce, self._started_s = announce, now_s
         self._limit_s = settings.planning_limit_s
         self._left_s, self._searched = self._limit_s, 1
         self._history: dict[str, deque[FloatArray]] = {}
@@ -309,7 +310,7 @@ class Planning:
         except PlannerFailedError as error:
             reason = error.context["reason"]
             if reason != self._failure:
-                self._tell(events.PlannerFailed, planner=settings.planner_name, reason=reason)
+                self._announce(events.PlannerFailed, planner=settings.planner_name, reason=reason)
             self._failure = reason
             return None
         self._failure = ""

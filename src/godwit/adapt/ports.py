@@ -146,5 +146,5 @@ class Driven(Protocol):
     def observe(self, epoch: EpochObserved) -> None:
         """Take note of an epoch that was committed."""
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """Decide what is due, and have it carried out through the ports."""

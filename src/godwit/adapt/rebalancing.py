@@ -17,22 +17,26 @@ every half second); state is shared within a process there, within an executor h
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.adapt.policy import Proposal
 from godwit.adapt.worth import distance
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
+from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError, InvalidPlanError
 from godwit.planning.cores.intra_executor import balance_lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from godwit.adapt.planning import Planned
+    from godwit.adapt.policy import Announce, ManualOverrides
     from godwit.adapt.ports import EpochObserved, Migrations
     from godwit.adapt.settings import Control
     from godwit.adapt.worth import PlanVerdict
@@ -42,9 +46,11 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray
 
 __all__ = [
-    "Carrying",
+    "LaneBalancing",
     "LaneChange",
     "Promise",
+    "Rebalance",
+    "Rebalancing",
     "is_own",
     "rebalance_lanes",
     "recent_load",
@@ -120,13 +126,19 @@ class _UnderWay:
     promise: Promise
 
 
-class Carrying:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rebalance:
+    """The change that carries a plan out."""
+
+    plan: Planned
+    instead: str = ""  # why what is under way of its components is given up for it, if anything is
+
+
+class Rebalancing:
     """The migrations that the controller asked for."""
 
-    def __init__(
-        self, settings: Control, migrations: Migrations, tell: Callable[..., None]
-    ) -> None:
-        self._settings, self._migrations, self._tell = settings, migrations, tell
+    def __init__(self, settings: Control, migrations: Migrations, announce: Announce) -> None:
+        self._settings, self._migrations, self._announce = settings, migrations, announce
         self._asked = 0
         self._own: dict[str, _UnderWay] = {}
 
@@ -201,18 +213,15 @@ class Carrying:
             return  # it has just ended by itself
         finally:
             del self._own[name]
-        self._tell(events.PlanAbandoned, component=name, reason=reason)
+        self._announce(events.PlanAbandoned, component=name, reason=reason)
 
-    def start(self, plan: Planned, *, instead: str = "") -> None:
-        """Ask for the moves that a verdict leaves, component by component.
-
-        plan: What is to be done.
-        instead: Why what is under way of these components is given up for it, if anything is.
-        """
+    def start(self, change: Rebalance) -> bool:
+        """Ask for the moves that a verdict leaves, component by component."""
+        plan = change.plan
         asked, verdict = plan.asked, plan.verdict
         for name in asked.components:
             if name in self._own:
-                self._abandon(name, self._own[name], instead)
+                self._abandon(name, self._own[name], change.instead)
         view = self._migrations.view
         problem = asked.problem
         started: dict[str, str] = {}
@@ -227,8 +236,8 @@ class Carrying:
             if migration:
                 started[name] = migration
         if not started:
-            return
-        self._tell(
+            return True  # overtaken, and told so
+        self._announce(
             events.RebalancingStarted,
             migrations=started,
             planner=plan.planner,
@@ -240,6 +249,23 @@ class Carrying:
             gain_s=verdict.gain_s,
             cost_s=verdict.cost_s,
         )
+        return True
+
+    def change_lanes(self, change: LaneChange) -> bool:
+        """Ask for other lanes; false where the assignment is another one by now."""
+        try:
+            self._migrations.change_lanes(change.request)
+        except GodwitError:
+            return False
+        self._announce(
+            events.LanesBalanced,
+            component=change.request.component,
+            key_groups=len(change.request.lane_of),
+            executors=change.executors,
+            imbalance_before=change.before,
+            imbalance_after=change.after,
+        )
+        return True
 
     def _request(
         self,
@@ -271,7 +297,7 @@ class Carrying:
                 )
             )
         except GodwitError as error:
-            self._tell(events.PlanAbandoned, component=name, reason=error.message)
+            self._announce(events.PlanAbandoned, component=name, reason=error.message)
             return ""
         self._own[name] = _UnderWay(
             migration=migration,
@@ -292,6 +318,8 @@ def _check_sources(component: str, current: Assignment, sources: dict[int, str])
             )
 
 
+_LANES_EPOCHS = 3
+"""Epochs under the same assignment that lanes are balanced by, at least."""
 _LEAST_GAIN = 0.1
 """Share of the mean lane by which the busiest one must come down."""
 
@@ -304,6 +332,43 @@ class LaneChange:
     executors: tuple[str, ...]  # those on which key groups change lane
     before: float  # before, after: Busiest lane over mean lane, of the worst of these executors
     after: float
+
+
+class LaneBalancing:
+    """Evaluates lanes within executors now and then, by the last epochs under one assignment."""
+
+    def __init__(self, settings: Control, overrides: ManualOverrides, now_s: float) -> None:
+        self._settings, self._overrides = settings, overrides
+        self._due_s = now_s
+        self._epochs: deque[EpochObserved] = deque(maxlen=16)
+
+    def observe(self, epoch: EpochObserved) -> None:
+        """Take note of a committed epoch."""
+        if epoch.outcome.batch is not None:
+            self._epochs.append(epoch)
+
+    def forget(self) -> None:
+        """Begin anew, with other components."""
+        self._epochs.clear()
+
+    def propose(self, view: ProtocolView, now_s: float) -> Iterator[Proposal]:
+        """Propose other lanes, if it is time to."""
+        every = self._settings.lanes_every
+        if every is None or now_s < self._due_s:
+            return
+        self._due_s = now_s + seconds(every, "The setting lanes_every")
+        for name, component in view.components.items():
+            assignment = component.assignment
+            by_hand = self._overrides.hold(f"migration of {name}", now_s)
+            if max(assignment.lanes) < 2 or by_hand:
+                continue
+            under = [e for e in self._epochs if e.assignments.get(name) == assignment]
+            if len(under) < _LANES_EPOCHS:
+                continue
+            load = recent_load(name, under, assignment.num_key_groups)
+            change = rebalance_lanes(name, assignment, load, self._settings.theta)
+            if change is not None:
+                yield Proposal(subject=f"lanes of {name}", change=change)
 
 
 def recent_load(component: str, epochs: Iterable[EpochObserved], num_key_groups: int) -> FloatArray:
@@ -321,9 +386,8 @@ def rebalance_lanes(
 ) -> LaneChange | None:
     """Balance the lanes of every executor that needs it; ``None`` where none does.
 
-    component, assignment: Whose lanes, as they are now.
-    load: Shape ``(G,)``: of each key group, in any unit.
-    theta: Busiest lane over mean lane that is put up with.
+    The load is of shape ``(G,)``, in any unit; theta is the busiest lane over the mean one that is
+    put up with.
     """
     lane_of: dict[int, int] = {}
     changed, before, after = [], 1.0, 1.0

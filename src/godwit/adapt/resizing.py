@@ -24,21 +24,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from godwit.adapt.policy import Hysteresis, Proposal
 from godwit.adapt.scaling import WantedExecutors
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.planning import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from godwit.adapt.planning import Planned
+    from godwit.adapt.policy import Announce
     from godwit.adapt.ports import ExecutorPool, Migrations, PlannerRunner, PoolView
     from godwit.adapt.scaling import ScalingModel, ScalingSituation
     from godwit.adapt.settings import Control
     from godwit.migration import ProtocolView
 
-__all__ = ["Pace", "Resizing", "ScalingStep"]
+__all__ = ["Pace", "Resize", "Resizing", "ScalingStep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +53,31 @@ class ScalingStep:
     reason: str = ""  # why it cannot be, or has to wait; the model's own reason otherwise
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """The change that follows a scaling model."""
+
+    executors: int  # how many there are to be
+    leaving: tuple[str, ...] = ()  # those that are emptied; none: others are asked for
+    situation: ScalingSituation
+    wanted: WantedExecutors
+
+
 class Pace:
-    """Remembers what was decided when.
+    """When a model's answers are followed."""
 
-    cool_down_s: How long a decision is not taken back.
-    patience: Periods in a row that must want fewer executors.
-    """
-
-    def __init__(self, *, cool_down_s: float, patience: int = 2) -> None:
-        self._cool_down_s, self._patience = cool_down_s, patience
-        self._wanted_fewer = 0
-        self._last: tuple[Literal["out", "in"], float] | None = None
+    def __init__(
+        self,
+        *,
+        cool_down_s: float,  # how long a decision is not taken back
+        patience: int = 2,  # periods in a row that must want fewer executors
+    ) -> None:
+        self._hysteresis = Hysteresis(confirm=patience, rest_s=cool_down_s)
         self._arrived = True
 
     def decided(self, kind: Literal["out", "in"], at_s: float) -> None:
         """Take note of a decision, of this run or of one before."""
-        self._last, self._wanted_fewer = (kind, at_s), 0
+        self._hysteresis.made(_SCALING, kind, at_s)
         self._arrived = False
 
     def step(
@@ -79,23 +90,20 @@ class Pace:
         most = situation.most if pool.most is None else min(situation.most, pool.most)
         bounded = min(max(wanted.executors, situation.least), most)
         roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
-        self._wanted_fewer = self._wanted_fewer + 1 if have > roomy else 0
+        fewer = self._hysteresis.confirms(_SCALING, "in" if have > roomy else None)
         if bounded > coming:
             # Into the range: at its edge noise would soon ask for one more.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
             within = min(max(aim, bounded), roomy)
             return self._more(within, situation, pool, paced=paced, arrived=arrived)
         if have > roomy and not pool.pending:
-            return self._fewer(roomy, situation, paced=paced)
+            return self._fewer(roomy, situation, paced=paced, confirmed=fewer)
         if max(wanted.executors, situation.least) > most <= coming:
             limit = "limit" if most == situation.most else "cluster's limit"
             return ScalingStep(kind="refused", executors=coming, reason=f"{most} is the {limit}")
         if wanted.unattainable:
             return ScalingStep(kind="refused", executors=coming, reason=wanted.unattainable)
         return ScalingStep(kind="stay", executors=have)
-
-    def _since_s(self, now_s: float) -> float:
-        return float("inf") if self._last is None else now_s - self._last[1]
 
     def _more(
         self,
@@ -106,29 +114,28 @@ class Pace:
         paced: bool,
         arrived: bool,
     ) -> ScalingStep:
-        since_s = self._since_s(situation.now_s)
-        cooling = since_s < self._cool_down_s
-        if pool.refused and cooling:
-            return ScalingStep(kind="refused", executors=situation.executors, reason=pool.refused)
-        if paced and cooling and self._last is not None:
-            if self._last[0] == "in":
-                return ScalingStep(
-                    kind="stay", executors=situation.executors, reason="cooling down"
-                )
-            if not arrived or pool.pending:
-                reason = "the last ones have only just been asked for"
-                return ScalingStep(kind="stay", executors=situation.executors, reason=reason)
+        have, resting = situation.executors, self._hysteresis.resting(_SCALING, situation.now_s)
+        if pool.refused and resting:
+            return ScalingStep(kind="refused", executors=have, reason=pool.refused)
+        if paced and resting == "in":
+            return ScalingStep(kind="stay", executors=have, reason="cooling down")
+        if paced and resting and (not arrived or pool.pending):
+            reason = "the last ones have only just been asked for"
+            return ScalingStep(kind="stay", executors=have, reason=reason)
         return ScalingStep(kind="out", executors=bounded)
 
-    def _fewer(self, roomy: int, situation: ScalingSituation, *, paced: bool) -> ScalingStep:
-        stay = ScalingStep(kind="stay", executors=situation.executors, reason="cooling down")
-        if paced and self._since_s(situation.now_s) < self._cool_down_s:
-            return stay
-        if paced and self._wanted_fewer < self._patience:
-            return ScalingStep(kind="stay", executors=situation.executors, reason="it may pass")
+    def _fewer(
+        self, roomy: int, situation: ScalingSituation, *, paced: bool, confirmed: bool
+    ) -> ScalingStep:
+        have = situation.executors
+        if paced and self._hysteresis.resting(_SCALING, situation.now_s):
+            return ScalingStep(kind="stay", executors=have, reason="cooling down")
+        if paced and not confirmed:
+            return ScalingStep(kind="stay", executors=have, reason="it may pass")
         return ScalingStep(kind="in", executors=roomy)
 
 
+_SCALING = "scaling"
 _FULL = 0.9
 """Share of its time that no executor's lanes may be busy once others are gone."""
 
@@ -142,10 +149,10 @@ class Resizing:
         migrations: Migrations,
         pool: ExecutorPool | None,
         run: PlannerRunner,
-        tell: Callable[..., None],
+        announce: Announce,
     ) -> None:
         self._settings, self._migrations, self._pool = settings, migrations, pool
-        self._run, self._tell = run, tell
+        self._run, self._announce = run, announce
         self._limit_s = settings.planning_limit_s
         self._pace = Pace(cool_down_s=settings.cool_down_s)
         self._empty_since: dict[str, int] = {}
@@ -192,7 +199,7 @@ class Resizing:
         self.returned |= set(ready)
         for name in ready:
             self._empty_since.pop(name, None)
-        self._tell(events.ExecutorsReturned, executors=ready)
+        self._announce(events.ExecutorsReturned, executors=ready)
         return ready
 
     def begin_anew(self, now_s: float) -> None:
@@ -209,9 +216,9 @@ class Resizing:
         except GodwitError as error:
             self._refuse(0, least, str(error), {})
             return
-        self._tell(events.ScaledOut, before=0, wanted=least, reason="no executor is left")
+        self._announce(events.ScaledOut, before=0, wanted=least, reason="no executor is left")
 
-    def decide(
+    def propose(
         self,
         situation: ScalingSituation,  # balanced as planned
         view: ProtocolView,
@@ -219,46 +226,62 @@ class Resizing:
         *,
         # plans without some executors; ``None`` while not all components may be planned
         trial: Callable[[frozenset[str]], list[Planned]] | None,
-    ) -> bool:
-        """Ask the model, and follow it; return whether other executors are there to plan for."""
+    ) -> Iterator[Proposal]:
+        """Ask the model, and propose to follow it if it is time to."""
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
         try:
             wanted = self._run(lambda: _asked(model, situation), time_limit_s=self._limit_s)
         except TimeoutError:
-            self._tell_failure(model.name, f"it has not returned after {self._limit_s:g} s")
-            return False
+            self._announce_failure(model.name, f"it has not returned after {self._limit_s:g} s")
+            return
         except Exception as error:  # noqa: BLE001  a function of the user's may raise anything
-            self._tell_failure(model.name, f"it raised {type(error).__name__}: {error}")
-            return False
+            self._announce_failure(model.name, f"it raised {type(error).__name__}: {error}")
+            return
+        have, numbers = situation.executors, wanted.numbers
         if self._pool is None:
-            self._refuse(
-                situation.executors, wanted.executors, "this cluster has no pool", wanted.numbers
-            )
-            return False
-        have = situation.executors
+            self._refuse(have, wanted.executors, "this cluster has no pool", numbers)
+            return
         step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced)
-        if step.kind == "out":
-            return self._out(step, situation, wanted)
-        if step.kind == "in" and trial is None:
-            self._refuse(have, step.executors, "key groups are on the move", wanted.numbers)
-        elif step.kind == "in" and trial is not None:
-            return self._in(
-                step.executors, situation, wanted, _cheapest(view, planned), trial=trial
-            )
-        elif step.kind == "refused":
-            self._refuse(situation.executors, wanted.executors, step.reason, wanted.numbers)
-        else:
+        leaving: tuple[str, ...] = ()
+        fault = ""
+        if step.kind == "refused":
+            self._refuse(have, wanted.executors, step.reason, numbers)
+        elif step.kind == "stay":
             self._refused = ""
-        return False
+        elif step.kind == "in" and trial is None:
+            self._refuse(have, step.executors, "key groups are on the move", numbers)
+        elif step.kind == "in" and trial is not None:
+            leaving = _cheapest(view, planned)[: have - step.executors]
+            # One fewer may still be had where several are too many.
+            while leaving and (fault := self._fault(trial(frozenset(leaving)), situation)):
+                leaving = leaving[:-1]
+            if not leaving:
+                self._refuse(have, step.executors, fault, numbers)
+        if step.kind == "out" or leaving:
+            yield Proposal(
+                subject=_SCALING,
+                change=Resize(
+                    executors=step.executors if step.kind == "out" else have - len(leaving),
+                    leaving=leaving,
+                    situation=situation,
+                    wanted=wanted,
+                ),
+                reason=wanted.reason,
+                numbers=numbers,
+            )
 
-    def _out(self, step: ScalingStep, situation: ScalingSituation, wanted: WantedExecutors) -> bool:
-        pool = self._pool
+    def act(self, change: Resize) -> bool:
+        """Ask for executors, after those that were being emptied; or empty some."""
+        return self._in(change) if change.leaving else self._out(change)
+
+    def _out(self, change: Resize) -> bool:
+        pool, wanted, situation = self._pool, change.wanted, change.situation
         assert pool is not None
         self._pace.decided("out", situation.now_s)
         coming = situation.executors + pool.view.pending
-        kept = self._keep(step.executors - coming)
-        more = step.executors - coming - len(kept)
+        kept = self._keep(change.executors - coming)
+        more = change.executors - coming - len(kept)
         try:
             if more:
                 pool.add(more)
@@ -266,15 +289,31 @@ class Resizing:
             self._refuse(coming + len(kept), wanted.executors, str(error), wanted.numbers)
             return bool(kept)
         self._refused = ""
-        self._tell(
+        self._announce(
             events.ScaledOut,
             before=coming,
-            wanted=step.executors,
+            wanted=change.executors,
             kept=kept,
             reason=wanted.unattainable or wanted.reason,
             numbers=dict(wanted.numbers),
         )
-        return bool(kept)
+        return True
+
+    def _in(self, change: Resize) -> bool:
+        for name in change.leaving:
+            self._migrations.drain(name)
+        self.draining |= set(change.leaving)
+        self._pace.decided("in", change.situation.now_s)
+        self._refused = ""
+        self._announce(
+            events.ScaledIn,
+            before=change.situation.executors,
+            wanted=change.executors,
+            executors=change.leaving,
+            reason=change.wanted.reason,
+            numbers=dict(change.wanted.numbers),
+        )
+        return True
 
     def _keep(self, count: int) -> tuple[str, ...]:
         """Let executors stay that were being emptied, those that own most key groups first."""
@@ -286,41 +325,6 @@ class Resizing:
             self._empty_since.pop(name, None)
         self.draining -= set(kept)
         return kept
-
-    def _in(
-        self,
-        left: int,
-        situation: ScalingSituation,
-        wanted: WantedExecutors,
-        candidates: list[str],
-        *,
-        trial: Callable[[frozenset[str]], list[Planned]],
-    ) -> bool:
-        have = situation.executors
-        leaving, fault = candidates[: have - left], ""
-        # One fewer may still be had where several are too many.
-        while leaving:
-            fault = self._fault(trial(frozenset(leaving)), situation)
-            if not fault:
-                break
-            leaving = leaving[:-1]
-        else:
-            self._refuse(have, left, fault, wanted.numbers)
-            return False
-        for name in leaving:
-            self._migrations.drain(name)
-        self.draining |= set(leaving)
-        self._pace.decided("in", situation.now_s)
-        self._refused = ""
-        self._tell(
-            events.ScaledIn,
-            before=have,
-            wanted=have - len(leaving),
-            executors=tuple(leaving),
-            reason=wanted.reason,
-            numbers=dict(wanted.numbers),
-        )
-        return True
 
     def _fault(self, plans: list[Planned], situation: ScalingSituation) -> str:
         """Why those that remain would not do; empty where they would."""
@@ -351,7 +355,7 @@ class Resizing:
         """Tell that something cannot be had, once until it changes."""
         if reason != self._refused:
             self._refused = reason
-            self._tell(
+            self._announce(
                 events.ScalingRefused,
                 before=before,
                 wanted=wanted,
@@ -359,10 +363,10 @@ class Resizing:
                 numbers=dict(numbers),
             )
 
-    def _tell_failure(self, model: str, reason: str) -> None:
+    def _announce_failure(self, model: str, reason: str) -> None:
         if reason != self._refused:
             self._refused = reason
-            self._tell(events.PlannerFailed, planner=model, reason=reason)
+            self._announce(events.PlannerFailed, planner=model, reason=reason)
 
 
 def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
@@ -389,7 +393,7 @@ def _key_groups(view: ProtocolView, executor: str) -> int:
     )
 
 
-def _cheapest(view: ProtocolView, planned: list[Planned]) -> list[str]:
+def _cheapest(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
     """Executors that stay, those with the least state first; ties: the newest."""
     held = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
     for plan in planned:
@@ -398,4 +402,5 @@ def _cheapest(view: ProtocolView, planned: list[Planned]) -> list[str]:
         for name, size in zip(problem.executors, sizes.tolist(), strict=True):
             if name in held:
                 held[name] += size
-    return sorted(held, key=lambda name: (held[name], [-len(name), *(-ord(c) for c in name)]))
+    newest_first = {name: [-len(name), *(-ord(c) for c in name)] for name in held}
+    return tuple(sorted(held, key=lambda name: (held[name], newest_first[name])))

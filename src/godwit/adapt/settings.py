@@ -250,6 +250,11 @@ class Control:
         return seconds(self.period, "The period")
 
     @property
+    def respect_s(self) -> float:
+        """For how long manual overrides are left alone, in seconds."""
+        return seconds(self.respect, "The setting respect")
+
+    @property
     def planning_limit_s(self) -> float:
         """Real time that planners may take for one decision, in seconds; infinite: any."""
         if self.planning_limit is None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from godwit.adapt.deciding import Verdict, Wanted, insist_on_epochs
+from godwit.adapt.policy import Hysteresis, Proposal, Regroup, insist_on_epochs
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
@@ -43,10 +43,10 @@ from godwit.plan.regrouping import regrouped
 from godwit.planning.splitting import FormCosts, choose_form, most_beneficial
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterator
     from typing import Any
 
-    from godwit.adapt.deciding import EpochSeen
+    from godwit.adapt.policy import Announce, FlowEpoch, ManualOverrides
     from godwit.checkpoint.records import PhysicalPlan
     from godwit.operators.windows.grid import PaneGrid
     from godwit.plan.compiled import CompiledFlow
@@ -54,15 +54,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ExchangeCosts",
-    "FormMeter",
+    "LayoutMeter",
     "Metered",
     "SplitOrCombine",
     "Splitting",
-    "form_of",
-    "in_form",
+    "in_layout",
+    "layout_of",
     "splitting_of",
 ]
 
+_SUBJECT: Final = "components of "
 _BYTE_LATENCY_MS: Final = 10 / 2**20
 """Time to bring a byte of state to another executor, where none was measured."""
 _BYTE_MS: Final = 80 / 2**20
@@ -121,7 +122,7 @@ class _Places:
     second: npt.NDArray[np.bool_]
 
 
-class FormMeter:
+class LayoutMeter:
     """Meters one windowed aggregate."""
 
     def __init__(
@@ -138,26 +139,26 @@ class FormMeter:
         longest = max(window.length_us for window in part.grid.windows)
         self._period_us = longest if period_us is None else period_us
         self._partials = partials_in(part.grid, self._period_us)
-        self._form: Form | None = None
+        self._layout: Form | None = None
         self._sums = _Sums()
         self._places: _Places | None = None
         self._state: dict[str, npt.NDArray[np.int64]] = {}
         self._row_ms = exchange.row_ms
         self._turns = 1.0
 
-    def take(self, seen: EpochSeen, form: Form, levels_more: int) -> Metered | None:
+    def take(self, epoch: FlowEpoch, layout: Form, levels_more: int) -> Metered | None:
         """Take an epoch; give what the period came to if that is its end.
 
-        form: That it ran in; another one than before begins a period anew.
-        levels_more: Levels that epochs have only in the split form.
+        Another layout than before begins a period anew; `levels_more` are the levels that epochs
+        have only in the split layout.
         """
-        if form != self._form:
-            self._form, self._sums, self._places = form, _Sums(), None
+        if layout != self._layout:
+            self._layout, self._sums, self._places = layout, _Sums(), None
             self._state.clear()
-        self._moved(seen)
-        self._add(seen)
-        moments = seen.outcome.watermarks
-        sources = seen.flow.sources_of(self._slots[0])
+        self._moved(epoch)
+        self._add(epoch)
+        moments = epoch.outcome.watermarks
+        sources = epoch.flow.sources_of(self._slots[0])
         now = min(
             (at for name, at in moments.items() if source_of(name) in sources), default=BEGINNING
         )
@@ -167,13 +168,13 @@ class FormMeter:
         over = now - sums.since >= self._period_us and sums.since > BEGINNING
         if not over or sums.epochs < self._epochs:
             return None
-        metered = self._metered(seen, form, levels_more)
+        metered = self._metered(epoch, layout, levels_more)
         self._sums = _Sums(since=now)
         return metered
 
-    def _add(self, seen: EpochSeen) -> None:
+    def _add(self, epoch: FlowEpoch) -> None:
         """Add what an epoch did."""
-        outcome, flow, sums = seen.outcome, seen.flow, self._sums
+        outcome, flow, sums = epoch.outcome, epoch.flow, self._sums
         sums.epochs += outcome.batch is not None
         homes = {flow.component_of(name).name for name in (*self._slots, self._name)}
         handed = [outcome.streams.get((slot, self._name), (0, 0)) for slot in self._slots]
@@ -194,14 +195,14 @@ class FormMeter:
             if load is not None and len(load.key_groups):
                 known = self._state.setdefault(name, np.zeros(flow.num_key_groups, np.int64))
                 known[load.key_groups] = load.state_bytes
-        sums.lanes = max(sum(seen.plans[home].assignment.lanes), 1)
+        sums.lanes = max(sum(epoch.plans[home].assignment.lanes), 1)
 
-    def _moved(self, seen: EpochSeen) -> None:
+    def _moved(self, epoch: FlowEpoch) -> None:
         """Count key groups that take their rows elsewhere since the epoch before.
 
-        Those of an executor that is gone are no migrations: they need another place in either form.
+        Those of an executor that is gone are no migrations: they need another place anyway.
         """
-        plans = [seen.plans[seen.flow.component_of(slot).name] for slot in self._slots]
+        plans = [epoch.plans[epoch.flow.component_of(slot).name] for slot in self._slots]
         owners = [
             np.array(plan.assignment.executors, object)[plan.assignment.executor_of]
             for plan in plans
@@ -220,9 +221,9 @@ class FormMeter:
         self._sums.turned += int((before.second != now.second)[moved].sum())
         self._sums.movers.update(moved.tolist())
 
-    def _metered(self, seen: EpochSeen, form: Form, levels_more: int) -> Metered:
+    def _metered(self, epoch: FlowEpoch, layout: Form, levels_more: int) -> Metered:
         sums, exchange = self._sums, self._exchange
-        if form == "split":
+        if layout == "split":
             if sums.crossed:
                 self._row_ms = _mixed(self._row_ms, sums.sending_ms / sums.crossed)
             if sums.migrations:
@@ -230,9 +231,9 @@ class FormMeter:
             turned: float = sums.turned
         else:  # each can turn once while its other slot is not free again
             turned = min(len(sums.movers), self._turns * sums.migrations)
-        speed = seen.copies_bytes_per_s
+        speed = epoch.copies_bytes_per_s
         byte_latency_ms = 1e3 / speed if speed else _BYTE_LATENCY_MS
-        num_key_groups = seen.flow.num_key_groups
+        num_key_groups = epoch.flow.num_key_groups
         state_bytes = sum(int(of.sum()) for of in self._state.values()) / num_key_groups
         handing_ms = sums.handed * self._row_ms + sums.handed_bytes * exchange.byte_ms
         partial_ms = handing_ms / (self._partials * num_key_groups)
@@ -370,8 +371,8 @@ def splitting_of(flow: CompiledFlow, given: Splitting | None) -> Splitting | Non
     )
 
 
-def form_of(flow: CompiledFlow, part: ConsolidatePart) -> Form | None:
-    """Say in which form windows are consolidated; ``None``: in none that is decided upon here.
+def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> Form | None:
+    """Return the layout that windows are in; ``None``: one that is not decided upon here.
 
     Operators that rows stay in a lane with, behind the consolidate part, may be beside it.
     """
@@ -386,97 +387,94 @@ def form_of(flow: CompiledFlow, part: ConsolidatePart) -> Form | None:
     return "split" if alone and there == held else None
 
 
-def in_form(flow: CompiledFlow, part: ConsolidatePart, form: Form) -> dict[str, tuple[str, ...]]:
-    """Give the components that make a form: component → operators."""
+def in_layout(
+    flow: CompiledFlow, part: ConsolidatePart, layout: Form
+) -> dict[str, tuple[str, ...]]:
+    """Return the components that make a layout: component → operators."""
     first, second = part.slots
     beside = tuple(
         operator.name
         for operator in flow.component_of(part.name).operators
         if operator.name not in part.slots
     )
-    if form == "combined":
+    if layout == "combined":
         return {first: (first, second, *beside)}
     return {first: (first,), second: (second,), "+".join(beside): beside}
 
 
 class SplitOrCombine:
-    """Prices both forms of every aggregate after each period, and says which should change."""
+    """Prices both layouts of every aggregate after each period, and proposes the better one."""
 
     def __init__(
         self,
         flow: CompiledFlow,
         settings: Splitting,
-        exchange: ExchangeCosts,  # what an exchange costs where the flow runs
-        # operators that a user has named; what is put together or apart by hand is added to them
-        left_alone: Iterable[str] = (),
+        exchange: ExchangeCosts,
+        *,
+        overrides: ManualOverrides,
+        announce: Announce,
     ) -> None:
-        self._settings, self._left_alone = settings, set(left_alone)
-        self._parts = {part.compute: part for part in _measured(flow)}
+        self._settings, self._overrides, self._announce = settings, overrides, announce
+        self._flow, self._parts = flow, {part.compute: part for part in _measured(flow)}
         self._meters = {
-            name: FormMeter(part, exchange, period_us=settings.period_us, epochs=settings.epochs)
+            name: LayoutMeter(part, exchange, period_us=settings.period_us, epochs=settings.epochs)
             for name, part in self._parts.items()
         }
-        self._agreed: dict[str, tuple[Form, int]] = {}
+        self._hysteresis = Hysteresis(confirm=settings.confirm)
         self._choices: dict[str, Choice] = {}
-        self._wishes: dict[str, Wanted] = {}
-        self._standing: dict[tuple[str, PhysicalPlan], tuple[Form | None, int]] = {}
+        self._standing: dict[str, Proposal] = {}
+        self._layouts: dict[tuple[str, PhysicalPlan], tuple[Form | None, int]] = {}
 
-    def leave_alone(self, operators: Collection[str]) -> None:
-        """See `Decider.leave_alone`."""
-        self._left_alone.update(operators)
+    def observe(self, epoch: FlowEpoch) -> None:
+        """See `godwit.adapt.policy.AdaptationPolicy`: evaluates after every period."""
+        self._flow = epoch.flow
+        alone = self._overrides.operators(epoch.at_s)
         for name, part in self._parts.items():
-            if self._left_alone & {part.name, *part.slots}:
-                self._forget(name)
-
-    def settled(self, wanted: Wanted) -> None:
-        """See `Decider.settled`: it is wanted no more, whatever comes of it."""
-        for name in [name for name, wish in self._wishes.items() if wish.reason == wanted.reason]:
-            self._forget(name)
-
-    def observe(self, seen: EpochSeen) -> Verdict:
-        """See `Decider.observe`: what is wanted is said until it is settled, or overtaken."""
-        told = []
-        for name, part in self._parts.items():
-            form, levels_more = self._stands(seen.flow, part)
-            if form is None or self._left_alone & {part.name, *part.slots}:
+            layout, levels_more = self._layout(epoch.flow, part)
+            if layout is None or alone & {part.name, *part.slots}:
                 self._forget(name)
                 continue
-            if name in self._choices and self._choices[name].form == form:
+            if name in self._choices and self._choices[name].form == layout:
                 self._forget(name)
-            metered = self._meters[name].take(seen, form, levels_more)
+            metered = self._meters[name].take(epoch, layout, levels_more)
             if metered is not None:
-                choice = choose_form(metered.costs, form, self._settings.max_latency_ms)
-                told.append((events.FormsCompared, self._told(name, form, metered, choice)))
-                self._confirm(name, seen.flow, metered, choice)
-        wanted, first = None, most_beneficial(self._choices)
+                choice = choose_form(metered.costs, layout, self._settings.max_latency_ms)
+                self._announce(
+                    events.FormsCompared, **self._compared(name, layout, metered, choice)
+                )
+                self._confirm(name, epoch.flow, metered, choice)
+
+    def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
+        """See `godwit.adapt.policy.AdaptationPolicy`: the most beneficial change comes first."""
+        first = most_beneficial(self._choices)
         if first is not None:
             # What is beside the consolidate part may have changed since it was decided.
-            made = in_form(seen.flow, self._parts[first], self._choices[first].form)
-            wanted = replace(self._wishes[first], components=made)
-        return Verdict(wanted=wanted, told=tuple(told))
+            wanted = in_layout(self._flow, self._parts[first], self._choices[first].form)
+            change = Regroup(components=wanted, plan=self._flow.physical_plan)
+            yield replace(self._standing[first], change=change)
 
-    def _stands(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[Form | None, int]:
-        """Give the form under a plan, and the levels that epochs have only if split."""
+    def answered(self, proposal: Proposal) -> None:
+        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        self._forget(proposal.subject.removeprefix(_SUBJECT))
+
+    def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[Form | None, int]:
+        """Return the layout under a plan, and the levels that epochs have only if split."""
         at = (part.name, flow.physical_plan)  # of which there are few in a run
-        if at not in self._standing:
-            form = form_of(flow, part)
-            self._standing[at] = form, 0 if form is None else _levels_more(flow, part)
-        return self._standing[at]
+        if at not in self._layouts:
+            layout = layout_of(flow, part)
+            self._layouts[at] = layout, 0 if layout is None else _levels_more(flow, part)
+        return self._layouts[at]
 
     def _forget(self, name: str) -> None:
         self._choices.pop(name, None)
-        self._wishes.pop(name, None)
-        self._agreed.pop(name, None)
+        self._standing.pop(name, None)
+        self._hysteresis.forget(name)
 
     def _confirm(self, name: str, flow: CompiledFlow, metered: Metered, choice: Choice) -> None:
-        """Want a change once decisions in a row agree upon it."""
-        before, times = self._agreed.get(name, (choice.form, 0))
-        self._forget(name)
-        if not choice.changes:
-            return
-        times = times + 1 if before == choice.form else 1
-        self._agreed[name] = choice.form, times
-        if times < self._settings.confirm:
+        """Propose a change once decisions in a row agree upon it."""
+        self._choices.pop(name, None)
+        self._standing.pop(name, None)
+        if not self._hysteresis.confirms(name, choice.form if choice.changes else None):
             return
         part, worth_bytes = self._parts[name], math.inf
         if choice.form == "combined":  # parting moves nothing
@@ -487,18 +485,27 @@ class SplitOrCombine:
             saved_ms=choice.saved_ms / metered.epochs,
             relieved_ms=choice.relieved_ms / metered.epochs,
         )
-        self._wishes[name] = Wanted(
-            components=in_form(flow, part, choice.form),
+        self._standing[name] = Proposal(
+            subject=_SUBJECT + name,
+            change=Regroup(components=in_layout(flow, part, choice.form), plan=flow.physical_plan),
             reason=_reason(name, metered, choice, self._settings.max_latency_ms),
-            worth_bytes=worth_bytes,
+            gain=worth_bytes,  # in bytes: CPU time that is saved, as state that it would move
+            numbers={
+                "split_ms": metered.costs.split_ms,
+                "combined_ms": metered.costs.combined_ms,
+                "migrations": metered.costs.migrations,
+            },
+            operators=frozenset({part.name, *part.slots}),
         )
 
-    def _told(self, name: str, form: Form, metered: Metered, choice: Choice) -> dict[str, Any]:
+    def _compared(
+        self, name: str, layout: Form, metered: Metered, choice: Choice
+    ) -> dict[str, Any]:
         """Values of the event that says what came out."""
         costs, bound_ms = metered.costs, self._settings.max_latency_ms
         return {
             "operator": name,
-            "form": form,
+            "form": layout,
             "cheaper": choice.form,
             "epochs": metered.epochs,
             "split_ms": costs.split_ms,
@@ -519,7 +526,8 @@ def _measured(flow: CompiledFlow) -> tuple[ConsolidatePart, ...]:
 def _levels_more(flow: CompiledFlow, part: ConsolidatePart) -> int:
     """Levels that an epoch has only if the windows are split."""
     split, combined = (
-        flow.under(regrouped(flow, in_form(flow, part, form))) for form in ("split", "combined")
+        flow.under(regrouped(flow, in_layout(flow, part, layout)))
+        for layout in ("split", "combined")
     )
     return split.levels - combined.levels
 

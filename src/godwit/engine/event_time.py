@@ -25,7 +25,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from godwit.engine.sharing import Sharing
+from godwit.engine.sharing import PaneMeter
 from godwit.migration import EpochPlan
 from godwit.operators.windows.grid import BEGINNING, END
 from godwit.operators.windows.moments import Arrivals, Due, OperatorTime
@@ -118,7 +118,7 @@ class EventTimes:
     Attributes
     ----------
     sharing
-        Operator → whether its windows share panes, of those that may do either.
+        Operator → what its windows cost, and whether they share panes, of those that may do either.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class EventTimes:
         unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
         self._due = {operator.name: unknown for operator in self._timed}
         self.sharing = {
-            o.name: Sharing(windows.grid, windows.share)
+            o.name: PaneMeter(windows.grid, windows.share)
             for o in self._windowed
             if (windows := o.shared_windows) is not None and o.name not in self._follows
         }

@@ -6,7 +6,7 @@ The epoch protocol, step by step; a crash between any two steps loses nothing:
    they need;
 2. run the chain of stages: lanes write files that nobody names yet, and report them;
 3. commit: one record names the files that count. *This is the moment.*
-4. tell the conductor the outcome, show it to the observer (controller, deciders, journal), and
+4. tell the conductor the outcome, show it to the observer (controller, policies, journal), and
    deliver the staged output to the sinks (again after a crash: sinks are idempotent by epoch);
 5. return, and the source commits its own offsets. A batch that is offered again but has its record
    is done: its output was delivered when the run began.

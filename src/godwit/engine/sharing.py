@@ -1,12 +1,12 @@
-"""Whether an operator's windows share panes or have states of their own, chosen while it runs.
+"""What windows that overlap cost, whether they share panes or have states of their own.
 
 Lanes report how many keys each pane of an epoch had, and what writing, reading and merging took.
 From the first follows what the epoch does either way: which entries change, and what is read and
-merged when windows close.  Once the longest window has passed, the two are priced at what was
-measured, and the cheaper one is told to the lanes from the next epoch on
+merged when windows close.  Once the longest window has passed, both ways can be priced at what was
+measured (`godwit.adapt.sharing`); lanes go the way that is set here
 (`godwit.operators.windows.moments.OperatorTime.duplicated`).
 
-Invariant: results do not depend on the choice (every row is in one pane or in all its windows), so
+Invariant: results do not depend on the way (every row is in one pane or in all its windows), so
 nothing of it is recorded, and a run that starts shares panes until it has measured.
 
 Source: paper 3 §5.1.2, which evaluates its cost model after every period of the longest window.
@@ -20,7 +20,7 @@ import numpy as np
 
 from godwit.operators.windows.consolidation import SHARES, plan_of
 from godwit.operators.windows.grid import BEGINNING, END
-from godwit.planning.windows import WindowCosts, WindowCounts, is_duplicated_cheaper
+from godwit.planning.windows import WindowCosts, WindowCounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,20 +28,21 @@ if TYPE_CHECKING:
     from godwit.operators.windows.grid import PaneGrid
     from godwit.operators.windows.moments import OperatorTime, WindowWork
 
-__all__ = ["Sharing"]
+__all__ = ["PaneMeter"]
 
-_LEAST_EPOCHS = 4
+_MIN_EPOCHS = 4
 _UNKNOWN = {"spread": 0.3, "scan": 0.2, "merge": 0.2}
 """Cost of what was not measured yet, beside that of an entry that changes."""
 
 
-class Sharing:
-    """The choice for one operator.
+class PaneMeter:
+    """Counts and prices what one operator's windows do, and says which way they go."""
 
-    share: Whether they share panes, where the user says so; ``None``: as measured costs say.
-    """
-
-    def __init__(self, grid: PaneGrid, share: bool | None = None) -> None:
+    def __init__(
+        self,
+        grid: PaneGrid,
+        share: bool | None = None,  # as the user says; ``None``: as measured costs say
+    ) -> None:
         # whether windows have states of their own from the next epoch on
         self.duplicated = share is False
         self._grid, self._share = grid, share
@@ -49,7 +50,8 @@ class Sharing:
         self._missing: dict[int, float] = {}
         self._keys = 0.0
         self._measured = dict.fromkeys(("write", *_UNKNOWN), (0.0, 0.0))
-        self._counts, self._epochs, self._since = WindowCounts(), 0, BEGINNING
+        self._counts, self._epochs = WindowCounts(), 0
+        self._since = self._until = BEGINNING
 
     @property
     def costs(self) -> WindowCosts:
@@ -67,28 +69,33 @@ class Sharing:
 
     @property
     def counts(self) -> WindowCounts:
-        """What was done since the last choice."""
+        """What was done in this period."""
         return self._counts
 
-    def take(self, told: OperatorTime, works: Sequence[WindowWork]) -> None:
-        """Take note of an epoch, and choose anew when the longest window has passed."""
+    @property
+    def is_over(self) -> bool:
+        """Whether the longest window has passed since the period began."""
+        long = self._until - self._since >= self._longest_us
+        return self._since > BEGINNING and self._epochs >= _MIN_EPOCHS and long
+
+    def begin(self) -> None:
+        """Begin the next period; costs that were measured before count half."""
+        self._counts, self._epochs, self._since = WindowCounts(), 0, self._until
+        self._measured = {k: (n / 2, ms / 2) for k, (n, ms) in self._measured.items()}
+
+    def take(self, time: OperatorTime, works: Sequence[WindowWork]) -> None:
+        """Take note of an epoch."""
         if self._share is not None:
             return
         self._measure(works)
-        self._counts += self._written(told, works)
-        if self._grid.closes(told.closed, told.until):
-            self._counts += self._closing(told)
-            gone = self._grid.first_open(told.until)
+        self._counts += self._written(time, works)
+        if self._grid.closes(time.closed, time.until):
+            self._counts += self._closing(time)
+            gone = self._grid.first_open(time.until)
             self._missing = {p: m for p, m in self._missing.items() if p >= gone}
-        self._epochs += 1
+        self._epochs, self._until = self._epochs + 1, time.until
         if self._since == BEGINNING:
-            self._since = told.until
-        elif self._epochs >= _LEAST_EPOCHS and told.until - self._since >= self._longest_us:
-            self.duplicated = is_duplicated_cheaper(
-                self._counts, self.costs, duplicated=self.duplicated
-            )
-            self._counts, self._epochs, self._since = WindowCounts(), 0, told.until
-            self._measured = {k: (n / 2, ms / 2) for k, (n, ms) in self._measured.items()}
+            self._since = time.until
 
     def _measure(self, works: Sequence[WindowWork]) -> None:
         for kind in self._measured:
@@ -98,7 +105,7 @@ class Sharing:
             ms += sum(getattr(work, f"{kind}_ms") for work in works if getattr(work, name))
             self._measured[kind] = count, ms
 
-    def _written(self, told: OperatorTime, works: Sequence[WindowWork]) -> WindowCounts:
+    def _written(self, time: OperatorTime, works: Sequence[WindowWork]) -> WindowCounts:
         """Count the entries that an epoch's rows change."""
         touched: dict[int, int] = {}
         for work in works:
@@ -112,7 +119,7 @@ class Sharing:
         missing = np.clip(1.0 - keys / self._keys, 0.0, 1.0)
         for pane, share in zip(panes.tolist(), missing.tolist(), strict=True):
             self._missing[pane] = self._missing.get(pane, 1.0) * share
-        found = self._grid.windows_of(panes, told.closed, END)
+        found = self._grid.windows_of(panes, time.closed, END)
         _, window = np.unique(np.stack([found.kind, found.start]), axis=1, return_inverse=True)
         in_none = np.ones(int(window.max(initial=-1)) + 1)
         np.multiply.at(in_none, window, missing[found.pane])
@@ -122,15 +129,15 @@ class Sharing:
             spread=float(keys[found.pane].sum()),
         )
 
-    def _closing(self, told: OperatorTime) -> WindowCounts:
+    def _closing(self, time: OperatorTime) -> WindowCounts:
         """Count what is read and merged for the windows that an epoch closes."""
         panes = np.array(sorted(self._missing), np.int64)
-        starts, ends = self._grid.windows_over(panes, told.closed, told.until)
+        starts, ends = self._grid.windows_over(panes, time.closed, time.until)
         if not len(starts):
             return WindowCounts()
         missing = np.array([self._missing[pane] for pane in panes.tolist()])
         keys = self._keys * (1.0 - missing)
-        first, end = self._grid.closing(told.closed, told.until)
+        first, end = self._grid.closing(time.closed, time.until)
         read = panes[(panes >= first) & (panes < end)]
         firsts, lasts = np.searchsorted(panes, starts), np.searchsorted(panes, ends)
         spans = tuple(dict.fromkeys(zip(firsts.tolist(), lasts.tolist(), strict=True)))

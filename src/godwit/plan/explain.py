@@ -17,6 +17,7 @@ from godwit.operators.windows.operator import EventTimeOperator
 from godwit.operators.windows.process import WindowedProcess
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.plan.compiled import SourceInput
+from godwit.plan.user_names import UserNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,17 +45,19 @@ def explain(flow: CompiledFlow) -> str:
     str
         Lines of at most 100 characters, as far as names allow; the same flow gives the same text.
     """
+    names = UserNames(flow.operators)
+    operators = len(names.each(operator.name for operator in flow.operators))
     lines = [
         *_wrap(
             f"Flow {flow.name!r}: {_count(len(flow.sources), 'source')}, "
-            f"{_count(len(flow.operators), 'keyed operator')} on {_count(flow.levels, 'level')}, "
+            f"{_count(operators, 'keyed operator')} on {_count(flow.levels, 'level')}, "
             f"{_count(len(flow.outputs), 'sink')}"
         ),
         *_wrap(
             f"The keys of every operator fall into {_count(flow.num_key_groups, 'key group')}; "
             "an exchange sends each row to the lane that owns its key group.",
         ),
-        *_wrap(_physical(flow)),
+        *_wrap(_physical(flow, names)),
         *(line for name, time in flow.times.items() for line in _wrap(_watermark(name, time))),
     ]
     for level in range(1, flow.levels + 1):
@@ -62,7 +65,11 @@ def explain(flow: CompiledFlow) -> str:
         for component in flow.components:
             if component.level == level:
                 for operator in component.operators:
-                    lines += ["", f"  {operator.name}", *_operator_lines(flow, operator)]
+                    if operator.two_phase is not None and operator.two_phase.slot:
+                        continue  # as the first slot
+                    title = f"{operator.part_of}, its windows" if operator.consolidates else ""
+                    lines += ["", f"  {title or operator.name}"]
+                    lines += _operator_lines(flow, operator, names)
     if flow.levels > 1:
         lines += [
             "",
@@ -88,13 +95,13 @@ def _fed_by(flow: CompiledFlow, level: int) -> str:
     return "operators and sources" if mixed else "operators"
 
 
-def _physical(flow: CompiledFlow) -> str:
+def _physical(flow: CompiledFlow, names: UserNames) -> str:
     """Say what operators share a component."""
     shared = [
-        f"{', '.join(names)} share component {component.name!r} ({_shared(component)})"
+        f"{', '.join(shared)} share component {names[component.name]!r} ({_shared(component)})"
         for component in flow.components
-        for names in [[operator.name for operator in component.operators]]
-        if len(names) > 1
+        for shared in [names.each(operator.name for operator in component.operators)]
+        if len(shared) > 1
     ]
     if not shared:
         return "Every operator is a component of its own: its key groups move by themselves."
@@ -106,23 +113,27 @@ def _shared(component: Component) -> str:
     return by + ("flexible" if component.is_flexible else "rigid")
 
 
-def _operator_lines(flow: CompiledFlow, operator: KeyedOperator) -> Iterator[str]:
+def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserNames) -> Iterator[str]:
     inputs = flow.inputs_of(operator.name)
     yield from _labelled("does", [flow.actions[operator.name]])
-    yield from _labelled("reads", [_reads(given) for given in inputs])
+    reads = [_reads(flow, given, names) for given in inputs]
+    yield from _labelled("reads", list(dict.fromkeys(reads)))
     yield from _labelled("key", [_columns(operator.keys)])
     if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
         yield from _labelled("time", [_event_time(operator)])
-    exchanges = [_exchange(flow, given, operator) for given in inputs]
+    exchanges = [_exchange(flow, given, operator, names) for given in inputs]
     yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
     yield from _labelled("state", ["none"] if operator.consolidates else list(_states(operator)))
     yield from _labelled("kind", [_kind(operator)])
     yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
     consumers = [_sink(output) for output in flow.outputs_of(operator.name)]
     consumers += [
-        f"operator {fed.operator!r}{_arrow_maps(fed.maps)}" for fed in flow.fed_by(operator.name)
+        "its windows"
+        if _computes(operator)
+        else f"operator {names[fed.operator]!r}{_arrow_maps(fed.maps)}"
+        for fed in flow.fed_by(operator.name)
     ]
-    yield from _labelled("feeds", consumers)
+    yield from _labelled("feeds", list(dict.fromkeys(consumers)))
 
 
 def _event_time(operator: EventTimeOperator) -> str:
@@ -137,18 +148,25 @@ def _states(operator: KeyedOperator) -> Iterator[str]:
         yield columns if len(states) == 1 else f"{state}: {columns}"
 
 
-def _reads(given: Input) -> str:
+def _computes(operator: KeyedOperator) -> bool:
+    """Whether an operator is the half of a two-phase window that computes."""
+    return operator.two_phase is not None and not operator.consolidates
+
+
+def _reads(flow: CompiledFlow, given: Input, names: UserNames) -> str:
     if isinstance(given, SourceInput):
         maps = f", after {_maps(given.maps, 'in Catalyst')}" if given.maps else ""
         return f"source {given.source!r}{maps}"
-    return f"operator {given.upstream!r}{_arrow_maps(given.maps)}"
+    if _computes(flow.operator(given.upstream)):
+        return f"partial states of {names[given.upstream]!r}"
+    return f"operator {names[given.upstream]!r}{_arrow_maps(given.maps)}"
 
 
-def _exchange(flow: CompiledFlow, given: Input, operator: KeyedOperator) -> str:
+def _exchange(flow: CompiledFlow, given: Input, operator: KeyedOperator, names: UserNames) -> str:
     if not isinstance(given, SourceInput):
         above = flow.component_of(given.upstream)
         if above is flow.component_of(operator.name):
-            return f"none: rows stay in the lane of {given.upstream!r}"
+            return f"none: rows stay in the lane of {names[given.upstream]!r}"
     side = "source side" if isinstance(given, SourceInput) else "lanes that emit them"
     if operator.partials is not None:
         return f"one partial state per key: the {side} may combine rows before they are sent"

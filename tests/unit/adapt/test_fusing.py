@@ -10,8 +10,8 @@ import pytest
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.deciding import EpochSeen
 from godwit.adapt.fusing import Fusing, by_attributes
+from godwit.adapt.policy import FlowEpoch, ManualOverrides, Proposal
 from godwit.api.flow import LogicalFlow
 from godwit.migration import EpochOutcome
 from godwit.model.errors import InvalidFlowError
@@ -21,7 +21,6 @@ from godwit.plan.regrouping import regrouped
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.adapt.deciding import Wanted
     from godwit.plan.compiled import CompiledFlow
 
 SETTINGS = gw.Fusion(epochs=2, fuse_above=0.1, part_below=0.02, confirm=2)
@@ -57,16 +56,22 @@ def epoch(rows: Mapping[tuple[str, str], int], *, batch: int | None = 0) -> Epoc
     )
 
 
-def after(fusing: Fusing, flow: CompiledFlow, epochs: int, **rows: int) -> Wanted | None:
+def fusing_of(flow: CompiledFlow, *stated: str) -> Fusing:
+    overrides = ManualOverrides(announce=lambda *_, **__: None, stated=stated)
+    return Fusing(flow, SETTINGS, overrides=overrides)
+
+
+def after(fusing: Fusing, flow: CompiledFlow, epochs: int, **rows: int) -> Proposal | None:
     """Let epochs pass; `ab=5` are five rows from a to b."""
-    wanted = None
+    proposal = None
     for _ in range(epochs):
-        wanted = told(fusing, flow, epoch({(e[0], e[1]): n for e, n in rows.items()}))
-    return wanted
+        proposal = proposed(fusing, flow, epoch({(e[0], e[1]): n for e, n in rows.items()}))
+    return proposal
 
 
-def told(fusing: Fusing, flow: CompiledFlow, outcome: EpochOutcome) -> Wanted | None:
-    return fusing.observe(EpochSeen(outcome=outcome, flow=flow, plans={})).wanted
+def proposed(fusing: Fusing, flow: CompiledFlow, outcome: EpochOutcome) -> Proposal | None:
+    fusing.observe(FlowEpoch(outcome=outcome, flow=flow, plans={}))
+    return next(iter(fusing.propose(0.0)), None)
 
 
 def test_rows_surely_stay_between_operators_of_one_key_without_a_function_of_the_users(
@@ -85,30 +90,30 @@ def test_by_attributes_all_that_can_be_are_fused(flow: CompiledFlow) -> None:
 
 
 def test_streams_that_are_worth_it_are_fused_once_decisions_agree(flow: CompiledFlow) -> None:
-    fusing = Fusing(flow, SETTINGS)
+    fusing = fusing_of(flow)
     assert after(fusing, flow, 3, ab=80, bc=5, bd=50) is None
-    wanted = after(fusing, flow, 1, ab=80, bc=5, bd=50)
-    assert wanted is not None
-    assert wanted.components == {"a+b": ("a", "b")}
-    assert wanted.worth_bytes == 800 * SETTINGS.payback_epochs
-    assert wanted.reason == "a → b is 34.0% of all rows"
+    proposal = after(fusing, flow, 1, ab=80, bc=5, bd=50)
+    assert proposal is not None
+    assert proposal.change.components == {"a+b": ("a", "b")}
+    assert proposal.gain == 800 * SETTINGS.payback_epochs
+    assert proposal.reason == "a → b is 34.0% of all rows"
 
 
 def test_an_epoch_without_input_is_no_evidence(flow: CompiledFlow) -> None:
-    fusing = Fusing(flow, SETTINGS)
+    fusing = fusing_of(flow)
     for _ in range(8):
-        assert told(fusing, flow, epoch({("a", "b"): 80}, batch=None)) is None
+        assert proposed(fusing, flow, epoch({("a", "b"): 80}, batch=None)) is None
 
 
 def test_decisions_that_do_not_agree_change_nothing(flow: CompiledFlow) -> None:
-    fusing = Fusing(flow, SETTINGS)
+    fusing = fusing_of(flow)
     for _ in range(3):
         assert after(fusing, flow, 2, ab=80) is None
         assert after(fusing, flow, 2, ab=80, bc=60) is None
 
 
 def test_a_steady_stream_is_decided_upon_once(flow: CompiledFlow) -> None:
-    fusing = Fusing(flow, SETTINGS)
+    fusing = fusing_of(flow)
     assert after(fusing, flow, 4, ab=80) is not None
     fused = flow.under(regrouped(flow, {"a+b": ("a", "b")}))
     for _ in range(10):
@@ -118,27 +123,44 @@ def test_a_steady_stream_is_decided_upon_once(flow: CompiledFlow) -> None:
 
 def test_operators_part_when_next_to_nothing_goes_between_them(flow: CompiledFlow) -> None:
     fused = flow.under(regrouped(flow, {"a+b": ("a", "b")}))
-    fusing = Fusing(flow, SETTINGS)
-    wanted = after(fusing, fused, 4, ab=1)
-    assert wanted is not None
-    assert wanted.components == {"a": ("a",), "b": ("b",)}
-    assert wanted.worth_bytes == math.inf
-    assert wanted.reason == "a → b is 1.0% of all rows"
+    fusing = fusing_of(flow)
+    proposal = after(fusing, fused, 4, ab=1)
+    assert proposal is not None
+    assert proposal.change.components == {"a": ("a",), "b": ("b",)}
+    assert proposal.gain == math.inf
+    assert proposal.reason == "a → b is 1.0% of all rows"
 
 
 def test_what_somebody_has_named_is_left_alone(flow: CompiledFlow) -> None:
-    assert after(Fusing(flow, SETTINGS, ["b"]), flow, 8, ab=80, bc=60) is None
-    fusing = Fusing(flow, SETTINGS)
+    assert after(fusing_of(flow, "b"), flow, 8, ab=80, bc=60) is None
+    overrides = ManualOverrides(60.0, announce=lambda *_, **__: None)
+    fusing = Fusing(flow, SETTINGS, overrides=overrides)
     after(fusing, flow, 3, ab=80)
-    fusing.leave_alone({"a"})
+    overrides.note(["components of a"], 0.0)
     assert after(fusing, flow, 9, ab=80) is None
+    overrides.note(["components of a"], -100.0)  # long ago
+    assert after(fusing, flow, 4, ab=80) is not None
+
+
+def test_a_proposal_stands_until_it_is_answered_or_the_components_are_others(
+    flow: CompiledFlow,
+) -> None:
+    fusing = fusing_of(flow)
+    proposal = after(fusing, flow, 4, ab=80)
+    assert proposal is not None
+    assert after(fusing, flow, 1, ab=80) is proposal
+    fusing.answered(proposal)
+    assert after(fusing, flow, 2, ab=80) is None  # confirmed anew
+    assert after(fusing, flow, 2, ab=80) is not None
+    fused = flow.under(regrouped(flow, {"a+b": ("a", "b")}))
+    assert after(fusing, fused, 1, ab=80) is None
 
 
 def test_operators_that_nothing_flows_between_were_put_together_by_somebody(
     flow: CompiledFlow,
 ) -> None:
     together = flow.under(regrouped(flow, {"x": ("m", "c")}))
-    assert after(Fusing(flow, SETTINGS), together, 8) is None
+    assert after(fusing_of(flow), together, 8) is None
 
 
 @pytest.mark.parametrize(

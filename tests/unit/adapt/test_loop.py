@@ -125,7 +125,7 @@ def test_components_made_anew_are_balanced_once_the_controller_is_told_of_them()
     world.conductor.regroup(Regrouping(id="r", stages=(stage,)))
     assert world.control is not None
     world.now += 2 * PERIOD_S
-    world.control.turn()
+    world.control.step()
     assert not world.told(events.RebalancingStarted, events.PlannerFailed)
     world.parts, world.stages = {"row": Part(rows=skewed())}, [["row"]]
     world.control.regroup(Topology(stages=(("row",),)))
@@ -398,7 +398,7 @@ def test_what_was_migrated_by_hand_is_left_alone_for_the_stated_time_and_that_is
     by_hand(world)
     assert world.control is not None
     world.run(1.0)
-    (told,) = world.told(events.HandRespected)
+    (told,) = world.told(events.ManualOverrideRespected)
     assert told.what == "migration of sum"
     assert told.until_s - told.at_s == pytest.approx(30.0)
     assert "migration of sum" in world.control.status["leftAlone"]
@@ -415,7 +415,7 @@ def test_an_executor_drained_by_hand_is_emptied_and_never_given_back() -> None:
     world.run(4 * PERIOD_S)
     assert not len(world.conductor.view.components["sum"].assignment.key_groups("e2"))
     assert "e2" in world.executors
-    assert [e.what for e in world.told(events.HandRespected)] == ["draining of e2"]
+    assert [e.what for e in world.told(events.ManualOverrideRespected)] == ["draining of e2"]
 
 
 def test_a_number_set_by_hand_is_left_alone_for_the_stated_time() -> None:
@@ -433,7 +433,7 @@ def test_a_number_set_by_hand_is_left_alone_for_the_stated_time() -> None:
 def test_a_controller_that_restarts_goes_on_with_cool_down_and_hands() -> None:
     past = [
         events.ScaledOut(epoch=3, at_s=90.0, before=2, wanted=4, reason="more rows"),
-        events.HandRespected(epoch=3, at_s=95.0, what="migration of sum", until_s=140.0),
+        events.ManualOverrideRespected(epoch=3, at_s=95.0, what="migration of sum", until_s=140.0),
     ]
     settings = control(scaling=utilisation(0.6), cool_down=60.0)
     world = World(
@@ -590,8 +590,8 @@ def test_a_controller_that_restarts_where_clocks_are_behind_waits_no_longer_than
     when: dict[str, Any] = {"at_s": 10_000.0, "epoch": 7}
     past = [
         events.ScaledIn(executors=("e2",), before=3, wanted=2, reason="ahead", **when),
-        events.HandRespected(what="migration of sum", until_s=10_030.0, **when),
-        events.HandRespected(what="scaling", until_s=10_030.0, **when),
+        events.ManualOverrideRespected(what="migration of sum", until_s=10_030.0, **when),
+        events.ManualOverrideRespected(what="scaling", until_s=10_030.0, **when),
     ]
     busy = Part(rows=skewed(rows=60.0))
     world = World({"sum": busy}, {"e0": 2, "e1": 2}, settings=settings, past=past)
@@ -751,7 +751,7 @@ def test_what_was_given_back_and_is_not_gone_yet_was_drained_by_nobody_s_hand() 
     world.pool.remove = world.pool.returned.extend  # type: ignore[method-assign,assignment]
     world.run(10 * PERIOD_S)
     assert world.pool.returned
-    assert not world.told(events.HandRespected)
+    assert not world.told(events.ManualOverrideRespected)
 
 
 # -- policies -------------------------------------------------------------------------------------

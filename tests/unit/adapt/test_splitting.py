@@ -12,9 +12,15 @@ import pytest
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.deciding import EpochSeen
 from godwit.adapt.fusing import by_attributes
-from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, form_of, in_form, splitting_of
+from godwit.adapt.policy import FlowEpoch, ManualOverrides
+from godwit.adapt.splitting import (
+    ExchangeCosts,
+    SplitOrCombine,
+    in_layout,
+    layout_of,
+    splitting_of,
+)
 from godwit.api.flow import LogicalFlow
 from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome, EpochPlan
 from godwit.model import events
@@ -23,7 +29,7 @@ from godwit.operators.windows.in_two import ConsolidatePart
 from godwit.plan.regrouping import regrouped
 
 if TYPE_CHECKING:
-    from godwit.adapt.deciding import Verdict, Wanted
+    from godwit.adapt.policy import Proposal
     from godwit.plan.compiled import CompiledFlow
 
 COLUMNS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
@@ -57,11 +63,14 @@ def consolidates(of: CompiledFlow, name: str = "w") -> ConsolidatePart:
 
 
 class Story:
-    """A decider that is told of epochs: 1,000 rows, 100 partials and 10 ms of CPU each."""
+    """A policy that observes epochs: 1,000 rows, 100 partials and 10 ms of CPU each."""
 
     def __init__(self, settings: gw.Splitting = SETTINGS, **of: Any) -> None:
         self.flow = flow(**of)
-        self.decider = SplitOrCombine(self.flow, settings, COSTS)
+        self.overrides = ManualOverrides(announce=lambda *_, **__: None)
+        self.policy = SplitOrCombine(
+            self.flow, settings, COSTS, overrides=self.overrides, announce=self.announce
+        )
         self.places = gw.even_assignment(GROUPS, ["a", "b"], [1, 1])
         self.turned: frozenset[int] = frozenset()
         self.at = 0
@@ -69,11 +78,16 @@ class Story:
 
     @property
     def form(self) -> str | None:
-        return form_of(self.flow, consolidates(self.flow))
+        return layout_of(self.flow, consolidates(self.flow))
 
-    def become(self, wanted: Wanted) -> None:
-        self.decider.settled(wanted)
-        self.flow = self.flow.under(regrouped(self.flow, wanted.components))
+    def announce(self, kind: type[events.Event], **values: Any) -> None:
+        event = kind(epoch=0, at_s=0.0, **values)
+        assert isinstance(event, events.FormsCompared)
+        self.told.append(event)
+
+    def become(self, proposal: Proposal) -> None:
+        self.policy.answered(proposal)
+        self.flow = self.flow.under(regrouped(self.flow, proposal.change.components))
 
     def migrate(self, *key_groups: int, state: bool = False) -> None:
         """Let key groups change executor."""
@@ -82,7 +96,9 @@ class Story:
         if not state:
             self.turned ^= set(key_groups)
 
-    def epoch(self, *, state_bytes: int = 0, scale: float = 1.0, seconds: float = 30) -> Verdict:
+    def epoch(
+        self, *, state_bytes: int = 0, scale: float = 1.0, seconds: float = 30
+    ) -> Proposal | None:
         self.at += round(seconds * 1e6)
         plans, loads, traffic, streams = {}, {}, {}, {}
         for component in self.flow.components:
@@ -119,24 +135,20 @@ class Story:
             streams=streams,
             watermarks={"rows": self.at},
         )
-        verdict = self.decider.observe(EpochSeen(outcome=outcome, flow=self.flow, plans=plans))
-        for kind, values in verdict.told:
-            event = kind(epoch=0, at_s=0.0, **values)
-            assert isinstance(event, events.FormsCompared)
-            self.told.append(event)
-        return verdict
+        self.policy.observe(FlowEpoch(outcome=outcome, flow=self.flow, plans=plans))
+        return next(iter(self.policy.propose(0.0)), None)
 
     @property
     def others(self) -> frozenset[int]:
         return frozenset(range(GROUPS)) - self.turned
 
-    def epochs(self, count: int, *migrating: int, **given: Any) -> Wanted | None:
+    def epochs(self, count: int, *migrating: int, **given: Any) -> Proposal | None:
         """Let epochs pass, in every second of which some key groups migrate."""
         wanted = None
         for at in range(count):
             if at % 2 and migrating:
                 self.migrate(*migrating, state=self.form == "combined")
-            wanted = self.epoch(**given).wanted
+            wanted = self.epoch(**given)
         return wanted
 
 
@@ -150,14 +162,14 @@ def test_calm_windows_stay_in_one_component_and_that_is_told_once_a_period() -> 
 def test_windows_whose_key_groups_migrate_with_much_state_are_split_once_periods_agree() -> None:
     story = Story()
     assert story.epochs(4, 0, 1, 2, state_bytes=2**20) is None
-    wanted = story.epochs(2, 0, 1, 2, state_bytes=2**20)
-    assert wanted is not None
-    assert wanted.components == {
+    proposal = story.epochs(2, 0, 1, 2, state_bytes=2**20)
+    assert proposal is not None
+    assert proposal.change.components == {
         "w": ("w",),
         "w_second": ("w_second",),
         "w_windows": ("w_windows",),
     }
-    assert wanted.worth_bytes == math.inf
+    assert proposal.gain == math.inf
     told = story.told[-1]
     assert told.numbers["migrated_key_groups"] == 3
     assert told.numbers["move_latency_ms"] == pytest.approx(11)
@@ -167,22 +179,22 @@ def test_windows_whose_key_groups_migrate_with_much_state_are_split_once_periods
     partial_ms = 200 * COSTS.row_ms / (told.numbers["partial_windows"] * GROUPS)
     assert told.split_ms == pytest.approx(20 + 200 * COSTS.row_ms + 4 + 3 * (partial_ms + 40.5))
     assert told.describe().startswith("w is combined and split would be better: over 2 epochs")
-    assert "in which 3 key groups migrated" in wanted.reason
+    assert "in which 3 key groups migrated" in proposal.reason
 
 
 def test_windows_that_were_split_are_combined_when_they_are_calm_and_then_left_so() -> None:
     story = Story()
-    wanted = story.epochs(6, 0, 1, 2, state_bytes=2**20)
-    assert wanted is not None
-    story.become(wanted)
+    proposal = story.epochs(6, 0, 1, 2, state_bytes=2**20)
+    assert proposal is not None
+    story.become(proposal)
     assert story.form == "split"
     assert story.epochs(6, 0, 1, 2, state_bytes=2**20) is None
     assert story.told[-1].numbers["migrated_with_state"] == 0
     back = story.epochs(6, state_bytes=2**20)
     assert back is not None
-    assert back.components == {"w": ("w", "w_second", "w_windows")}
+    assert back.change.components == {"w": ("w", "w_second", "w_windows")}
     saved_ms = (story.told[-1].split_ms - story.told[-1].combined_ms) / 2
-    assert back.worth_bytes == pytest.approx(500 * saved_ms / (80 / 2**20))
+    assert back.gain == pytest.approx(500 * saved_ms / (80 / 2**20))
     story.become(back)
     assert story.epochs(12, state_bytes=2**20) is None
 
@@ -190,7 +202,7 @@ def test_windows_that_were_split_are_combined_when_they_are_calm_and_then_left_s
 def test_what_lanes_measured_of_the_exchange_is_remembered() -> None:
     story = Story()
     story.flow = story.flow.under(
-        regrouped(story.flow, in_form(story.flow, consolidates(story.flow), "split"))
+        regrouped(story.flow, in_layout(story.flow, consolidates(story.flow), "split"))
     )
     story.epochs(3)
     per_row = (COSTS.row_ms + 2.0 / 100) / 2
@@ -200,27 +212,29 @@ def test_what_lanes_measured_of_the_exchange_is_remembered() -> None:
     )
 
 
-def test_a_wish_stands_until_it_is_settled() -> None:
+def test_a_proposal_stands_until_it_is_answered() -> None:
     story = Story()
-    wanted = story.epochs(6, 0, 1, 2, state_bytes=2**20)
-    assert wanted is not None
-    assert story.epoch(seconds=1).wanted == wanted  # nobody could do it
-    story.decider.settled(wanted)
-    assert story.epoch(seconds=1).wanted is None
+    proposal = story.epochs(6, 0, 1, 2, state_bytes=2**20)
+    assert proposal is not None
+    again = story.epoch(seconds=1)  # nobody could do it
+    assert again is not None
+    assert again.change == proposal.change
+    story.policy.answered(proposal)
+    assert story.epoch(seconds=1) is None
 
 
-def test_a_wish_is_about_the_components_that_there_are_when_it_is_said() -> None:
+def test_a_proposal_is_about_the_components_that_there_are_when_it_is_made() -> None:
     story = Story(behind=True)
     part = consolidates(story.flow)
-    story.flow = story.flow.under(regrouped(story.flow, in_form(story.flow, part, "split")))
-    wanted = story.epochs(6)
-    assert wanted is not None
-    assert wanted.components == {"w": ("w", "w_second", "w_windows")}
+    story.flow = story.flow.under(regrouped(story.flow, in_layout(story.flow, part, "split")))
+    proposal = story.epochs(6)
+    assert proposal is not None
+    assert proposal.change.components == {"w": ("w", "w_second", "w_windows")}
     fused = regrouped(story.flow, {"row": ("w_windows", "w_all")})
     story.flow = story.flow.under(fused)
-    wanted = story.epoch(seconds=1).wanted
-    assert wanted is not None
-    assert wanted.components == {"w": ("w", "w_second", "w_windows", "w_all")}
+    proposal = story.epoch(seconds=1)
+    assert proposal is not None
+    assert proposal.change.components == {"w": ("w", "w_second", "w_windows", "w_all")}
 
 
 def test_a_bound_on_latency_splits_what_costs_less_combined() -> None:
@@ -228,21 +242,21 @@ def test_a_bound_on_latency_splits_what_costs_less_combined() -> None:
     for story in (free, bound):
         for _ in range(3):
             story.epochs(2, 0, state_bytes=2**18, scale=100)
-    wanted = bound.epoch(seconds=1).wanted
-    assert free.epoch(seconds=1).wanted is None
-    assert wanted is None  # 3.5 ms are within it
-    wanted = bound.epochs(6, 0, 1, state_bytes=2**18, scale=100)
-    assert wanted is not None
-    assert "migrations take 0 ms split and 7 ms combined, of 5 ms allowed" in wanted.reason
+    proposal = bound.epoch(seconds=1)
+    assert free.epoch(seconds=1) is None
+    assert proposal is None  # 3.5 ms are within it
+    proposal = bound.epochs(6, 0, 1, state_bytes=2**18, scale=100)
+    assert proposal is not None
+    assert "migrations take 0 ms split and 7 ms combined, of 5 ms allowed" in proposal.reason
     assert bound.told[-1].split_ms > bound.told[-1].combined_ms
     assert free.epochs(6, 0, 1, state_bytes=2**18, scale=100) is None
 
 
 def test_where_neither_form_keeps_to_the_bound_the_quicker_one_is_taken_and_that_is_told() -> None:
     story = Story(gw.Splitting(max_latency="5 milliseconds", epochs=2, confirm=1))
-    wanted = story.epochs(4, 0, 1, state_bytes=2**20)
-    assert wanted is not None
-    story.become(wanted)
+    proposal = story.epochs(4, 0, 1, state_bytes=2**20)
+    assert proposal is not None
+    story.become(proposal)
     story.epochs(3)
     for g in (3, 4):
         story.migrate(g, state=True)  # its other slot was not free
@@ -258,12 +272,12 @@ def test_where_neither_form_keeps_to_the_bound_the_quicker_one_is_taken_and_that
 
 def test_an_aggregate_that_always_takes_its_state_along_is_not_split_again() -> None:
     story = Story()
-    wanted = story.epochs(6, 0, 1, 2, state_bytes=2**20)
-    assert wanted is not None
-    story.become(wanted)
+    proposal = story.epochs(6, 0, 1, 2, state_bytes=2**20)
+    assert proposal is not None
+    story.become(proposal)
     for _ in range(6):
         story.migrate(0, 1, 2, state=True)  # somebody asks for live migrations
-        back = story.epoch(state_bytes=2**20).wanted
+        back = story.epoch(state_bytes=2**20)
     assert back is not None
     story.become(back)
     assert story.epochs(12, 0, 1, 2, state_bytes=2**20) is None
@@ -279,24 +293,24 @@ def test_key_groups_of_an_executor_that_is_gone_have_not_migrated() -> None:
 
 def test_operators_in_a_row_behind_the_windows_come_along() -> None:
     fused = flow(behind=True)
-    assert form_of(fused, consolidates(fused)) == "combined"
+    assert layout_of(fused, consolidates(fused)) == "combined"
     assert by_attributes(fused) == {}
     apart = fused.under(
         regrouped(fused, {"w": ["w"], "w_second": ["w_second"], "row": ["w_windows", "w_all"]})
     )
     part = consolidates(apart)
-    assert form_of(apart, part) == "split"
-    together = in_form(apart, part, "combined")
+    assert layout_of(apart, part) == "split"
+    together = in_layout(apart, part, "combined")
     assert together == {"w": ("w", "w_second", "w_windows", "w_all")}
     combined = apart.under(regrouped(apart, together))
-    assert form_of(combined, part) == "combined"
-    again = in_form(combined, part, "split")
+    assert layout_of(combined, part) == "combined"
+    again = in_layout(combined, part, "split")
     assert again == {
         "w": ("w",),
         "w_second": ("w_second",),
         "w_windows+w_all": ("w_windows", "w_all"),
     }
-    assert form_of(combined.under(regrouped(combined, again)), part) == "split"
+    assert layout_of(combined.under(regrouped(combined, again)), part) == "split"
 
 
 def test_components_that_somebody_has_made_are_in_no_form() -> None:
@@ -305,7 +319,7 @@ def test_components_that_somebody_has_made_are_in_no_form() -> None:
     with_others = two.under(
         regrouped(two, {"all": ["w", "w_second", "w_windows", "v", "v_second", "v_windows"]})
     )
-    assert form_of(with_others, part) is None
+    assert layout_of(with_others, part) is None
     beside = two.under(
         regrouped(
             two,
@@ -315,25 +329,25 @@ def test_components_that_somebody_has_made_are_in_no_form() -> None:
             },
         )
     )
-    assert form_of(beside, part) is None
+    assert layout_of(beside, part) is None
 
 
 def test_what_somebody_has_named_is_left_alone() -> None:
     story = Story()
-    story.decider.leave_alone(["w_second"])
+    story.overrides.note(["components of w_second"], 0.0)
     assert story.epochs(12, 0, 1, 2, state_bytes=2**20) is None
     assert story.told == []
 
 
 def test_of_several_aggregates_the_most_beneficial_change_comes_first() -> None:
     story = Story(windows=2)
-    wanted = story.epochs(6, 0, 1, 2, state_bytes=2**20)
-    assert wanted is not None
-    first = "v" if "v" in wanted.components else "w"
-    story.become(wanted)
-    second = story.epoch(state_bytes=2**20, seconds=1).wanted
+    proposal = story.epochs(6, 0, 1, 2, state_bytes=2**20)
+    assert proposal is not None
+    first = "v" if "v" in proposal.change.components else "w"
+    story.become(proposal)
+    second = story.epoch(state_bytes=2**20, seconds=1)
     assert second is not None
-    assert ({"w", "v"} - {first}) <= second.components.keys()
+    assert ({"w", "v"} - {first}) <= second.change.components.keys()
 
 
 def test_settings_without_anything_to_decide_are_refused() -> None:
@@ -387,5 +401,5 @@ def test_a_form_that_cannot_be_is_refused(options: dict[str, Any], says: str) ->
 
 def test_a_flow_says_that_costs_decide() -> None:
     text = flow().explain()
-    assert "w, w_second, w_windows share component 'w' (by k, rigid)" in text
+    assert "Every operator is a component of its own" in text
     assert "consolidate w, where its partials are or apart from them, as measured" in text

@@ -91,7 +91,7 @@ class Observing:
     def observe(self, epoch: EpochObserved) -> None:
         self._statistics.observe(epoch, 0.5)
 
-    def turn(self) -> None: ...
+    def step(self) -> None: ...
 
 
 def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> Question:

@@ -144,7 +144,15 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.RegroupingCancelled(
         epoch=4, at_s=1.0, regrouping="r1", components={"a": "a"}, reason="second thoughts"
     ),
-    events.HandRespected(epoch=4, at_s=1.0, what="migration of sum", until_s=61.0),
+    events.ManualOverrideRespected(epoch=4, at_s=1.0, what="migration of sum", until_s=61.0),
+    events.WindowStateChosen(
+        epoch=4,
+        at_s=1.0,
+        operator="hourly",
+        duplicated=True,
+        reason="12.0 ms of CPU with panes and 4.0 ms without",
+        numbers={"shared_ms": 12.0, "duplicated_ms": 4.0},
+    ),
 )
 
 
@@ -216,7 +224,14 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
             ),
         ),
         (events.RegroupingCancelled, "regrouping r1 cancelled: second thoughts"),
-        (events.HandRespected, "migration of sum by hand is left alone for 60 s"),
+        (events.ManualOverrideRespected, "migration of sum by hand is left alone for 60 s"),
+        (
+            events.WindowStateChosen,
+            (
+                "windows of hourly have states of their own: 12.0 ms of CPU with panes and 4.0 ms "
+                "without"
+            ),
+        ),
     ],
 )
 def test_lines_read_like_sentences(kind: type[Event], line: str) -> None:
@@ -227,6 +242,13 @@ def test_lines_read_like_sentences(kind: type[Event], line: str) -> None:
 def test_a_switch_of_lanes_alone_says_so() -> None:
     event = events.AssignmentSwitched(epoch=0, at_s=0.0, component="sum", version=2)
     assert event.describe() == "sum: assignment 2 changes lanes only"
+
+
+def test_overrides_in_older_journals_are_read() -> None:
+    values = {"kind": "HandRespected", "epoch": 4, "at_s": 1.0, "what": "scaling", "until_s": 61.0}
+    assert event_from_dict(values) == events.ManualOverrideRespected(
+        epoch=4, at_s=1.0, what="scaling", until_s=61.0
+    )
 
 
 def test_an_unknown_kind_is_refused_by_name() -> None:

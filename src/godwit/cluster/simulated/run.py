@@ -185,7 +185,7 @@ class Simulation:
             self._began_s = self._now_s
             self.loop.run(batch)
         if self._controller is not None:
-            self._controller.turn()
+            self._controller.step()
 
     def _offer(self) -> Batch | None:
         """Take what the next epoch is to have; None if none is due.

@@ -18,15 +18,16 @@ from godwit.model.errors import GodwitError
 from godwit.model.events.deciding import (
     DecisionSkipped,
     ExecutorsReturned,
-    HandRespected,
     LanesBalanced,
     LoadMeasured,
+    ManualOverrideRespected,
     PlanAbandoned,
     PlannerFailed,
     RebalancingStarted,
     ScaledIn,
     ScaledOut,
     ScalingRefused,
+    WindowStateChosen,
 )
 from godwit.model.events.event import Event
 from godwit.model.events.moving import (
@@ -98,7 +99,6 @@ __all__ = [
     "FilesCollected",
     "FlowChanged",
     "FormsCompared",
-    "HandRespected",
     "KeyGroupsLoaded",
     "KeyGroupsResumed",
     "KeyGroupsSuspended",
@@ -106,6 +106,7 @@ __all__ = [
     "LanesBalanced",
     "ListenerFailed",
     "LoadMeasured",
+    "ManualOverrideRespected",
     "MigrationCancelled",
     "MigrationFinished",
     "MigrationStarted",
@@ -126,6 +127,7 @@ __all__ = [
     "ScalingRefused",
     "ScalingStarted",
     "WarmingStarted",
+    "WindowStateChosen",
     "event_from_dict",
 ]
 
@@ -151,7 +153,6 @@ _KINDS: Mapping[Any, type[Event]] = {
         FilesCollected,
         FlowChanged,
         FormsCompared,
-        HandRespected,
         KeyGroupsLoaded,
         KeyGroupsResumed,
         KeyGroupsSuspended,
@@ -159,6 +160,7 @@ _KINDS: Mapping[Any, type[Event]] = {
         LanesBalanced,
         ListenerFailed,
         LoadMeasured,
+        ManualOverrideRespected,
         MigrationCancelled,
         MigrationFinished,
         MigrationStarted,
@@ -179,8 +181,9 @@ _KINDS: Mapping[Any, type[Event]] = {
         ScalingRefused,
         ScalingStarted,
         WarmingStarted,
+        WindowStateChosen,
     )
-}
+} | {"HandRespected": ManualOverrideRespected}  # its name in older journals
 
 
 def _whole(value: Any) -> int:

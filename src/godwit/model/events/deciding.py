@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 __all__ = [
     "DecisionSkipped",
     "ExecutorsReturned",
-    "HandRespected",
     "LanesBalanced",
     "LoadMeasured",
+    "ManualOverrideRespected",
     "PlanAbandoned",
     "PlannerFailed",
     "RebalancingStarted",
     "ScaledIn",
     "ScaledOut",
     "ScalingRefused",
+    "WindowStateChosen",
 ]
 
 
@@ -255,13 +256,14 @@ class PlanAbandoned(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandRespected(Event):
-    """Somebody decided by hand; the controller leaves it alone for a while.
+class ManualOverrideRespected(Event):
+    """Somebody decided by hand; it is left alone for a while.
 
     Attributes
     ----------
     what
-        ``"migration of <component>"``, ``"draining of <executor>"`` or ``"scaling"``.
+        ``"migration of <component>"``, ``"components of <operator>"``, ``"draining of <executor>"``
+        or ``"scaling"``.
     until_s
         When it decides about it again, on the events' clock.
     """
@@ -271,3 +273,29 @@ class HandRespected(Event):
 
     def _line(self) -> str:
         return f"{self.what} by hand is left alone for {max(0.0, self.until_s - self.at_s):.0f} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowStateChosen(Event):
+    """Windows that overlap share panes from the next epoch on, or have states of their own.
+
+    Attributes
+    ----------
+    operator
+        Whose windows.
+    duplicated
+        Whether windows have states of their own.
+    reason
+        Why, with the numbers.
+    numbers
+        What it rests on: figure → value.
+    """
+
+    operator: str
+    duplicated: bool
+    reason: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def _line(self) -> str:
+        way = "have states of their own" if self.duplicated else "share panes"
+        return f"windows of {self.operator} {way}: {self.reason}"

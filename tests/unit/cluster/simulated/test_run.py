@@ -180,7 +180,7 @@ class Noting:
     def observe(self, epoch: EpochObserved) -> None:
         self.outcomes.append(epoch.outcome)
 
-    def turn(self) -> None:
+    def step(self) -> None:
         self.turns += 1
 
 

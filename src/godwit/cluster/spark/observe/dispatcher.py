@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.model.events import Event
+    from godwit.plan.user_names import UserNames
 
     Listener = Callable[[Event], None]
 
@@ -152,8 +153,8 @@ class EventDispatcher:
         Of the flow, for the threads and for the log.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, names: UserNames | None = None) -> None:
+        self._name, self._names = name, names
         self._recent: deque[Event] = deque(maxlen=_MAX_EVENTS)
         self._order = threading.RLock()  # what is recent and what is queued come in one order
         self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
@@ -181,7 +182,9 @@ class EventDispatcher:
         return current is self._thread or any(h.thread is current for h in self._hearings)
 
     def emit(self, event: Event) -> None:
-        """Note an event; listeners hear of it soon."""
+        """Note an event, by the names that users know; listeners hear of it soon."""
+        if self._names is not None:
+            event = self._names.event(event)
         with self._order:
             self._recent.append(event)
             if self._closed:

@@ -146,11 +146,12 @@ class QueryComponents(Collection[str]):
             )
         limits, named = checked_bounds(bounds), checked_components(components)
         self._planned(named)  # nothing gives way to what cannot be
-        with self._run.deciding.by_hand(name for of in named.values() for name in of):
+        with self._run.deciding.by_hand(name for of in named.values() for name in of) as asked_for:
             plan = self._planned(named)
             regrouping = regrouping_of(plan, limits)
             with self._run.conducting.locked() as conductor:
                 conductor.regroup(regrouping)
+            asked_for(regrouping.id)
         return PendingRegrouping(regrouping.id, plan, self._run.conducting)
 
     def _planned(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:

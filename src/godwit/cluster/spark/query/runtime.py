@@ -29,6 +29,7 @@ from godwit.cluster.spark.stages.source_streams import check_offset_log, offset_
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import function_name
 from godwit.plan.maps import map_dataframe
+from godwit.plan.user_names import UserNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,7 +102,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     frames = feed_frames(feeds_of(compiled), flow.sources)
     rows, offsets = streaming_dataframe(frames), offset_layout(frames, flow.sources)
     _check_interval(rows, options)
-    dispatcher, gate = EventDispatcher(flow.name), EpochGate()
+    dispatcher, gate = EventDispatcher(flow.name, UserNames(compiled.operators)), EpochGate()
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
         metrics = _metrics(flow.name, options)

@@ -196,7 +196,7 @@ class Controlling:
 
     def _work(self) -> None:
         while self._take():
-            self._guarded(self._controller.turn)
+            self._guarded(self._controller.step)
             self._status = self._controller.status
 
     def _take(self) -> bool:

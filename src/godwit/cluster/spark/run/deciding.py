@@ -1,29 +1,35 @@
-"""Regrouping a run: what it would take, and what is asked for because of what was measured."""
+"""Policies about a run's operators: what shares a component, and what windows share."""
 
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.deciding import EpochSeen
+from godwit.adapt.policy import RESPECT_S, FlowEpoch, ManualOverrides, PolicyLoop, Regroup
+from godwit.adapt.sharing import ChooseWindowState
 from godwit.cluster.spark.run.threads import Guard
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import RegroupingPlan, plan_regrouping
 from godwit.migration import Bounds, Regrouping
+from godwit.model import events
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
-    from godwit.adapt.deciding import Decider, Wanted
+    from godwit.adapt.policy import AdaptationPolicy, Announce, Proposal
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import StateId
     from godwit.engine.shared_conductor import SharedConductor
+    from godwit.engine.sharing import PaneMeter
     from godwit.migration import EpochOutcome, EpochPlan
+    from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["Deciding", "planned_regrouping", "regrouping_of"]
@@ -61,41 +67,64 @@ def regrouping_of(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Reg
 
 
 class Deciding:
-    """Asks the conductor for what a run's deciders want, and tells what they say.
+    """Drives the policies about a run's operators, and does for them what they propose.
 
-    Whoever regroups by hand goes first: what this has asked for and is under way gives way, and
+    Whoever regroups by hand goes first: what was asked for here and is under way gives way, and
     nothing is asked meanwhile.
-
-    deciders: In the order in which they are asked; one regrouping goes on at a time.
     """
 
     def __init__(
-        self, deciders: Sequence[Decider], *, conducting: SharedConductor, log: CommitLog
+        self,
+        flow: CompiledFlow,
+        policies: Callable[[ManualOverrides, Announce], Sequence[AdaptationPolicy[FlowEpoch]]],
+        *,
+        conducting: SharedConductor,
+        log: CommitLog,
+        meters: Mapping[str, PaneMeter],  # operator → the way that its windows go
+        stated: Iterable[str] = (),  # operators that the options of the start name
+        respect_s: float = RESPECT_S,
+        past: Iterable[Event] = (),
     ) -> None:
-        self._deciders, self._conducting, self._log = deciders, conducting, log
-        self._own = ""
+        self._flow, self._meters = flow, meters
+        self._conducting, self._log = conducting, log
+        self._overrides = ManualOverrides(respect_s, announce=self._announce, stated=stated)
+        for event in past:
+            self._overrides.recall(event, time.time())
+        self._policies = policies(self._overrides, self._announce)
+        self._loop = PolicyLoop(
+            self._policies,
+            actor=self,
+            overrides=self._overrides,
+            announce=self._announce,
+        )
+        self._own = self._by_hand = ""  # ids of regroupings
+        self._regrouped: tuple[str, ...] = ()  # what the one by hand was about
+        self._plan: RegroupingPlan | None = None
         self._lock = threading.Lock()
         self._guard = Guard("deciding on components", conducting.background_failed)
 
     @contextmanager
-    def by_hand(self, operators: Iterable[str]) -> Iterator[None]:
-        """Give way to somebody who regroups operators, and decide nothing about them any more."""
+    def by_hand(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
+        """Give way to somebody who regroups operators; takes the id of what is asked for."""
         with self._lock:
-            named = set(operators)
-            for decider in self._deciders:
-                decider.leave_alone(named)
             with self._conducting.locked() as conductor:
                 if self._own and conductor.ended_regrouping(self._own) is None:
                     conductor.cancel(self._own, "somebody regroups by hand")
-            self._own = ""
-            yield
+            self._own = self._by_hand = ""
+            self._regrouped = tuple(f"components of {name}" for name in operators)
+            if self._policies:
+                self._overrides.note(self._regrouped, time.time())
+            yield self._asked_by_hand
+
+    def _asked_by_hand(self, regrouping: str) -> None:
+        self._by_hand = regrouping
 
     def observe(
         self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
     ) -> None:
-        """Take a committed epoch, the flow and the plans that it ran under; ask for what is due.
+        """Take a committed epoch, the flow and the plans that it ran under; do what is due.
 
-        What a decider raises is told: the epoch is committed, and still to be delivered.
+        What a policy raises is told: the epoch is committed, and still to be delivered.
         """
         self._guard(self._observe, outcome, flow, plans)
 
@@ -103,36 +132,63 @@ class Deciding:
         self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
     ) -> None:
         with self._lock:
+            now_s, self._flow = time.time(), flow
             with self._conducting.locked() as conductor:
                 speeds = [speed for speed in conductor.copies_bytes_per_s if speed]
-            seen = EpochSeen(
-                outcome=outcome,
-                flow=flow,
-                plans=plans,
-                copies_bytes_per_s=max(speeds, default=None),
+                if self._by_hand and conductor.ended_regrouping(self._by_hand) is None:
+                    self._overrides.renew(self._regrouped, now_s)
+                else:
+                    self._by_hand = ""
+            self._loop.observe(
+                FlowEpoch(
+                    outcome=outcome,
+                    at_s=now_s,
+                    flow=flow,
+                    plans=plans,
+                    copies_bytes_per_s=max(speeds, default=None),
+                )
             )
-            for decider in self._deciders:
-                verdict = decider.observe(seen)
-                with self._conducting.locked() as conductor:
-                    for kind, values in verdict.told:
-                        conductor.announce(kind, **values)
-                if verdict.wanted is not None and self._ask(verdict.wanted, flow):
-                    decider.settled(verdict.wanted)
+            self._loop.step(now_s)
 
-    def _ask(self, wanted: Wanted, flow: CompiledFlow) -> bool:
-        """Ask for a regrouping; whether that was answered."""
+    def cost(self, proposal: Proposal) -> float:
+        """See `godwit.adapt.policy.Actor`: bytes of state that a regrouping moves."""
+        change, self._plan = proposal.change, None
+        if not isinstance(change, Regroup):
+            return 0.0
         try:
-            plan = planned_regrouping(
-                flow, wanted.components, conducting=self._conducting, log=self._log
+            self._plan = planned_regrouping(
+                self._flow, change.components, conducting=self._conducting, log=self._log
             )
-            if sum(part.state_bytes for part in plan.moving) > wanted.worth_bytes:
-                return True  # the next decisions see whether there is less to move, or more to save
-            asked = regrouping_of(plan, Bounds(), wanted.reason)
+        except GodwitError:
+            return 0.0  # it cannot be, which is found again when it is asked for
+        return float(sum(part.state_bytes for part in self._plan.moving))
+
+    def act(self, proposal: Proposal) -> bool:
+        """See `godwit.adapt.policy.Actor`."""
+        change = proposal.change
+        if isinstance(change, ChooseWindowState):
+            self._meters[change.operator].duplicated = change.duplicated
+            self._announce(
+                events.WindowStateChosen,
+                operator=change.operator,
+                duplicated=change.duplicated,
+                reason=proposal.reason,
+                numbers=dict(proposal.numbers),
+            )
+            return True
+        if self._plan is None:
+            return False
+        asked = regrouping_of(self._plan, Bounds(), proposal.reason)
+        try:
             with self._conducting.locked() as conductor:
-                if conductor.plan != flow.physical_plan:
+                if conductor.plan != change.plan:
                     return False  # decided on components that are others by now
                 conductor.regroup(asked)
         except GodwitError:
             return False  # another regrouping is under way
         self._own = asked.id
         return True
+
+    def _announce(self, kind: type[Event], **values: Any) -> None:
+        with self._conducting.locked() as conductor:
+            conductor.announce(kind, **values)

@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from godwit.adapt.fusing import Fusing, by_attributes
+from godwit.adapt.policy import RESPECT_S
+from godwit.adapt.sharing import SharePanes
 from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, splitting_of
 from godwit.checkpoint.journal import JournalWriter, recollect
 from godwit.checkpoint.ownership import acquire_lease
@@ -40,13 +42,16 @@ from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.adapt.deciding import Decider
+    from godwit.adapt.policy import AdaptationPolicy, Announce, FlowEpoch, ManualOverrides
     from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.query.options import Options
     from godwit.cluster.spark.run.gate import EpochGate
+    from godwit.engine.sharing import PaneMeter
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["open_run"]
@@ -149,7 +154,8 @@ def open_run(
             beside=beside,
         )
         resumed = log.latest_epoch >= 0
-        past = [] if options.control is None else past_decisions(storage)
+        adapts = options.control or options.fusion or splitting_of(flow, options.splitting)
+        past = past_decisions(storage) if adapts else []
         started = run_started(flow, log, taken_up, options.assignments, found, run_id=run_id)
         conductor = Conductor(
             started,
@@ -209,7 +215,16 @@ def open_run(
             batches=batches,
             pool=pool,
             controlling=controlling,
-            deciding=Deciding(_deciders(flow, options), conducting=conducting, log=log),
+            deciding=Deciding(
+                flow,
+                _policies(flow, options, epochs.times.sharing),
+                conducting=conducting,
+                log=log,
+                meters=epochs.times.sharing,
+                stated=[name for of in options.components.values() for name in of],
+                respect_s=RESPECT_S if options.control is None else options.control.respect_s,
+                past=past,
+            ),
             note=dispatcher.note,
             beside=beside,
             closing=[
@@ -229,16 +244,25 @@ def open_run(
     return made
 
 
-def _deciders(flow: CompiledFlow, options: Options) -> list[Decider]:
-    """Whoever decides which operators share a component, while the flow runs."""
-    named = [name for of in options.components.values() for name in of]
-    deciders: list[Decider] = []
+def _policies(
+    flow: CompiledFlow, options: Options, meters: Mapping[str, PaneMeter]
+) -> Callable[[ManualOverrides, Announce], list[AdaptationPolicy[FlowEpoch]]]:
+    """Policies that look at operators: those that are switched on."""
     splitting = splitting_of(flow, options.splitting)
-    if splitting is not None:
-        deciders.append(SplitOrCombine(flow, splitting, _EXCHANGE, named))
-    if options.fusion is not None and options.fusion.by == "traffic":
-        deciders.append(Fusing(flow, options.fusion, named))
-    return deciders
+
+    def policies(
+        overrides: ManualOverrides, announce: Announce
+    ) -> list[AdaptationPolicy[FlowEpoch]]:
+        chosen: list[AdaptationPolicy[FlowEpoch]] = [SharePanes(meters)] if meters else []
+        if splitting is not None:
+            chosen.append(
+                SplitOrCombine(flow, splitting, _EXCHANGE, overrides=overrides, announce=announce)
+            )
+        if options.fusion is not None and options.fusion.by == "traffic":
+            chosen.append(Fusing(flow, options.fusion, overrides=overrides))
+        return chosen
+
+    return policies
 
 
 def _components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 What happens in an epoch is in `godwit.engine.loop`; how Spark runs it, in
 `godwit.cluster.spark.run.cluster`. Here a micro-batch of Spark's becomes an epoch, and a committed
-epoch is shown to the controller, the deciders and the journal.
+epoch is shown to the controller, the policies and the journal.
 """
 
 from __future__ import annotations

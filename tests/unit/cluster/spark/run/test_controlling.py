@@ -83,7 +83,7 @@ class Run:
     def epoch(self) -> None:
         """Run an epoch, as Spark's driver does beside the controller."""
         seen: list[EpochObserved] = []
-        hands_over: Any = SimpleNamespace(observe=seen.append, turn=lambda: None)
+        hands_over: Any = SimpleNamespace(observe=seen.append, step=lambda: None)
         self.world.control = hands_over
         with self.conducting.locked():
             self.world.run(0.01)
@@ -148,7 +148,7 @@ def test_what_the_controller_moves_gives_way_to_what_somebody_wants_by_hand() ->
             assert conductor.view.components["of sums"].migration == "by hand"
         (cancelled,) = run.told(events.MigrationCancelled)
         assert cancelled.reason == "somebody asked for another migration"
-        until(lambda: bool(run.told(events.HandRespected)))
+        until(lambda: bool(run.told(events.ManualOverrideRespected)))
     finally:
         run.controlling.close()
 
@@ -217,7 +217,7 @@ def test_a_controller_that_fails_is_told_of_and_goes_on(monkeypatch: pytest.Monk
 def test_the_past_is_what_the_journal_has_kept(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(str(tmp_path / "ck"))
     journal = JournalWriter(storage, "run")
-    event = events.HandRespected(epoch=1, at_s=5.0, what="scaling", until_s=65.0)
+    event = events.ManualOverrideRespected(epoch=1, at_s=5.0, what="scaling", until_s=65.0)
     journal.add("event", event.to_dict())
     journal.add("event", {"kind": "OfAnotherVersion"})
     journal.add("outcome", {"epoch": 1})

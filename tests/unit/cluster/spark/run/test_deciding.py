@@ -1,7 +1,8 @@
-"""What deciders want is asked of the conductor where it is worth it, and gives way to hands."""
+"""What policies propose is asked of the conductor where it is worth it, and gives way to users."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -9,8 +10,8 @@ from tests.oracles.noting_ports import NotingPorts
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.deciding import EpochSeen, Verdict, Wanted
 from godwit.adapt.fusing import Fusing
+from godwit.adapt.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.storage import CheckpointStorage
@@ -19,10 +20,15 @@ from godwit.engine.cluster import Executor
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.engine.takeover import run_started, take_up
 from godwit.migration import Conductor, EpochOutcome, Policy
-from godwit.model.events import BackgroundFailed, RegroupingCancelled
+from godwit.model.events import (
+    BackgroundFailed,
+    DecisionSkipped,
+    ManualOverrideRespected,
+    RegroupingCancelled,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pytest
@@ -53,7 +59,20 @@ class Story:
             plan=self.flow.physical_plan,
         )
         self.deciding = Deciding(
-            [Fusing(self.flow, SETTINGS)], conducting=SharedConductor(self.conductor), log=self.log
+            self.flow,
+            lambda overrides, _: [Fusing(self.flow, SETTINGS, overrides=overrides)],
+            conducting=SharedConductor(self.conductor),
+            log=self.log,
+            meters={},
+        )
+
+    def decide_by(self, policy: AdaptationPolicy[FlowEpoch]) -> None:
+        self.deciding = Deciding(
+            self.flow,
+            lambda *_: [policy],
+            conducting=SharedConductor(self.conductor),
+            log=self.log,
+            meters={},
         )
 
     def observe(self, rows: int) -> None:
@@ -79,6 +98,9 @@ def test_state_is_not_moved_for_less_than_it_is_worth(
     monkeypatch.setattr(Chains, "snapshot_bytes", lambda *_: pa.array([moved] * 4).to_numpy())
     story.observe(10)
     assert "RegroupingStarted" not in story.ports.told()
+    (skipped,) = (e for e in story.ports.events if isinstance(e, DecisionSkipped))
+    assert (skipped.what, skipped.reason) == ("fusion", "it costs more than it gains")
+    assert (skipped.numbers["gain"], skipped.numbers["cost"]) == (100.0, moved)
     story.observe(moved)
     assert "RegroupingStarted" in story.ports.told()
 
@@ -99,6 +121,9 @@ def test_somebody_who_regroups_goes_first(tmp_path: Path) -> None:
     with story.deciding.by_hand(["a"]):
         (cancelled,) = (e for e in story.ports.events if isinstance(e, RegroupingCancelled))
         assert cancelled.reason == "somebody regroups by hand"
+    (respected,) = (e for e in story.ports.events if isinstance(e, ManualOverrideRespected))
+    assert respected.what == "components of a"
+    assert respected.until_s - time.time() > 50
     story.conductor.abort(0, "it was to come to nothing")
     story.observe(10)
     assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
@@ -113,9 +138,7 @@ def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -
     story.observe(10)
     (made,) = story.conductor.plan.components
     assert made.name == "a+b"
-    story.deciding = Deciding(
-        [Parting()], conducting=SharedConductor(story.conductor), log=story.log
-    )
+    story.decide_by(Parting())
     story.observe(10)  # of the epoch that ran before the plan changed
     assert story.flow is before
     assert [c.name for c in story.conductor.plan.components] == ["a+b"]
@@ -124,15 +147,13 @@ def test_what_was_decided_on_other_components_is_not_asked_for(tmp_path: Path) -
     assert [c.name for c in story.conductor.plan.components] == ["a", "b"]
 
 
-def test_a_decider_that_raises_is_told_of_and_the_epoch_goes_on(tmp_path: Path) -> None:
+def test_a_policy_that_raises_is_told_of_and_the_epoch_goes_on(tmp_path: Path) -> None:
     class Broken(Parting):
-        def observe(self, seen: EpochSeen) -> Verdict:
-            raise KeyError(seen.outcome.epoch)
+        def observe(self, epoch: FlowEpoch) -> None:
+            raise KeyError(epoch.outcome.epoch)
 
     story = Story(tmp_path)
-    story.deciding = Deciding(
-        [Broken()], conducting=SharedConductor(story.conductor), log=story.log
-    )
+    story.decide_by(Broken())
     story.observe(10)  # it is committed, and would not be delivered
     (failed,) = (e for e in story.ports.events if isinstance(e, BackgroundFailed))
     assert (failed.what, failed.error) == ("deciding on components", "KeyError: 0")
@@ -141,9 +162,11 @@ def test_a_decider_that_raises_is_told_of_and_the_epoch_goes_on(tmp_path: Path) 
 class Parting:
     """Always wants operators apart."""
 
-    def observe(self, seen: EpochSeen) -> Verdict:
-        return Verdict(wanted=Wanted(components={"a": ("a",), "b": ("b",)}, reason="it says so"))
+    def observe(self, epoch: FlowEpoch) -> None:
+        self.plan = epoch.flow.physical_plan
 
-    def settled(self, wanted: Wanted) -> None: ...
+    def propose(self, now_s: float) -> Iterator[Proposal]:
+        apart = Regroup(components={"a": ("a",), "b": ("b",)}, plan=self.plan)
+        yield Proposal(subject="components", change=apart, reason="it says so")
 
-    def leave_alone(self, operators: Collection[str]) -> None: ...
+    def answered(self, proposal: Proposal) -> None: ...

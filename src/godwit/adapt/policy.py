@@ -1,0 +1,306 @@
+"""Policies of one loop: observe → evaluate → decide → act.
+
+A *policy* observes committed epochs and proposes changes, each with its reason, and with what it is
+expected to gain and to cost.  What remains its own is how it measures, and how it prices.  The loop
+(`PolicyLoop`) decides and has an *actor* carry out what was decided, the same way for all:
+
+1. What somebody decided by hand is left alone (`ManualOverrides`).
+2. A proposal stands until it is answered, or its policy takes it back: so a change that cannot be
+   made now, since another one is under way, is made when it can.
+3. A change that costs more than it gains is answered by not making it.  Then it must be confirmed
+   anew, which sees whether there is less to pay, or more to gain.
+
+How often a change must be proposed before it counts, and how long it rests after it was made, is
+one `Hysteresis`, which every policy goes by.  How much a change must gain is part of its price.
+
+Invariant: policies ask nothing of the world, so that equal epochs lead to equal decisions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+
+from godwit.model import events
+from godwit.model.checks import insist_on_number
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterable, Sequence
+
+    from godwit.checkpoint.records import PhysicalPlan
+    from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = [
+    "RESPECT_S",
+    "Actor",
+    "AdaptationPolicy",
+    "Announce",
+    "FlowEpoch",
+    "Hysteresis",
+    "ManualOverrides",
+    "PolicyLoop",
+    "Proposal",
+    "Regroup",
+    "insist_on_epochs",
+]
+
+RESPECT_S = 60.0
+"""For how long manual overrides are left alone where no setting says."""
+
+Announce: TypeAlias = Callable[..., None]
+"""Takes a kind of event and its values."""
+
+Epoch = TypeVar("Epoch")
+Epoch_contra = TypeVar("Epoch_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Proposal:
+    """A change, or the reason why there is none."""
+
+    subject: str  # what it is about, for people
+    change: Any = None  # what the actor is to do; ``None``: nothing
+    reason: str = ""
+    gain: float = math.inf  # in the unit of the cost; infinite: it must be, whatever it costs
+    cost: float = 0.0  # as far as the policy knows it; the actor may know more
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on
+    operators: frozenset[str] = frozenset()  # that it puts together or apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEpoch:
+    """A committed epoch, for policies that look at a flow's operators."""
+
+    outcome: EpochOutcome
+    at_s: float = 0.0  # when it was committed
+    flow: CompiledFlow  # under the plan that it ran under
+    plans: Mapping[str, EpochPlan]  # component → how it ran
+    # state that copies brought of late from the quicker side; ``None`` where none was measured
+    copies_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """The change that makes components anew."""
+
+    components: Mapping[str, tuple[str, ...]]  # component → its operators
+    plan: PhysicalPlan  # that it was decided under
+
+
+class AdaptationPolicy(Protocol[Epoch_contra]):
+    """Measures and prices one kind of change."""
+
+    def observe(self, epoch: Epoch_contra) -> None:
+        """Take note of a committed epoch."""
+
+    def propose(self, now_s: float) -> Iterable[Proposal]:
+        """Evaluate, if it is time to; what stands of earlier proposals comes again.
+
+        Each is decided and acted upon before the next is made, which may build on it.
+        """
+
+    def answered(self, proposal: Proposal) -> None:
+        """Take note that a proposed change is being made, or is not worth its cost."""
+
+
+class Actor(Protocol):
+    """Carries out what was decided."""
+
+    def cost(self, proposal: Proposal) -> float:
+        """Cost of a change as things stand, in the unit of its gain."""
+
+    def act(self, proposal: Proposal) -> bool:
+        """Begin a change, and tell of it by an event; false where it cannot be made now."""
+
+
+class Hysteresis:
+    """How often a change must be proposed in a row, and how long it rests after it was made."""
+
+    def __init__(self, *, confirm: int = 1, rest_s: float = 0.0) -> None:
+        self._confirm, self._rest_s = confirm, rest_s
+        self._proposed: dict[str, tuple[Hashable, int]] = {}
+        self._made: dict[str, tuple[str, float]] = {}
+
+    def confirms(self, subject: str, change: Hashable) -> bool:
+        """Count an evaluation; true once enough of them in a row came to this change.
+
+        A change that is false (``None``, nothing, an empty tuple) is none.
+        """
+        before, times = self._proposed.pop(subject, (None, 0))
+        if not change:
+            return False
+        times = times + 1 if before == change else 1
+        self._proposed[subject] = change, times
+        return times >= self._confirm
+
+    def made(self, subject: str, change: str, at_s: float) -> None:
+        """Let a subject rest from now on; its next change must be confirmed anew."""
+        self.forget(subject)
+        self._made[subject] = change, at_s
+
+    def resting(self, subject: str, now_s: float) -> str:
+        """Return the change that a subject rests after; empty where it does not."""
+        change, at_s = self._made.get(subject, ("", -math.inf))
+        return change if now_s - at_s < self._rest_s else ""
+
+    def forget(self, subject: str) -> None:
+        """Have a subject's next change confirmed anew."""
+        self._proposed.pop(subject, None)
+
+
+class ManualOverrides:
+    """What was decided by hand, and until when it is left alone.
+
+    Problem: a user who migrates, drains, scales or regroups knows something that the statistics do
+    not; a loop that took it back a period later would be at war with its owner.
+
+    The rule: it is left alone until a stated time has passed since it was last under way.  What is
+    stated when the query starts, by its options or in the flow, is left alone as long as it runs.
+
+    Nobody has to tell of migrations and drains: one in the conductor's view that the controller did
+    not ask for is somebody's decision.
+    """
+
+    def __init__(
+        self,
+        respect_s: float = RESPECT_S,
+        *,
+        announce: Announce,
+        stated: Iterable[str] = (),  # operators that the start's options name
+    ) -> None:
+        self._respect_s, self._announce = respect_s, announce
+        self._stated = frozenset(stated)
+        self._until_s: dict[str, float] = {}  # what was decided → until when it is left alone
+        self._drained: frozenset[str] = frozenset()
+
+    def note(self, what: Iterable[str], now_s: float) -> None:
+        """Take note of something that was just decided by hand, and announce it."""
+        until_s = now_s + self._respect_s
+        for name in what:
+            self._until_s[name] = until_s
+            self._announce(events.ManualOverrideRespected, what=name, until_s=until_s)
+
+    def renew(self, what: Iterable[str], now_s: float) -> None:
+        """Take note of something that is under way, and announce it if it is new."""
+        for name in what:
+            if self.hold(name, now_s):
+                self._until_s[name] = now_s + self._respect_s
+            else:
+                self.note([name], now_s)
+
+    def look(
+        self,
+        view: ProtocolView,
+        now_s: float,
+        *,
+        own_migrations: Collection[str],
+        own_draining: Collection[str],
+    ) -> None:
+        """Take note of migrations and drains that the controller did not ask for."""
+        own = {None, *own_migrations}
+        moving = (name for name, c in view.components.items() if c.migration not in own)
+        self.renew((f"migration of {name}" for name in moving), now_s)
+        drained = view.draining - set(own_draining)
+        for executor in sorted(drained - self._drained):
+            until_s = now_s + self._respect_s
+            what = f"draining of {executor}"
+            self._announce(events.ManualOverrideRespected, what=what, until_s=until_s)
+        self._drained = drained
+
+    def recall(self, event: events.Event, now_s: float) -> None:
+        """Respect what an earlier run respected, whose clock may have been ahead."""
+        if not isinstance(event, events.ManualOverrideRespected) or event.what.startswith("drain"):
+            return
+        until_s = min(event.until_s, now_s + self._respect_s)
+        self._until_s[event.what] = max(self._until_s.get(event.what, until_s), until_s)
+
+    def hold(self, what: str, now_s: float) -> bool:
+        """Whether something is to be left alone."""
+        return self._until_s.get(what, now_s) > now_s
+
+    def operators(self, now_s: float) -> frozenset[str]:
+        """Operators whose components are to be left alone."""
+        prefix = "components of "
+        regrouped = (
+            name.removeprefix(prefix)
+            for name, until_s in self._until_s.items()
+            if name.startswith(prefix) and until_s > now_s
+        )
+        return self._stated.union(regrouped)
+
+    def left_s(self, now_s: float) -> Mapping[str, float]:
+        """Return what is left alone now → for how many seconds."""
+        return {what: t - now_s for what, t in self._until_s.items() if t > now_s}
+
+
+class PolicyLoop(Generic[Epoch]):
+    """Has policies observe and propose, decides, and has an actor act."""
+
+    def __init__(
+        self,
+        policies: Sequence[AdaptationPolicy[Epoch]],
+        *,
+        actor: Actor,
+        overrides: ManualOverrides,
+        announce: Announce,
+    ) -> None:
+        self._policies, self._actor = policies, actor
+        self.overrides, self._announce = overrides, announce
+        self.skipped: dict[str, str] = {}  # subject → why nothing was done about it
+
+    def observe(self, epoch: Epoch) -> None:
+        """Take note of a committed epoch."""
+        for policy in self._policies:
+            policy.observe(epoch)
+
+    def step(self, now_s: float) -> None:
+        """Decide what is due, and have it carried out."""
+        for policy in self._policies:
+            for proposal in policy.propose(now_s):
+                if self._decide(proposal, now_s):
+                    policy.answered(proposal)
+
+    def _decide(self, proposal: Proposal, now_s: float) -> bool:
+        """Decide on a proposal; return whether it is answered."""
+        if proposal.change is None:
+            self.skip(proposal.subject, proposal.reason, proposal.numbers)
+            return True
+        if proposal.operators & self.overrides.operators(now_s):
+            self.skip(proposal.subject, "it was decided by hand", proposal.numbers)
+            return True
+        cost = max(proposal.cost, self._actor.cost(proposal))
+        if cost > proposal.gain:
+            numbers = {**proposal.numbers, "gain": proposal.gain, "cost": cost}
+            self.skip(proposal.subject, "it costs more than it gains", numbers)
+            return True
+        acted = self._actor.act(proposal)
+        if acted:
+            self.skipped.pop(proposal.subject, None)
+        return acted
+
+    def skip(self, subject: str, reason: str, numbers: Mapping[str, float]) -> None:
+        """Tell why nothing was done, once until it changes."""
+        if self.skipped.get(subject) != reason:
+            self.skipped[subject] = reason
+            self._announce(
+                events.DecisionSkipped, what=subject, reason=reason, numbers=dict(numbers)
+            )
+
+
+def insist_on_epochs(settings: Any) -> None:
+    """Check the settings of policies that count epochs, and confirmations.
+
+    Raises `InvalidFlowError` if one is no whole number from 1.
+    """
+    for name in ("epochs", "confirm", "payback_epochs"):
+        insist_on_number(
+            f"The setting {name} of gw.{type(settings).__name__}",
+            getattr(settings, name),
+            least=1,
+            whole=True,
+            error=InvalidFlowError,
+        )
