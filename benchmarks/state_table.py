@@ -84,7 +84,7 @@ def time_table(root: Path, everything: Touched, epochs: list[Touched], key_group
     """Median seconds of load, of find and read, and of apply."""
     state = LocalStore(root).state("benchmark", SCHEMA, key_groups)
     homes, all_groups = np.zeros(key_groups, np.int32), np.arange(key_groups)
-    state.take_up(all_groups)
+    state.refresh(all_groups)
     start = perf_counter()
     state.replace(changes_of(everything, 0, key_groups), homes)
     load, times = perf_counter() - start, []

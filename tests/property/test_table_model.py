@@ -177,7 +177,7 @@ class StoreMachine(RuleBasedStateMachine):
         return pairs, self.changes(pairs, groups, self.epochs + ahead, mask)
 
     def apply(self, changes: Changes) -> None:
-        self.state.take_up(changes.key_groups)
+        self.state.refresh(changes.key_groups)
         self.state.apply(changes, self.homes)
 
     def note(self, pairs: list[tuple[Key, State]], changes: Changes) -> None:
@@ -208,7 +208,7 @@ class StoreMachine(RuleBasedStateMachine):
         pairs = self.draw(data, 40)
         groups = {self.group_of(key) for key, _ in pairs} | {2}
         contents = self.changes(pairs, groups, self.epochs + ahead)
-        self.state.take_up(contents.key_groups)
+        self.state.refresh(contents.key_groups)
         self.state.replace(contents, self.homes)
         if ahead > 0:
             for group in groups:
@@ -239,7 +239,7 @@ class StoreMachine(RuleBasedStateMachine):
         end = data.draw(st.sampled_from([*moments[len(moments) // 2 :], 1, 2**62]))
         part, chosen = EntryRange(column=column, end=end), np.array(sorted(groups), np.int64)
         self.reopen()
-        self.state.take_up(ALL)
+        self.state.refresh(ALL)
         with self.patch.context() as patch:
             if killed_at is not None:
                 patch.setattr(TableImage, killed_at, self.dies)
@@ -251,7 +251,7 @@ class StoreMachine(RuleBasedStateMachine):
                 killed = False
         if killed:
             self.reopen()
-            found = self.state.take_up(ALL)
+            found = self.state.refresh(ALL)
             for group in np.flatnonzero(found != self.epochs).tolist():
                 assert group in groups
                 self.epochs[group], self.models[group] = -1, {}
@@ -292,7 +292,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def notice_what_a_kill_left(self, pairs: list[tuple[Key, State]], changes: Changes) -> None:
         """Each key group is as it was, or (those being written) gone or as it was to become."""
-        found = self.state.take_up(ALL)
+        found = self.state.refresh(ALL)
         done = np.isin(ALL, changes.key_groups)
         for group in ALL[~done].tolist():
             assert found[group] == self.epochs[group]
@@ -325,11 +325,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def versions_agree(self) -> None:
-        assert self.state.take_up(ALL).tolist() == self.epochs.tolist()
+        assert self.state.refresh(ALL).tolist() == self.epochs.tolist()
 
     @invariant()
     def contents_agree(self) -> None:
-        self.state.take_up(ALL)
+        self.state.refresh(ALL)
         found = self.state.scan(ALL)
         names = rows_in(found.keys)
         models = {name: entry for model in self.models for name, entry in model.items()}
@@ -346,7 +346,7 @@ class StoreMachine(RuleBasedStateMachine):
         names = {bits(key) for key in asked}
         asked += [key for name, (key, _) in models.items() if name not in names]
         groups = np.array([self.group_of(key) for key in asked], np.int64)
-        self.state.take_up(ALL)
+        self.state.refresh(ALL)
         known, values = self.state.prior(batch_of(self.schema.keys, asked), groups)
         assert known.tolist() == [bits(key) in models for key in asked]
         for key, is_known, state in zip(asked, known, rows_in(values), strict=True):
@@ -368,7 +368,7 @@ class StoreMachine(RuleBasedStateMachine):
             return len(value.encode() if isinstance(value, str) else value)
 
         types = self.types[0] + self.types[1]
-        self.state.take_up(ALL)
+        self.state.refresh(ALL)
         assert self.state.state_bytes(ALL).tolist() == [
             sum(
                 size(dtype, value)

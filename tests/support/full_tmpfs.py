@@ -67,7 +67,7 @@ def write(path: Path) -> None:
     table = StateTable(path, _SCHEMA, len(_KEY_GROUPS), _unlocked)
     for epoch in range(3):
         changes = _changes(epoch)
-        table.apply(changes, table.take_up(changes.key_groups))
+        table.apply(changes, table.refresh(changes.key_groups))
         table.read(table.find(changes.keys))
 
 

@@ -57,7 +57,7 @@ class OneKeyGroup:
         return int(self.table.state_bytes(self._only)[0])
 
     def refresh(self) -> None:
-        self.table.take_up(self._only)
+        self.table.refresh(self._only)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
         return self.table.find(keys)
@@ -196,7 +196,7 @@ def change(
     columns = list(zip(*(row for _, row, _ in entries), strict=True))
     groups, counts = np.unique([group_of(key) for key in keys], return_counts=True)
     if look:
-        state.take_up(groups)
+        state.refresh(groups)
     state.apply(
         Changes(
             key_groups=groups,
@@ -217,7 +217,7 @@ def held(
     """Everything in some key groups, by key."""
     chosen = np.arange(NUM_KEY_GROUPS) if key_groups is None else np.array(list(key_groups))
     if look:
-        state.take_up(chosen)
+        state.refresh(chosen)
     found = state.scan(chosen)
     columns = [column.to_pylist() for column in found.values.columns]
     keys = found.keys.column(0).to_pylist()
@@ -234,7 +234,7 @@ def look_up_in(
     """State of each key as `prior` gives it."""
     groups = np.array([group_of(key) for key in keys])
     if look:
-        state.take_up(np.unique(groups))
+        state.refresh(np.unique(groups))
     known, values = state.prior(batch(state.schema.keys, keys), groups)
     rows = zip(*(column.to_pylist() for column in values.columns), strict=True)
     return [row if is_known else None for row, is_known in zip(rows, known, strict=True)]

@@ -198,11 +198,11 @@ def read_batch(storage: CheckpointStorage, ref: BlockRef) -> pa.RecordBatch:
 def read_segment(storage: CheckpointStorage, segment: SegmentRef) -> pa.RecordBatch:
     """Read the rows of a segment."""
     batch = read_batch(storage, segment.block)
-    told = segment.row_ends[-1] if segment.row_ends else 0
-    if batch.num_rows != told:
+    expected = segment.row_ends[-1] if segment.row_ends else 0
+    if batch.num_rows != expected:
         raise CorruptCheckpointError(
             f"A segment of epoch {segment.epoch} of '{segment.id}' has {batch.num_rows} rows, not "
-            f"{told}.",
+            f"{expected}.",
             remedy="Run a verification of the checkpoint, and restore it from a copy.",
             file=segment.block.file,
             uri=storage.uri,

@@ -150,11 +150,11 @@ class StateChains:
     def add_segment(self, segment: SegmentRef) -> None:
         """Append a segment to the chains of its key groups that do not have its rows yet."""
         groups, shares = np.array(segment.key_groups, np.int64), _shares(segment)
-        taken = self.snapshot_version[groups] < segment.epoch
+        is_new = self.snapshot_version[groups] < segment.epoch
         self.version[groups] = np.maximum(self.version[groups], segment.epoch)
-        self.changelog_bytes[groups[taken]] += shares[taken]
-        self.num_segments[groups[taken]] += 1
-        for chain in map(self.segments.__getitem__, groups[taken].tolist()):  # by the ten thousand
+        self.changelog_bytes[groups[is_new]] += shares[is_new]
+        self.num_segments[groups[is_new]] += 1
+        for chain in map(self.segments.__getitem__, groups[is_new].tolist()):  # by the ten thousand
             chain.append(segment)
         self.recent.append((segment, groups))
         if self.recent[0][0].epoch < segment.epoch - 2 * _RECENT_EPOCHS:
@@ -169,15 +169,15 @@ class StateChains:
             (floor < self.recent_from) | ((self.snapshot_version >= 0) & (floor < self.base))
         )
         behind = behind & ~apart
-        found = []
+        segments = []
         if behind.any():
             lowest = int(floor[behind].min())
             for segment, groups in reversed(self.recent):
                 if segment.epoch <= lowest:
                     break
                 if (behind[groups] & (floor[groups] < segment.epoch)).any():
-                    found.append(segment)
-        return found, np.flatnonzero(apart)
+                    segments.append(segment)
+        return segments, np.flatnonzero(apart)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
         """Let a snapshot take the place of the segments that it covers."""
@@ -186,16 +186,16 @@ class StateChains:
             return  # a later one is here already
         known = self.version[g] >= 0
         segments = self.segments[g]
-        kept = [s for s in segments if s.epoch > snapshot.version]
-        covered = segments[: len(segments) - len(kept)]
+        later = [s for s in segments if s.epoch > snapshot.version]
+        covered = segments[: len(segments) - len(later)]
         if covered:
             self.base[g] = covered[-1].epoch
         elif not known:
             # State that no epoch here has written: nobody can have it without the snapshot.
             self.base[g] = self.version[g] = snapshot.version
-        self.segments[g] = kept
-        self.num_segments[g] = len(kept)
-        self.changelog_bytes[g] = sum(_share(s, g) for s in kept)
+        self.segments[g] = later
+        self.num_segments[g] = len(later)
+        self.changelog_bytes[g] = sum(_share(s, g) for s in later)
         self.snapshots[g] = snapshot
         self.snapshot_version[g] = snapshot.version
         self.snapshot_bytes[g] = snapshot.block.length
@@ -218,7 +218,7 @@ class StateChains:
         )
 
     def restore(self, manifest: StateManifest) -> None:
-        """Take up what `manifest` wrote down; nothing may have been added yet."""
+        """Restore what `manifest` wrote down; nothing may have been added yet."""
         for snapshot in manifest.snapshots:
             self.add_snapshot(snapshot)
         for segment in manifest.segments:
@@ -279,7 +279,7 @@ def _share(segment: SegmentRef, key_group: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupChain:
-    """What brings one key group to `version`."""
+    """Snapshot and segments that bring one key group to `version`."""
 
     # state, key_group: whose state
     state: StateId
@@ -346,7 +346,7 @@ class Chains:
             )
 
     def problems(self, record: CommitRecord) -> Iterator[str]:
-        """Say what is wrong with `record` as the next one, if anything."""
+        """Describe what is wrong with `record` as the next one, if anything."""
         if record.epoch != self.epoch + 1:
             yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
         if record.flow != self.flow:
@@ -417,7 +417,7 @@ class Chains:
         return self.since(state, key_group, -1)
 
     def since(self, state: StateId, key_group: int, version: int) -> KeyGroupChain:
-        """Give what brings a table at `version` forward: no more than that, often nothing.
+        """Return what brings a table at `version` forward: no more than that, often nothing.
 
         A table that starts from the snapshot is to be replaced by it, not merged with it.
         """
@@ -440,17 +440,17 @@ class Chains:
         )
 
     def tail(
-        self, state: StateId, floor: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_]
+        self, state: StateId, floor: npt.NDArray[np.int64], needed: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], dict[int, KeyGroupChain]]:
-        """Give what brings many key groups forward.
+        """Return what brings many key groups forward.
 
         `floor`: shape ``(num_key_groups,)``: version that is held of each key group.
-        `wanted`: shape ``(num_key_groups,)``: those that are to be brought forward.
+        `needed`: shape ``(num_key_groups,)``: those that are to be brought forward.
         Returns segments: every segment that some of them need, once; apart: key group → its chain
         (see `since`), for those that begin with a snapshot or are far behind.
         """
         chains = self._read(state)
-        segments, others = chains.tail(floor, (chains.version > floor) & wanted)
+        segments, others = chains.tail(floor, (chains.version > floor) & needed)
         apart = {g: self.since(state, g, int(floor[g])) for g in others.tolist()}
         distinct = {id(segment): segment for segment in segments}
         for chain in apart.values():
@@ -490,22 +490,22 @@ class Chains:
         return sorted(self._read_waiting(operator).segments)
 
     def segments(self, state: StateId | None = None) -> list[SegmentRef]:
-        """Give the segments that some chain needs, of one state or of all, in order of epochs.
+        """Return the segments that some chain needs, of one state or of all, in order of epochs.
 
         With those that wait, where all are asked for.
         """
         if state is not None:
             return self._read(state).distinct()
-        found = [s for chains in self._states.values() for s in chains.distinct()]
-        found += [s for waiting in self._waiting.values() for s in waiting.distinct()]
-        return sorted(found, key=order_of)
+        segments = [s for chains in self._states.values() for s in chains.distinct()]
+        segments += [s for waiting in self._waiting.values() for s in waiting.distinct()]
+        return sorted(segments, key=order_of)
 
     def waiting_segments(self, operator: str) -> list[SegmentRef]:
         """Segments with rows of an operator that wait, in order of epochs."""
         return self._read_waiting(operator).distinct()
 
     def snapshots(self, state: StateId | None = None) -> list[SnapshotRef]:
-        """Give the latest snapshot of each key group, by state and key group."""
+        """Return the latest snapshot of each key group, by state and key group."""
         return [
             chains.snapshots[key_group]
             for name, chains in sorted(self._states.items())

@@ -65,7 +65,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What a collection did."""
+    """Result of a collection."""
 
     removed: tuple[str, ...]  # paths of the files that were deleted
     freed_bytes: int  # their size
@@ -107,10 +107,10 @@ def reading(storage: CheckpointStorage) -> Iterator[None]:
     try:
         yield
     except CorruptCheckpointError as error:
-        told = unless_collected(storage, error)
-        if told is error:
+        translated = unless_collected(storage, error)
+        if translated is error:
             raise
-        raise told from None
+        raise translated from None
 
 
 def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) -> CheckpointError:
@@ -129,7 +129,7 @@ def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) 
 
 
 def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozenset[str]:
-    """Those of some files that are gone and that no epoch needs that is retained now."""
+    """Return those of some files that are gone and that no epoch needs that is retained now."""
     missing = {file for file in files if number_in(file) is not None}
     for directory in {file.rpartition("/")[0] for file in missing}:
         missing -= {entry.path for entry in storage.list(directory)}
@@ -153,14 +153,14 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
     """Files that `collect` would delete, ordered by path."""
     latest = log.latest_epoch
     needed = needed_files(log)
-    found = [
+    unneeded = [
         entry
         for entry in log.storage.list(FLOWS)
         if (number := number_in(entry.path)) is not None
         and number < log.flow
         and entry.path not in needed
     ]
-    found += [
+    unneeded += [
         entry
         for entry in log.storage.list(PLANS)
         if (number := number_in(entry.path)) is not None
@@ -174,10 +174,10 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
                 continue
             # A commit beside this may just be writing the manifest of the latest epoch.
             if epoch < latest or number_in(entry.path) is not None:
-                found.append(entry)
+                unneeded.append(entry)
     about = {edit_path(edit.number) for edit in log.edits()}
-    found += [entry for entry in log.storage.list(EDITS) if entry.path not in about]
-    return sorted(found)
+    unneeded += [entry for entry in log.storage.list(EDITS) if entry.path not in about]
+    return sorted(unneeded)
 
 
 def needed_files(log: CommitLog) -> set[str]:
@@ -230,7 +230,7 @@ class StateSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSummary:
-    """What is in a checkpoint."""
+    """Summary of a checkpoint: identity, epochs, states, sizes."""
 
     identity: FlowIdentity  # whose checkpoint it is
     run_id: str  # the run that owns it; empty before the first

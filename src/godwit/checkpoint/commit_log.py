@@ -30,16 +30,16 @@ from godwit.checkpoint.evolution import FlowVersion
 from godwit.checkpoint.framing import digest_of, encode_commit, encode_record
 from godwit.checkpoint.ownership import (
     HistoryPoint,
+    acquire_run,
     create_identity,
     create_numbered,
     identity_differences,
     link_problems,
     load_record,
     load_with_digest,
+    lost_ownership,
     numbers_in,
-    overtaken,
     stored_identity,
-    take_over,
 )
 from godwit.checkpoint.records import (
     COMMITS,
@@ -155,15 +155,15 @@ class CommitLog:
                 remedy="Both must be at least 1.",
             )
         stored = create_identity(storage, identity)
-        found = list(identity_differences(stored, identity))
-        if found:
+        problems = list(identity_differences(stored, identity))
+        if problems:
             raise CheckpointMismatchError(
-                f"The checkpoint {storage.uri!r} does not fit this flow: {'; '.join(found)}.",
+                f"The checkpoint {storage.uri!r} does not fit this flow: {'; '.join(problems)}.",
                 remedy="Start the changed flow with a new checkpoint, or undo the change.",
                 uri=storage.uri,
-                differences=found,
+                differences=problems,
             )
-        run = take_over(storage, run_id)
+        run = acquire_run(storage, run_id)
         log = cls(
             storage,
             stored,
@@ -202,22 +202,22 @@ class CommitLog:
                     raise
 
     def version(self, number: int) -> FlowVersion:
-        """Give a flow version that a committed record or reference names."""
+        """Return a flow version that a committed record or reference names."""
         return self._version(number)[0]
 
     def _version(self, number: int) -> tuple[FlowVersion, str]:
-        found = self._versions.get(number)
-        if found is None:
-            found = load_with_digest(self.storage, flow_path(number), FlowVersion)
-            self._versions[number] = found
-        return found
+        entry = self._versions.get(number)
+        if entry is None:
+            entry = load_with_digest(self.storage, flow_path(number), FlowVersion)
+            self._versions[number] = entry
+        return entry
 
     def _plan(self, number: int) -> tuple[PhysicalPlan, str]:
-        found = self._plans.get(number)
-        if found is None:
-            found = load_with_digest(self.storage, plan_path(number), PhysicalPlan)
-            self._plans[number] = found
-        return found
+        entry = self._plans.get(number)
+        if entry is None:
+            entry = load_with_digest(self.storage, plan_path(number), PhysicalPlan)
+            self._plans[number] = entry
+        return entry
 
     def _insist_on_version(self, record: CommitRecord) -> None:
         """Refuse a file of another history in the place of a flow version."""
@@ -243,27 +243,27 @@ class CommitLog:
 
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
         """Flow versions from the one that counts back to `number`, as far as they go."""
-        found: dict[int, FlowVersion] = {}
+        versions: dict[int, FlowVersion] = {}
         at = self.flow
         while at >= max(number, 0):
-            found[at] = self.version(at)
-            at = found[at].previous
-        return found
+            versions[at] = self.version(at)
+            at = versions[at].previous
+        return versions
 
     def edits(self) -> tuple[EditRecord, ...]:
         """Edits of the flow version that counts, which the next one is to take up, in order."""
-        found = (
+        edits = (
             load_record(self.storage, edit_path(number), EditRecord)
             for number in self.edit_numbers()
         )
-        return tuple(edit for edit in found if edit.flow == self.flow)
+        return tuple(edit for edit in edits if edit.flow == self.flow)
 
     def edit_numbers(self) -> list[int]:
         """Numbers of all edits that are there, ascending."""
         return numbers_in(self.storage, EDITS)
 
     def recorded_as(self, state: StateId) -> StateId:
-        """Give the names of a state as of the latest record: a renaming may be yet to commit."""
+        """Return the names of a state as of the latest record: a renaming may be yet to commit."""
         if self.latest is None or self.latest.flow == self.flow:
             return state
         before = self.version(self.flow).name_before(state.operator)
@@ -315,7 +315,7 @@ class CommitLog:
         )
 
     def relation(self, point: HistoryPoint) -> Relation:
-        """How an epoch that somebody noted lies to this checkpoint's history."""
+        """Relation of a noted epoch to this checkpoint's history."""
         origin = self.identity.origin_of(point.epoch)
         if (point.query_id, point.history) != (origin.query_id, origin.history):
             return "diverged"
@@ -362,7 +362,7 @@ class CommitLog:
             )
 
     def replay(self, epoch: int) -> Chains:
-        """Give the chains as of any epoch whose records are still there, retained or not."""
+        """Return the chains as of any epoch whose records are still there, retained or not."""
         start = self.manifest_before(epoch)
         if start >= 0:
             path = manifest_path(start)
@@ -401,15 +401,15 @@ class CommitLog:
         return chains
 
     def load(self, epoch: int) -> CommitRecord:
-        """Give the commit record of any epoch whose record is still there, retained or not."""
+        """Return the commit record of any epoch whose record is still there, retained or not."""
         return self._load(epoch)[0]
 
     def _load(self, epoch: int) -> tuple[CommitRecord, str]:
-        found = self._records.get(epoch)
-        if found is None:
-            found = load_with_digest(self.storage, commit_path(epoch), CommitRecord)
-            self._records[epoch] = found
-        return found
+        entry = self._records.get(epoch)
+        if entry is None:
+            entry = load_with_digest(self.storage, commit_path(epoch), CommitRecord)
+            self._records[epoch] = entry
+        return entry
 
     def _forked(self, path: str, problem: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
@@ -477,20 +477,20 @@ class CommitLog:
             retained_from=max(self.retained_epochs.start, record.epoch - self.retain_epochs + 1),
             manifest=self.manifest_before(self.latest_epoch),
         )
-        data, settled = encode_commit(record)
+        data, written = encode_commit(record)
         try:
             self.storage.create_exclusive(commit_path(record.epoch), data)
         except FileExistsError as error:
             if self.storage.read(commit_path(record.epoch)).to_pybytes() != data:
                 raise self._lost(record.epoch, run) from error
         with self.lock:
-            self.chains.apply(settled)
-            self.latest = settled
-            self._records[record.epoch] = settled, digest_of(data)
+            self.chains.apply(written)
+            self.latest = written
+            self._records[record.epoch] = written, digest_of(data)
         for epoch in list(self._records):  # a copy: a collection beside this may add some
             if epoch < self.anchor:
                 self._records.pop(epoch, None)
-        return settled
+        return written
 
     def _write_manifest(self) -> None:
         path = manifest_path(self.latest_epoch)
@@ -522,12 +522,12 @@ class CommitLog:
         highest = max(numbers_in(self.storage, RUNS), default=-1)
         if highest != run.number:
             owner = load_record(self.storage, run_path(highest), RunRecord)
-            raise overtaken(self.storage, run.run_id, owner.run_id)
+            raise lost_ownership(self.storage, run.run_id, owner.run_id)
 
     def _lost(self, epoch: int, run: RunRecord) -> CheckpointError:
         other = load_record(self.storage, commit_path(epoch), CommitRecord).run_id
         if other != run.run_id:
-            return overtaken(self.storage, run.run_id, other)
+            return lost_ownership(self.storage, run.run_id, other)
         return CheckpointError(
             f"Epoch {epoch} of the checkpoint {self.storage.uri!r} was already committed by an "
             f"attempt of this run that seemed to fail.",

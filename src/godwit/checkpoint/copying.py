@@ -57,7 +57,7 @@ _ATTEMPTS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedCheckpoint:
-    """What was copied."""
+    """Result of a copy."""
 
     epoch: int  # the last epoch that is in the copy; -1 if none was committed
     query_id: str  # id of the copy's query
@@ -92,11 +92,11 @@ def copy_checkpoint(
                     copied[path] = _copy(source, target, path)
             break
         except CorruptCheckpointError as error:
-            told = unless_collected(source, error)
-            if told is error:
+            translated = unless_collected(source, error)
+            if translated is error:
                 raise
             if attempt == _ATTEMPTS - 1:
-                raise told from None
+                raise translated from None
     query_id = log.identity.query_id if same_query else uuid4().hex
     if log.latest is not None:
         spark_id = None if same_query else str(UUID(query_id))
@@ -116,7 +116,7 @@ def copy_checkpoint(
 
 
 def _optional(path: str) -> bool:
-    """Whether `needed_files` names a file that need not be there: few epochs have a manifest."""
+    """Return whether a needed file may be missing: few epochs have a manifest."""
     return path.startswith("manifests/")
 
 
@@ -162,9 +162,11 @@ def _copy_spark(
         for number in range(max(last.number - 1, 0), last.number + 1):
             offsets = _offsets(source, number, recorded.get(number), layout)
             write(f"{SPARK}/offsets/{number}", offsets)
-            done = read_entry(source, f"commits/{number}")
-            if done is not None:  # without it, Spark offers the micro-batch again, and it is known
-                write(f"{SPARK}/commits/{number}", done)
+            commit_entry = read_entry(source, f"commits/{number}")
+            if (
+                commit_entry is not None
+            ):  # without it, Spark offers the micro-batch again, and it is known
+                write(f"{SPARK}/commits/{number}", commit_entry)
         lines = offsets_in(offsets)
         places = range(len(lines)) if layout is None else layout.lines
         interval = DEFAULT_INTERVAL if layout is None else layout.interval
@@ -188,32 +190,32 @@ def _offsets(
         if layout is None:
             return batch.offsets
         lines = batch.lines or lines_of(batch.offsets, layout)
-        made = None if lines is None else relined(batch.offsets, lines, layout.lines)
-        if made is not None:
-            return made
-    found = None if layout is None else layout.pending.get(number)
-    found = read_entry(source, f"offsets/{number}") if found is None else found
-    if found is None:
+        converted = None if lines is None else relined(batch.offsets, lines, layout.lines)
+        if converted is not None:
+            return converted
+    entry = None if layout is None else layout.pending.get(number)
+    entry = read_entry(source, f"offsets/{number}") if entry is None else entry
+    if entry is None:
         raise _incomplete(source, f"{SPARK}/offsets/{number}")
-    return found
+    return entry
 
 
 def _source_log(
     source: CheckpointStorage, number: int, end: int | None, interval: int
 ) -> dict[str, bytes]:
     """Read what a source noted, at least up to an entry, while Spark may merge entries."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for _ in range(_ATTEMPTS):
         for entry in source.list(f"{SPARK}/sources/{number}"):
             # Not the checksums of a file system of Hadoop's, nor what was never finished.
-            if entry.path not in found and not entry.path.rpartition("/")[2].startswith((".", "_")):
+            if entry.path not in files and not entry.path.rpartition("/")[2].startswith((".", "_")):
                 with suppress(CorruptCheckpointError):  # merged, and cleared away
-                    found[entry.path] = source.read(entry.path).to_pybytes()
-        names = {path.rpartition("/")[2] for path in found}
+                    files[entry.path] = source.read(entry.path).to_pybytes()
+        names = {path.rpartition("/")[2] for path in files}
         needed = [] if end is None else files_read(names, end, interval)
         lacking = [name for name in needed if name not in names]
         if not lacking:
-            return found
+            return files
     raise _incomplete(source, f"{SPARK}/sources/{number}/{lacking[0]}")
 
 

@@ -48,15 +48,15 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
     version = _current(log)
     _insist_on(log, version, old)
     renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
-    taken = next((name for name in renamed.values() if version.operator(name) is not None), "")
-    if taken or not new:
+    existing = next((name for name in renamed.values() if version.operator(name) is not None), "")
+    if existing or not new:
         raise CheckpointError(
-            f"The checkpoint {log.storage.uri!r} has an operator {taken!r} already."
+            f"The checkpoint {log.storage.uri!r} has an operator {existing!r} already."
             if new
             else "The new name is empty.",
             remedy="Choose a name that it does not have; drop that operator first if its state is "
             "no longer needed.",
-            operator=taken,
+            operator=existing,
         )
     _write(log, EditRecord(flow=log.flow, renamed=renamed))
 
@@ -86,14 +86,14 @@ def _current(log: CommitLog) -> FlowVersion:
 
 
 def _insist_on(log: CommitLog, version: FlowVersion, operator: str) -> None:
-    found = version.operator(operator)
-    if found is not None and found.part_of:
+    current = version.operator(operator)
+    if current is not None and current.part_of:
         raise CheckpointError(
-            f"Operator {operator!r} is a part of {found.part_of!r}.",
-            remedy=f"Name {found.part_of!r}: its parts go the same way.",
+            f"Operator {operator!r} is a part of {current.part_of!r}.",
+            remedy=f"Name {current.part_of!r}: its parts go the same way.",
             operator=operator,
         )
-    if found is None:
+    if current is None:
         every = {**version.operators, **version.kept}
         names = sorted(name for name, of in every.items() if not of.part_of)
         raise CheckpointError(
@@ -121,15 +121,15 @@ def remove_key(
     `matches`: says of n rows of key columns which are that key, shape ``(n,)``.
     """
     version = log.version(log.flow)
-    found = version.operator(operator)
+    target = version.operator(operator)
     latest = log.latest
-    if found is None or latest is None:
+    if target is None or latest is None:
         raise CheckpointError(
             f"The checkpoint {log.storage.uri!r} has no operator {operator!r}.",
             remedy=f"Its operators are {', '.join({**version.operators, **version.kept})}.",
             operator=operator,
         )
-    removal = _Removal(log.chains, len(found.keys), matches, BatchCache(log.storage))
+    removal = _Removal(log.chains, len(target.keys), matches, BatchCache(log.storage))
     segments: list[SegmentRef] = []
     counts: dict[str, int] = {}
     for name in (operator, *version.parts_of(operator)):
@@ -205,7 +205,7 @@ class _Removal:
         self, state: StateId, apart: int
     ) -> list[tuple[int, npt.NDArray[np.int64], pa.RecordBatch]]:
         """Key group, hashes and key columns of the entries of a state that are there."""
-        found = []
+        entries = []
         for key_group in range(self._chains.num_key_groups):
             there: dict[tuple[Any, ...], tuple[int, pa.RecordBatch]] = {}
             for hashes, keys, removed in self._batches(state, key_group, self._num_keys + apart):
@@ -217,8 +217,8 @@ class _Removal:
                         there[name] = int(hashes[row]), entry
             if there:
                 numbers, rows = zip(*there.values(), strict=True)
-                found.append((key_group, np.array(numbers, np.int64), pa.concat_batches(rows)))
-        return found
+                entries.append((key_group, np.array(numbers, np.int64), pa.concat_batches(rows)))
+        return entries
 
     def _batches(
         self, state: StateId, key_group: int, num_keys: int

@@ -142,10 +142,10 @@ class EntryLayout:
             ) from error
 
     def _check(self, batch: pa.RecordBatch, expected: Columns, flow: int) -> None:
-        found = columns_of(batch.schema)
-        if not is_entries_of(found, expected):
+        columns = columns_of(batch.schema)
+        if not is_entries_of(columns, expected):
             raise _mismatch(
-                f"State of {self.name!r} has", found[1 : len(expected) + 1], flow, expected
+                f"State of {self.name!r} has", columns[1 : len(expected) + 1], flow, expected
             )
 
 
@@ -159,12 +159,12 @@ class WaitingLayout:
     former: Mapping[int, Former] = field(default_factory=dict)
 
     def read(self, batch: pa.RecordBatch, flow: int) -> pa.RecordBatch:
-        """Give the rows of a waiting segment as rows of today."""
+        """Return the rows of a waiting segment as rows of today."""
         former = self.former.get(flow)
         expected = columns_of(self.schema) if former is None else former.columns
-        found = columns_of(batch.schema)
-        if found != expected:
-            raise _mismatch(f"Rows that wait for {self.operator!r} have", found, flow, expected)
+        columns = columns_of(batch.schema)
+        if columns != expected:
+            raise _mismatch(f"Rows that wait for {self.operator!r} have", columns, flow, expected)
         if former is not None and former.upgrade is not None:
             batch = former.upgrade(batch)
         return aligned(batch, self.schema, self.operator)
@@ -183,37 +183,37 @@ class ColumnsByName:
     new: Callable[[int], pa.RecordBatch] | None = None
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Give as many rows, in the same order."""
+        """Return as many rows, in the same order."""
         if self.values is not None:
             values = self.values(values)
         names = values.schema.names
-        found = {n for n in names if self.live is None or n in self.live}.intersection(
+        present = {n for n in names if self.live is None or n in self.live}.intersection(
             self.schema.names
         )
-        made: pa.RecordBatch | None = None
-        if self.new is not None and len(found) < len(self.schema):
-            made = self.new(values.num_rows)
+        defaults: pa.RecordBatch | None = None
+        if self.new is not None and len(present) < len(self.schema):
+            defaults = self.new(values.num_rows)
         columns = [
             _as_type(values.column(names.index(field.name)), field.type)
-            if field.name in found
+            if field.name in present
             else pa.nulls(values.num_rows, field.type)
-            if made is None
-            else made.column(at)
+            if defaults is None
+            else defaults.column(at)
             for at, field in enumerate(self.schema)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Give the columns of a schema, each found by its name.
+    """Return the columns of a schema, each found by its name.
 
     `batch`: has them all, in any order, and instants in any time zone.
     """
     if batch.schema.equals(schema):
         return batch
-    found = batch.schema.names
+    names = batch.schema.names
     try:
-        columns = [_as_type(batch.column(found.index(field.name)), field.type) for field in schema]
+        columns = [_as_type(batch.column(names.index(field.name)), field.type) for field in schema]
     except (ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise CheckpointMismatchError(
             f"What is stored of {name!r} has the columns {_listed(columns_of(batch.schema))}, and "
@@ -224,7 +224,7 @@ def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBat
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Give a batch with all instants in UTC, as they are stored; copies nothing."""
+    """Return a batch with all instants in UTC, as they are stored; copies nothing."""
     types = [_utc(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch
@@ -247,10 +247,10 @@ def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
     return column.cast(dtype)
 
 
-def is_entries_of(found: Columns, expected: Columns) -> bool:
-    """Whether a batch with the columns `found` has entries of key and state columns `expected`."""
-    inner, rest = found[1 : len(expected) + 1], found[len(expected) + 1 :]
-    framed = [dtype for _, dtype in (*found[:1], *rest)]
+def is_entries_of(columns: Columns, expected: Columns) -> bool:
+    """Return whether `columns` are those of entries with key and state columns `expected`."""
+    inner, rest = columns[1 : len(expected) + 1], columns[len(expected) + 1 :]
+    framed = [dtype for _, dtype in (*columns[:1], *rest)]
     return inner == expected and framed in (["int64"], ["int64", "bool"])
 
 
@@ -273,9 +273,9 @@ def ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
         start = end
 
 
-def _mismatch(what: str, found: Columns, flow: int, expected: Columns) -> CheckpointMismatchError:
+def _mismatch(what: str, columns: Columns, flow: int, expected: Columns) -> CheckpointMismatchError:
     return CheckpointMismatchError(
-        f"{what} the columns {_listed(found)}, but flow version {flow}, which wrote them, has "
+        f"{what} the columns {_listed(columns)}, but flow version {flow}, which wrote them, has "
         f"{_listed(expected)}.",
         remedy="Run `godwit checkpoint verify` on the checkpoint, and restore the file from a "
         "copy.",
@@ -299,10 +299,10 @@ class BatchCache:
     def read(self, ref: BlockRef) -> pa.RecordBatch:
         """Read a block as a record batch."""
         key = (ref.file, ref.offset)
-        found = self._batches.get(key)
-        if found is not None:
+        cached = self._batches.get(key)
+        if cached is not None:
             self._batches.move_to_end(key)
-            return found
+            return cached
         batch = read_batch(self.storage, ref)
         if ref.file:
             self._batches[key] = batch

@@ -60,7 +60,7 @@ Columns: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What one state of one operator looks like."""
+    """Schema of one state of one operator."""
 
     columns: Columns  # state columns, without the key columns
     # ``"arrow"``: the columns are the state; ``"msgpack"`` or ``"pickle"``: one binary column holds
@@ -109,7 +109,7 @@ class StateUpgrade(Protocol):
     """Brings state columns as they were written to what they are today. Picklable."""
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Give as many rows, in the same order."""
+        """Return as many rows, in the same order."""
 
 
 class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """What a flow's operators and sinks are from some epoch on."""
+    """Operators and sinks of a flow from some epoch on."""
 
     previous: int = -1  # the version that it follows; -1 for the first
     operators: dict[str, OperatorVersion] = msgspec.field(default_factory=dict)  # by name
@@ -182,7 +182,7 @@ def columns_of(schema: Iterable[pa.Field]) -> Columns:
 
 
 def without_zones(value: Any) -> Any:
-    """Give plain values with every type of instants in UTC."""
+    """Return plain values with every type of instants in UTC."""
     if isinstance(value, str):
         return _ZONE.sub(r"\1, tz=UTC]", value)
     if isinstance(value, dict):
@@ -193,13 +193,13 @@ def without_zones(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Give `value` as it comes back from a record: tuples as lists."""
+    """Return `value` as it comes back from a record: tuples as lists."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenState:
-    """What a state looked like under an earlier flow version, and what of it still counts."""
+    """Schema of a state under an earlier flow version, and which parts of it still count."""
 
     # as written, but `type` holds only those results of an aggregating operator, and those fields
     # of records, that every later version has too
@@ -219,8 +219,8 @@ class WrittenState:
         results = _results(self.description)
         if results is None:
             return self.live
-        kept = {k: v for k, v in results.items() if k in (_results(today) or {})}
-        return self.live & _columns_of_results(kept)
+        common = {k: v for k, v in results.items() if k in (_results(today) or {})}
+        return self.live & _columns_of_results(common)
 
 
 def described(
@@ -234,10 +234,10 @@ def described(
     number, name = latest, operator
     while number >= flow:
         version = versions[number]
-        found = version.operator(name)
-        if found is None:
+        current = version.operator(name)
+        if current is None:
             return None
-        line.append(found.states.get(state))
+        line.append(current.states.get(state))
         if number == flow:
             break
         before = version.name_before(name)
@@ -264,9 +264,9 @@ def _narrowed(written: StateDescription, later: Iterable[StateDescription | None
         for record, fields in _records(description).items():
             lost = records.get(record, fields) - fields
             gone.setdefault(record, set()).update(lost)
-    kept = written
+    narrowed = written
     if results is not None:
-        kept = msgspec.structs.replace(written, type=results)
+        narrowed = msgspec.structs.replace(written, type=results)
         live &= _columns_of_results(results)
     gone = {record: fields for record, fields in gone.items() if fields}
     if gone:
@@ -279,9 +279,9 @@ def _narrowed(written: StateDescription, later: Iterable[StateDescription | None
             else described_as
             for name, described_as in written.type["classes"].items()
         }
-        kept = msgspec.structs.replace(written, type={**written.type, "classes": classes})
+        narrowed = msgspec.structs.replace(written, type={**written.type, "classes": classes})
     return WrittenState(
-        description=kept,
+        description=narrowed,
         live=frozenset(live),
         gone={record: frozenset(fields) for record, fields in gone.items()},
     )
@@ -309,7 +309,7 @@ def _records(description: StateDescription | None) -> dict[str, frozenset[str]]:
 
 
 def differences(where: str, old: Any, new: Any) -> Iterator[str]:
-    """Say in what way two plain values differ, field by field."""
+    """Describe in what way two plain values differ, field by field."""
     yield from _differences(where, (), plain(old), plain(new))
 
 
@@ -368,7 +368,7 @@ def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterat
 
 
 def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Iterator[str]:
-    """Say which columns would be read as something else.
+    """Report which columns would be read as something else.
 
     `are_rows`: whether they are columns of rows, which may have been renamed.
     """
@@ -385,14 +385,16 @@ def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Itera
         )
 
 
-def refuse(what: str, found: Iterable[str], remedy: str, **context: Any) -> CheckpointMismatchError:
+def refuse(
+    what: str, problems: Iterable[str], remedy: str, **context: Any
+) -> CheckpointMismatchError:
     """Make the error that says every difference."""
-    found = list(found)
+    problems = list(problems)
     return CheckpointMismatchError(
-        f"{what} in the checkpoint does not fit: {'; '.join(found)}.",
+        f"{what} in the checkpoint does not fit: {'; '.join(problems)}.",
         remedy=remedy,
         **context,
-        differences=found,
+        differences=problems,
     )
 
 
@@ -405,7 +407,7 @@ def _differences_in_both(where: str, was: Any, now: Any) -> Iterator[str]:
 
 
 def _exchanged(was: Any, now: Any) -> Iterator[str]:
-    """Say if what one side was made of is what the other one is made of now."""
+    """Report if what one side was made of is what the other one is made of now."""
     if not (was and now):
         return
     was, now = plain(was), plain(now)

@@ -30,7 +30,7 @@ _CLOCK = "clock of timers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowChanges:
-    """What became of a flow's operators from one version to the next."""
+    """Changes of a flow's operators from one version to the next."""
 
     version: FlowVersion | None  # the version to write; ``None`` if nothing changed
     renamed: Mapping[str, str]  # old name → new name
@@ -42,7 +42,7 @@ class FlowChanges:
 
 
 def changes_to(
-    given: FlowVersion,
+    today: FlowVersion,
     stored: FlowVersion | None,
     *,
     previous: int,
@@ -55,19 +55,19 @@ def changes_to(
     """
     if stored is None:
         return FlowChanges(
-            version=given, renamed={}, added=tuple(given.operators), returned=(), removed=()
+            version=today, renamed={}, added=tuple(today.operators), returned=(), removed=()
         )
-    _insist_on_sources(given, stored, uri)
-    times = _times(given, stored, uri)
+    _insist_on_sources(today, stored, uri)
+    times = _times(today, stored, uri)
     names = {*stored.operators, *stored.kept}
     stored = edited(stored, edits)
     problems: list[str] = []
-    renamed = _renamed(given, stored, problems)
+    renamed = _renamed(today, stored, problems)
     origin = {new: old for old, new in renamed.items()}
     added: list[str] = []
     returned: list[str] = []
     results: list[str] = []
-    for name, operator in given.operators.items():
+    for name, operator in today.operators.items():
         old = origin.get(name, name)
         before = None if old == name and name in renamed else stored.operator(old)
         if before is None:
@@ -81,11 +81,11 @@ def changes_to(
         problems += _other_part(name, renamed.get(before.part_of, before.part_of), operator)
         problems += _lost_states(name, before, operator)
         results += _results(name, before, operator)
-    taken = {origin.get(name, name) for name in given.operators if name not in added}
+    reused = {origin.get(name, name) for name in today.operators if name not in added}
     carried = {**stored.kept, **stored.operators}
-    kept = {name: carried[name] for name in sorted(carried.keys() - taken)}
+    kept = {name: carried[name] for name in sorted(carried.keys() - reused)}
     removed = tuple(name for name in kept if name in stored.operators)
-    problems += _mistaken(given, stored, added, removed)
+    problems += _mistaken(today, stored, added, removed)
     if problems:
         raise CheckpointMismatchError(
             f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}.",
@@ -99,7 +99,7 @@ def changes_to(
     total = {name: renamed.get(after, after) for name, after in to.items()}
     total = {old: new for old, new in total.items() if old != new}
     version = msgspec.structs.replace(
-        given, previous=previous, kept=kept, times=times, renamed=total, dropped=stored.dropped
+        today, previous=previous, kept=kept, times=times, renamed=total, dropped=stored.dropped
     )
     same = not edits and _read_back(version) == msgspec.structs.replace(stored, previous=previous)
     return FlowChanges(
@@ -108,12 +108,12 @@ def changes_to(
         added=tuple(added),
         returned=tuple(returned),
         removed=removed,
-        results=(*results, *_columns(given, stored)),
+        results=(*results, *_columns(today, stored)),
     )
 
 
 def edited(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
-    """Give a flow version as it is after some edits; `renamed` and `dropped` say which."""
+    """Return a flow version as it is after some edits; `renamed` and `dropped` say which."""
     renamed: dict[str, str] = {}
     dropped: list[str] = []
     operators, kept = dict(version.operators), dict(version.kept)
@@ -144,43 +144,45 @@ def _origin(renamed: Mapping[str, str], name: str) -> str:
     return next((old for old, new in renamed.items() if new == name), name)
 
 
-def _insist_on_sources(given: FlowVersion, stored: FlowVersion, uri: str) -> None:
+def _insist_on_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
     """Refuse other sources; that a single one was renamed makes no difference to Spark."""
-    if len(given.sources) == len(stored.sources) == 1 or given.sources == stored.sources:
+    if len(today.sources) == len(stored.sources) == 1 or today.sources == stored.sources:
         return
-    found = [f"source {name!r} was added" for name in given.sources if name not in stored.sources]
-    found += [f"source {name!r} is gone" for name in stored.sources if name not in given.sources]
+    problems = [
+        f"source {name!r} was added" for name in today.sources if name not in stored.sources
+    ]
+    problems += [f"source {name!r} is gone" for name in stored.sources if name not in today.sources]
     raise CheckpointMismatchError(
-        f"The checkpoint {uri!r} does not fit this flow: {'; '.join(found)}. Spark keeps how far "
-        "each source was read by the source's number, and these would change.",
+        f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}. Spark keeps how "
+        "far each source was read by the source's number, and these would change.",
         remedy="Start the flow with the sources that it had; give a new source a flow and a "
         "checkpoint of its own.",
         uri=uri,
-        differences=found,
+        differences=problems,
     )
 
 
-def _times(given: FlowVersion, stored: FlowVersion, uri: str) -> dict[str, str]:
+def _times(today: FlowVersion, stored: FlowVersion, uri: str) -> dict[str, str]:
     """Columns of event time; refuses another one, since the watermark and the state are of it."""
     before = dict(stored.times)
-    if len(given.sources) == len(stored.sources) == 1:
-        before = dict.fromkeys(given.sources, *before.values()) if before else {}
-    found = [
+    if len(today.sources) == len(stored.sources) == 1:
+        before = dict.fromkeys(today.sources, *before.values()) if before else {}
+    problems = [
         f"the event time of source {source!r} was {before[source]!r} and is {column!r}"
-        for source, column in given.times.items()
+        for source, column in today.times.items()
         if before.get(source, column) != column
     ]
-    if found:
+    if problems:
         raise CheckpointMismatchError(
-            f"The checkpoint {uri!r} does not fit this flow: {'; '.join(found)}. Its watermark "
+            f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}. Its watermark "
             "and the windows and timers that are open are of the other column.",
             remedy="Leave event_time= as it was; a column that only has another name now gets its "
             "old one in the DataFrame, by withColumnRenamed. A flow that is to go by another time "
             "needs a checkpoint of its own.",
             uri=uri,
-            differences=found,
+            differences=problems,
         )
-    return dict(sorted({**before, **given.times}.items()))
+    return dict(sorted({**before, **today.times}.items()))
 
 
 def _other_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:
@@ -214,7 +216,7 @@ def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> It
 
 
 def _results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Say what became of an operator's aggregates."""
+    """Describe what became of an operator's aggregates."""
     for state, described_as in now.states.items():
         was = before.states.get(state)
         if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
@@ -226,19 +228,19 @@ def _results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterat
                 yield f"{name}.{result} was let go"
 
 
-def _columns(given: FlowVersion, stored: FlowVersion) -> Iterator[str]:
-    """Say which columns of sinks are new, gone or of another type."""
-    for sink, columns in given.sinks.items():
+def _columns(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
+    """Report which columns of sinks are new, gone or of another type."""
+    for sink, columns in today.sinks.items():
         where = f"sink {sink}: "
         yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
 
 
 def _mistaken(
-    given: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
+    today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
 ) -> Iterator[str]:
     """Find operators that nobody named, and that lost their state because of that."""
     for name in added:
-        operator = given.operators[name]
+        operator = today.operators[name]
         for old in removed:
             before = stored.operators[old]
             alike = (operator.kind, operator.keys) == (before.kind, before.keys)
@@ -253,16 +255,16 @@ def _read_back(version: FlowVersion) -> FlowVersion:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
 
 
-def _renamed(given: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
+def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
     """Old name → new name, for the renamings that are yet to be done."""
-    wanted = {name: o.formerly for name, o in given.operators.items() if o.formerly}
+    renamings = {name: o.formerly for name, o in today.operators.items() if o.formerly}
     renamed: dict[str, str] = {}
-    for new, old in wanted.items():
+    for new, old in renamings.items():
         known = stored.operators.get(new)
-        if known is not None and known.formerly == old and not _again(given, stored, new, old):
+        if known is not None and known.formerly == old and not _again(today, stored, new, old):
             continue  # done by an earlier run
         if stored.operator(old) is None:
-            if stored.operator(new) is None and not given.operators[new].part_of:
+            if stored.operator(new) is None and not today.operators[new].part_of:
                 names = ", ".join(
                     repr(name) for name in sorted({**stored.operators, **stored.kept})
                 )
@@ -271,7 +273,7 @@ def _renamed(given: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
                     f"are {names}"
                 )
             continue
-        if stored.operator(new) is not None and new not in wanted.values():
+        if stored.operator(new) is not None and new not in renamings.values():
             problems.append(
                 f"operator {new!r} says that it was {old!r}, but the checkpoint has state of both"
             )
@@ -280,14 +282,14 @@ def _renamed(given: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
     return renamed
 
 
-def _again(given: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
-    """Whether two operators that exchanged their names have exchanged them once more.
+def _again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
+    """Return whether two operators that exchanged their names have exchanged them once more.
 
     The program says the same as after the first time; but behind each name is what was behind the
     other.
     """
-    if old not in given.operators or given.operators[old].formerly != new:
+    if old not in today.operators or today.operators[old].formerly != new:
         return False
     was = [stored.operators[name].origin for name in (new, old) if name in stored.operators]
-    now = [given.operators[name].origin for name in (new, old)]
+    now = [today.operators[name].origin for name in (new, old)]
     return "" not in was and was == now[::-1] and was != now

@@ -73,7 +73,7 @@ _HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
 def record_problems(record: Any, path: str) -> Iterator[str]:
-    """Say what cannot be so about a record that was read from `path`, if anything.
+    """Describe what cannot be so about a record that was read from `path`, if anything.
 
     Records of kinds that are not known here pass.
     """
@@ -127,8 +127,8 @@ def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
 def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
     names = [component.name for component in plan.components]
     operators = [name for component in plan.components for name in component.operators]
-    for what, found in (("a component", names), ("an operator", operators)):
-        if len(set(found)) < len(found):
+    for what, listed in (("a component", names), ("an operator", operators)):
+        if len(set(listed)) < len(listed):
             yield f"it names {what} twice"
     if not all(component.operators for component in plan.components):
         yield "it has a component without operators"
@@ -157,8 +157,8 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
         for name in record.last_batch.sources:
             if not _SOURCE_ENTRY.fullmatch(name):
                 yield f"{name!r:.200} is no entry of a source's log"
-    moments = (record.watermarks, record.newest, record.expired, record.reached)
-    for moment in [moment for of in moments for moment in of.values()]:
+    event_times = (record.watermarks, record.newest, record.expired, record.reached)
+    for moment in [moment for of in event_times for moment in of.values()]:
         yield from _within("moment of event time", moment, -_MAX_MOMENT, _MAX_MOMENT)
     if len({segment.id for segment in record.segments}) > _MAX_STATES:
         yield "it names too many states"
@@ -238,9 +238,9 @@ def _digest(what: str, value: str) -> Iterator[str]:
         yield f"the id of its {what}, {value!r:.100}, is not hexadecimal"
 
 
-def _within(what: str, value: int, least: int, most: int) -> Iterator[str]:
-    if not least <= value <= most:
-        yield f"its {what} is {value}, not {least} to {most}"
+def _within(what: str, value: int, minimum: int, maximum: int) -> Iterator[str]:
+    if not minimum <= value <= maximum:
+        yield f"its {what} is {value}, not {minimum} to {maximum}"
 
 
 def _segments(segments: Iterable[SegmentRef], size: int, last: int) -> Iterator[str]:
@@ -294,19 +294,19 @@ def _block(block: BlockRef) -> Iterator[str]:
 
 
 def _key_groups(key_groups: Iterable[int], size: int) -> Iterator[str]:
-    found = _integers(key_groups, 0, size - 1)
-    if found is None:
+    numbers = _integers(key_groups, 0, size - 1)
+    if numbers is None:
         yield f"it names a key group that does not exist (there are {size} at most)"
-    elif (np.diff(found) <= 0).any():
+    elif (np.diff(numbers) <= 0).any():
         yield "it does not list key groups in order"
 
 
-def _integers(values: Iterable[int], least: int, most: int) -> np.ndarray[Any, Any] | None:
-    """Give them as an array; ``None`` if one is out of bounds."""
-    given = list(values)
-    if given and not (least <= min(given) and max(given) <= most):
+def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[Any, Any] | None:
+    """Return them as an array; ``None`` if one is out of bounds."""
+    integers = list(values)
+    if integers and not (minimum <= min(integers) and max(integers) <= maximum):
         return None
-    return np.array(given, np.int64)
+    return np.array(integers, np.int64)
 
 
 def _plain(what: str, value: Any) -> Iterator[str]:
@@ -382,14 +382,14 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
     )
 
 
-def _other_format(found: int, path: str) -> CheckpointMismatchError:
+def _other_format(version: int, path: str) -> CheckpointMismatchError:
     return CheckpointMismatchError(
-        f"The file {path!r} has format {found} of a checkpoint, and this version of Godwit reads "
+        f"The file {path!r} has format {version} of a checkpoint, and this version of Godwit reads "
         f"formats {' and '.join(map(str, sorted(READABLE_FORMATS)))}.",
         remedy="Start with a new checkpoint, and let the sources deliver their rows again; or go "
         "on with the version of Godwit that wrote this one.",
         file=path,
-        format=found,
+        format=version,
     )
 
 
@@ -418,22 +418,22 @@ def encode_commit(record: CommitRecord) -> tuple[bytes, CommitRecord]:
     inline: list[bytes] = []
     end = ALIGNMENT
 
-    def settle(block: BlockRef) -> BlockRef:
+    def place(block: BlockRef) -> BlockRef:
         nonlocal end
         if block.file:
             return block
-        settled = msgspec.structs.replace(block, file=path, offset=end)
+        placed = msgspec.structs.replace(block, file=path, offset=end)
         inline.append(block.data + bytes(padded(block.length) - block.length))
         end += padded(block.length)
-        return settled
+        return placed
 
-    settled = msgspec.structs.replace(
+    written = msgspec.structs.replace(
         record,
-        segments=tuple(with_block(ref, settle(ref.block)) for ref in record.segments),
-        snapshots=tuple(with_block(ref, settle(ref.block)) for ref in record.snapshots),
-        outputs=tuple(with_block(ref, settle(ref.block)) for ref in record.outputs),
+        segments=tuple(with_block(ref, place(ref.block)) for ref in record.segments),
+        snapshots=tuple(with_block(ref, place(ref.block)) for ref in record.snapshots),
+        outputs=tuple(with_block(ref, place(ref.block)) for ref in record.outputs),
     )
-    return encode_record(without_inline_bytes(settled), b"".join(inline)), settled
+    return encode_record(without_inline_bytes(written), b"".join(inline)), written
 
 
 _Ref = TypeVar("_Ref", SegmentRef, SnapshotRef, OutputRef)

@@ -77,11 +77,11 @@ class _Part:
         """Leave out entries that nobody asks for any more."""
         if gone is None:
             return self
-        kept = gone.rest.positions(self.rows.keys)
-        if len(kept) == len(self.rows.hashes):
+        remaining = gone.rest.positions(self.rows.keys)
+        if len(remaining) == len(self.rows.hashes):
             return self
-        ends = np.searchsorted(kept, np.cumsum(self.sizes))
-        return replace(self, sizes=np.diff(ends, prepend=0), rows=self.rows.take(kept))
+        ends = np.searchsorted(remaining, np.cumsum(self.sizes))
+        return replace(self, sizes=np.diff(ends, prepend=0), rows=self.rows.take(remaining))
 
 
 class Hydration:
@@ -130,22 +130,22 @@ class Hydration:
         """
         asked = needed if keep_up is None else needed | keep_up
         looked_for = np.flatnonzero(asked)
-        self.local.take_up(looked_for, self._floor[looked_for])
+        self.local.refresh(looked_for, self._floor[looked_for])
         if self._gone is not None:
             self.local.expire(looked_for, self._gone)
-        wanted = asked & (self.local.versions >= self._floor)
-        short = needed & ~wanted
+        selected = asked & (self.local.versions >= self._floor)
+        short = needed & ~selected
         if keep_up is not None:
-            wanted &= needed | self._is_little()
-        self._restore({g: s for g, s in self._snapshots.items() if wanted[g]})
-        self._apply(self._segments, wanted)
+            selected &= needed | self._is_little()
+        self._restore({g: s for g, s in self._snapshots.items() if selected[g]})
+        self._apply(self._segments, selected)
         missing = short & self._load
         if missing.any():
             self._load_chains(np.flatnonzero(missing))
         return short & ~missing
 
     def _is_little(self) -> npt.NDArray[np.bool_]:
-        """Whether bringing a key group forward restores nothing but what was written last."""
+        """Return whether bringing a key group forward only applies what was written last."""
         versions = self.local.versions
         first = np.full(len(versions), np.iinfo(np.int64).max)
         for segment in reversed(self._segments):
@@ -164,11 +164,11 @@ class Hydration:
 
     def _load_chains(self, key_groups: KeyGroups) -> None:
         chains = self._recover(key_groups.tolist())
-        wanted = np.zeros(len(self._floor), np.bool_)
-        wanted[list(chains)] = True
+        selected = np.zeros(len(self._floor), np.bool_)
+        selected[list(chains)] = True
         self._restore({g: c.snapshot for g, c in chains.items() if c.snapshot is not None})
         distinct = {id(s): s for chain in chains.values() for s in chain.segments}
-        self._apply(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), wanted)
+        self._apply(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), selected)
 
     def _restore(self, snapshots: Mapping[int, SnapshotRef]) -> None:
         """Put snapshots in the place of what is older."""
@@ -190,14 +190,14 @@ class Hydration:
         if parts:
             self.local.replace(_joined(parts), self._homes)
 
-    def _apply(self, segments: Iterable[SegmentRef], wanted: npt.NDArray[np.bool_]) -> None:
+    def _apply(self, segments: Iterable[SegmentRef], selected: npt.NDArray[np.bool_]) -> None:
         """Bring segments, in order of epochs, into the key groups that want them."""
         versions = self.local.versions
         parts: list[_Part] = []
-        gathered = np.zeros(len(wanted), np.bool_)
+        gathered = np.zeros(len(selected), np.bool_)
         for segment in segments:
             key_groups = self._key_groups_of(segment)
-            takes = wanted[key_groups] & (versions[key_groups] < segment.epoch)
+            takes = selected[key_groups] & (versions[key_groups] < segment.epoch)
             if not takes.any():
                 continue
             some = key_groups[takes]
@@ -270,7 +270,7 @@ _NOT_OURS: Final = (CorruptCheckpointError, CheckpointMismatchError, StateEncodi
 
 
 class _Pack(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in front of the rows."""
+    """Header in front of the rows."""
 
     # run_id, state: whose
     run_id: str
@@ -294,10 +294,10 @@ def pack_copies(
 
     `key_groups`: which, ascending.
     """
-    held = key_groups[local.take_up(key_groups) >= 0]
-    ends = np.cumsum(local.state_bytes(held))
+    present = key_groups[local.refresh(key_groups) >= 0]
+    ends = np.cumsum(local.state_bytes(present))
     sent = 0
-    for part in np.split(held, np.flatnonzero(np.diff(ends // _PACK_BYTES)) + 1):
+    for part in np.split(present, np.flatnonzero(np.diff(ends // _PACK_BYTES)) + 1):
         for copy in local.copy_out(part):
             rows = StateRows(hashes=copy.hashes, keys=copy.keys, values=copy.values)
             body = encode_batch(pack_entries(rows)).to_pybytes()
@@ -322,7 +322,7 @@ def unpack_copies(
     state: str,
     schema: StateSchema,
 ) -> Iterator[Changes]:
-    """Give what `pack_copies` sent, to be put in the place of whatever is held.
+    """Return what `pack_copies` sent, to be put in the place of whatever is held.
 
     `packs`: all of them, in order.
     Raises `MigrationError` if one is damaged, of something else, or missing.  What was given until

@@ -126,8 +126,8 @@ class JournalWriter:
         if self._numbers is None:
             self._numbers = sorted(_segments(self._storage))
         if segment.number is None or segment.failures > 1:  # what is in its way may stay there
-            taken = -1 if segment.number is None else segment.number
-            segment.number = max([taken, *self._numbers]) + 1
+            highest = -1 if segment.number is None else segment.number
+            segment.number = max([highest, *self._numbers]) + 1
             segment.failures = 0
         record = JournalSegment(
             number=segment.number, run_id=self._run_id, entries=tuple(segment.entries)
@@ -158,7 +158,7 @@ class JournalReader:
         self._full: dict[int, list[dict[str, Any]]] = {}
 
     def tail(self, count: int) -> list[dict[str, Any]]:
-        """Give the last `count` entries, oldest first; a damaged segment is left out."""
+        """Return the last `count` entries, oldest first; a damaged segment is left out."""
         sizes = _segments(self._storage)
         latest = sorted(sizes)[-_SEGMENTS_KEPT:]
         tail: list[dict[str, Any]] = []
@@ -167,12 +167,12 @@ class JournalReader:
             if len(tail) >= count:
                 break
             if number not in self._full:
-                found = self._read(number) if sizes[number] <= _LARGEST_BYTES else []
+                entries = self._read(number) if sizes[number] <= _LARGEST_BYTES else []
             else:
-                found = self._full[number]
+                entries = self._full[number]
             if number != latest[-1]:
-                full[number] = found
-            tail = found + tail
+                full[number] = entries
+            tail = entries + tail
         self._full = full
         return tail[-count:] if count > 0 else []
 
@@ -201,7 +201,7 @@ def recollect(
 
     `decode`: makes a value of an entry's values; may raise, or return ``None`` where there is none.
     """
-    found: list[_T] = []
+    values: list[_T] = []
     fault: object = None
     left_out = 0
     try:
@@ -216,7 +216,7 @@ def recollect(
         except Exception as error:  # noqa: BLE001  of another version, damaged, or somebody else's
             left_out, fault = left_out + 1, error
         else:
-            found += [] if value is None else [value]
+            values += [] if value is None else [value]
     if fault is not None:
         with suppress(Exception):
             _logger.warning(
@@ -227,7 +227,7 @@ def recollect(
                 left_out,
                 fault,
             )
-    return found
+    return values
 
 
 def _entry(text: bytes) -> dict[str, Any] | None:
@@ -238,6 +238,6 @@ def _entry(text: bytes) -> dict[str, Any] | None:
 
 
 def _segments(storage: CheckpointStorage) -> dict[int, int]:
-    """Give number → size in bytes of each segment."""
+    """Return number → size in bytes of each segment."""
     sizes = {number_in(entry.path): entry.size_bytes for entry in storage.list(JOURNAL)}
     return {n: size for n, size in sizes.items() if n is not None and n < _NUMBERS}

@@ -67,6 +67,7 @@ __all__ = [
     "LeaseSight",
     "Relation",
     "acquire_lease",
+    "acquire_run",
     "break_lease",
     "create_identity",
     "create_numbered",
@@ -76,10 +77,9 @@ __all__ = [
     "load_record",
     "load_with_digest",
     "look_at_lease",
+    "lost_ownership",
     "numbers_in",
-    "overtaken",
     "stored_identity",
-    "take_over",
 ]
 
 Relation = Literal["shared", "ahead", "diverged", "unknown"]
@@ -102,7 +102,7 @@ class HistoryPoint:
 def link_problems(
     identity: FlowIdentity, record: CommitRecord, *, before: CommitRecord | None, digest: str
 ) -> Iterator[str]:
-    """Say why a record does not continue this checkpoint's history, if it does not.
+    """Explain why a record does not continue this checkpoint's history, if it does not.
 
     `before`: the record of the epoch before; ``None`` if there is none or it is not at hand.
     `digest`: digest of the record before, as it is here; empty if it is not known.
@@ -128,18 +128,18 @@ def link_problems(
         )
 
 
-def identity_differences(stored: FlowIdentity, given: FlowIdentity) -> Iterator[str]:
-    """Say in what way the flow that is given differs from the one that was stored, if in any."""
-    if stored.name != given.name:
-        yield f"it belongs to flow {stored.name!r}, not {given.name!r}"
-    if stored.num_key_groups != given.num_key_groups:
+def identity_differences(stored: FlowIdentity, today: FlowIdentity) -> Iterator[str]:
+    """Describe every difference between today's identity and the stored one."""
+    if stored.name != today.name:
+        yield f"it belongs to flow {stored.name!r}, not {today.name!r}"
+    if stored.num_key_groups != today.num_key_groups:
         yield (
-            f"it has {stored.num_key_groups} key groups, not {given.num_key_groups} (the number "
+            f"it has {stored.num_key_groups} key groups, not {today.num_key_groups} (the number "
             f"is fixed at first launch)"
         )
-    if stored.query_id and given.query_id and stored.query_id != given.query_id:
+    if stored.query_id and today.query_id and stored.query_id != today.query_id:
         yield (
-            f"it belongs to query {stored.query_id}, not {given.query_id}, so Spark's progress "
+            f"it belongs to query {stored.query_id}, not {today.query_id}, so Spark's progress "
             f"and this state are not of one piece"
         )
 
@@ -181,7 +181,7 @@ def create_numbered(
 
 
 def stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:
-    """Give the identity of a checkpoint; ``None`` if there is no checkpoint."""
+    """Return the identity of a checkpoint; ``None`` if there is no checkpoint."""
     if any(entry.path == IDENTITY for entry in storage.list("")):
         return load_record(storage, IDENTITY, FlowIdentity)
     if numbers_in(storage, COMMITS):
@@ -196,7 +196,7 @@ def stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:
 
 
 def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowIdentity:
-    """Give the stored identity, after storing `identity` if there is none."""
+    """Return the stored identity, after storing `identity` if there is none."""
     stored = stored_identity(storage)
     if stored is not None:
         claimed = stored.num_key_groups, stored.name
@@ -213,7 +213,7 @@ def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowI
     return load_record(storage, IDENTITY, FlowIdentity)
 
 
-def take_over(storage: CheckpointStorage, run_id: str) -> RunRecord:
+def acquire_run(storage: CheckpointStorage, run_id: str) -> RunRecord:
     """Take the next number, with which a run owns the checkpoint."""
     numbers = numbers_in(storage, RUNS)
     run = RunRecord(number=max(numbers, default=-1) + 1, run_id=run_id)
@@ -221,13 +221,13 @@ def take_over(storage: CheckpointStorage, run_id: str) -> RunRecord:
         storage.create_exclusive(run_path(run.number), encode_record(run))
     except FileExistsError as error:
         owner = load_record(storage, run_path(run.number), RunRecord)
-        raise overtaken(storage, run_id, owner.run_id) from error
+        raise lost_ownership(storage, run_id, owner.run_id) from error
     for number in numbers[:-_RUNS_KEPT]:
         storage.delete(run_path(number))
     return run
 
 
-def overtaken(storage: CheckpointStorage, run_id: str, other: str) -> ConcurrentRunError:
+def lost_ownership(storage: CheckpointStorage, run_id: str, other: str) -> ConcurrentRunError:
     """Make the error of a run that owns the checkpoint no longer."""
     return ConcurrentRunError(
         f"Run {run_id!r} no longer owns the checkpoint {storage.uri!r}: run {other!r} has taken "
@@ -266,7 +266,7 @@ class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lease by heartbeat says; only its owner rewrites it."""
+    """Record of a lease by heartbeat; only its owner rewrites it."""
 
     owner: LeaseOwner
     beat: int
@@ -274,7 +274,7 @@ class _Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseSight(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a lease shows."""
+    """State of a lease as seen by one look."""
 
     held: bool | None  # whether somebody holds it; ``None`` if one look cannot tell
     owner: LeaseOwner | None = None  # who does, or is said to
@@ -320,9 +320,9 @@ def acquire_lease(
             raise _in_use(storage, lease_owner(storage)) from error
     if lock is not None:
         return _LockLease(owner, storage, lock)
-    number, found = _latest(storage)
-    if found is not None and not found.released:
-        _watch(storage, number, found, pause)
+    number, beat = _latest(storage)
+    if beat is not None and not beat.released:
+        _watch(storage, number, beat, pause)
     try:
         lease = _HeartbeatLease(storage, number + 1, owner)
     except FileExistsError as error:
@@ -334,12 +334,12 @@ def acquire_lease(
 
 
 def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
-    """Say who holds the lease (or, of a heartbeat, who did last), if that can be told."""
+    """Return who holds the lease (or, of a heartbeat, who did last), if that can be told."""
     return look_at_lease(storage).owner
 
 
 def look_at_lease(storage: CheckpointStorage) -> LeaseSight:
-    """Say whether the lease is held, without waiting for it."""
+    """Return whether the lease is held, without waiting for it."""
     try:
         if any(entry.path == _LOCK for entry in storage.list("")):
             try:
@@ -349,12 +349,12 @@ def look_at_lease(storage: CheckpointStorage) -> LeaseSight:
             if lock is not None:
                 lock.release()
                 return LeaseSight(held=False)
-        number, found = _latest(storage)
+        number, beat = _latest(storage)
     except GodwitError:
         return LeaseSight(held=None)
-    if found is None or found.released:
+    if beat is None or beat.released:
         return LeaseSight(held=False)
-    return LeaseSight(held=None, owner=found.owner, beat=(number, found.beat))
+    return LeaseSight(held=None, owner=beat.owner, beat=(number, beat.beat))
 
 
 def _noted(storage: CheckpointStorage) -> LeaseOwner | None:
@@ -369,15 +369,15 @@ def break_lease(storage: CheckpointStorage) -> None:
     One that is alive after all commits nothing more once another run has begun.
     """
     storage.delete(_LOCK)
-    number, found = _latest(storage)
-    if found is not None and not found.released:
-        released = msgspec.structs.replace(found, released=True)
+    number, beat = _latest(storage)
+    if beat is not None and not beat.released:
+        released = msgspec.structs.replace(beat, released=True)
         with suppress(FileExistsError):  # somebody else has just succeeded it
             storage.create_exclusive(_path(number + 1), encode_record(released))
 
 
 def _watch(
-    storage: CheckpointStorage, number: int, found: _Beat, pause: Callable[[float], None]
+    storage: CheckpointStorage, number: int, beat: _Beat, pause: Callable[[float], None]
 ) -> None:
     """Wait until a heartbeat is surely dead; raise as soon as it proves to be alive."""
     for _ in range(round(EXPIRY_S / _WATCH_S)):
@@ -387,8 +387,8 @@ def _watch(
             raise _in_use(storage, None if seen is None else seen.owner)
         if seen is not None and seen.released:
             return
-        if seen is None or seen.beat != found.beat:
-            raise _in_use(storage, found.owner)
+        if seen is None or seen.beat != beat.beat:
+            raise _in_use(storage, beat.owner)
 
 
 def _in_use(storage: CheckpointStorage, owner: LeaseOwner | None) -> CheckpointInUseError:
@@ -480,7 +480,7 @@ class _HeartbeatLease:
 
 
 def _latest(storage: CheckpointStorage) -> tuple[int, _Beat | None]:
-    """Give number and record of the last lease; ``(-1, None)`` if there never was one."""
+    """Return number and record of the last lease; ``(-1, None)`` if there never was one."""
     number = max(_numbers(storage), default=-1)
     if number < 0:
         return -1, None

@@ -155,7 +155,7 @@ _NUMBERED = re.compile(
 
 
 def number_in(path: str, *, temporary: bool = False) -> int | None:
-    """Give the number (of epoch, run, flow version, ...) in a file's name; None if it is not ours.
+    """Return the number (epoch, run, flow version, ...) in a file's name; None if it is not ours.
 
     `temporary`: whether to accept also the name of a file that was never finished.
     """
@@ -209,7 +209,7 @@ class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
-    """What one lane wrote for one operator in one epoch."""
+    """Changelog segment: rows that one lane wrote for one operator in one epoch."""
 
     operator: str  # name of the operator in that epoch; it may have been renamed since
     # Name of the state that it changes. Empty for rows that wait: they are the operator's.
@@ -351,7 +351,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose checkpoint this is. Never changes once an epoch is committed."""
+    """Identity of a checkpoint's flow; never changes once an epoch is committed."""
 
     format: int = FORMAT  # version of the checkpoint's format
     name: str  # name of the flow
@@ -378,7 +378,7 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants the next flow version to rename and drop."""
+    """Renamings and drops for the next flow version to apply."""
 
     number: int = 0  # edits are taken up in the order of their numbers
     flow: int  # the flow version that it is about; it means nothing once there is a later one
@@ -405,7 +405,7 @@ class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyGroupEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How far one key group of one state is; see `godwit.checkpoint.chains` for the words."""
+    """Version and base of one key group of one state (words: `godwit.checkpoint.chains`)."""
 
     key_group: int
     version: int

@@ -82,10 +82,10 @@ def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
             for block, problem in lacking_blocks(storage, blocks)
         )
     except GodwitError as error:
-        found = Finding(
+        finding = Finding(
             file=str(error.context.get("file", "")), problem=error.message, remedy=error.remedy
         )
-        return (found,)
+        return (finding,)
 
 
 def lacking_blocks(
@@ -128,7 +128,7 @@ class RepairStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRepair:
-    """What is to be done about Godwit's own records."""
+    """Plan to repair Godwit's own records."""
 
     steps: tuple[RepairStep, ...]  # in the order in which they are done
     # the committed records that stay, in order of epochs; empty if none can be read
@@ -153,8 +153,8 @@ def carry_out(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
         folder, _, name = step.path.rpartition("/")
         storage.delete(f"{folder}/.{name}.crc" if folder else f".{name}.crc")
         if any(entry.path == step.path for entry in storage.list(folder)):
-            kept = storage.read(step.path).to_pybytes()
-            storage.write_atomic(f"{_SET_ASIDE}/{step.path}", kept)
+            previous = storage.read(step.path).to_pybytes()
+            storage.write_atomic(f"{_SET_ASIDE}/{step.path}", previous)
         if step.action == "write":
             storage.write_atomic(step.path, step.content)
         else:
@@ -200,7 +200,7 @@ class _RecordPlan:
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
     def _farthest(self) -> tuple[int, Chains | None]:
-        """Give the last epoch that records and manifests lead up to; -1 if there is none."""
+        """Return the last epoch that records and manifests lead up to; -1 if there is none."""
         anchors = [n for n, manifest in self.manifests.items() if manifest is not None]
         reached = [c for anchor in (*anchors, -1) if (c := self._from(anchor)) is not None]
         chains = max(reached, key=lambda chains: chains.epoch, default=None)
@@ -211,7 +211,7 @@ class _RecordPlan:
     def _cannot_end_at(
         self, last: int, chains: Chains | None, taken_back: tuple[int, ...]
     ) -> tuple[str, str] | None:
-        """Say why the checkpoint cannot go on after that epoch, if it cannot: a file, a problem."""
+        """Return the file and the problem by which the checkpoint cannot go on after that epoch."""
         following = last + 1
         if last >= 0 and self.commits.get(last) is None:
             return commit_path(last), self._ailment(last)
@@ -258,7 +258,7 @@ class _RecordPlan:
         return "It does not continue the epochs before it."
 
     def _is_ours(self, record: CommitRecord | None) -> bool:
-        """Whether a record tells of an epoch that this checkpoint has committed."""
+        """Return whether a record tells of an epoch that this checkpoint has committed."""
         if record is None:
             return False
         origin = self.identity.origin_of(record.epoch)
@@ -286,7 +286,7 @@ class _RecordPlan:
         )
 
     def _replayed(self, epoch: int, *, before: int) -> Chains | None:
-        """Give the chains as of `epoch`, from the latest manifest below `before`."""
+        """Return the chains as of `epoch`, from the latest manifest below `before`."""
         usable = [
             n for n, manifest in self.manifests.items() if manifest is not None and n < before
         ]
@@ -297,7 +297,7 @@ class _RecordPlan:
         return None
 
     def _sums_up(self, manifest: Manifest) -> bool:
-        """Whether a manifest is of the record that is here, as far as that can be told."""
+        """Return whether a manifest is of the record that is here, as far as that can be told."""
         digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
         return manifest.record in {"", digest}
 
@@ -330,17 +330,17 @@ class _RecordPlan:
         return chains
 
     def _loaded(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
-        """Give number → record; ``None`` where it cannot be read."""
-        found: dict[int, _T | None] = {}
+        """Return number → record; ``None`` where it cannot be read."""
+        records: dict[int, _T | None] = {}
         for entry in self.storage.list(directory):
             number = number_in(entry.path)
             if number is not None:
-                found[number] = None
+                records[number] = None
                 with suppress(GodwitError):
-                    found[number], self.digests[entry.path] = load_with_digest(
+                    records[number], self.digests[entry.path] = load_with_digest(
                         self.storage, entry.path, kind
                     )
-        return found
+        return records
 
     def _step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:
         self.steps.append(RepairStep(path=path, problem=problem, action=action))

@@ -56,7 +56,7 @@ __all__ = [
     "read_entry",
     "relined",
     "source_numbers",
-    "take_up_layout",
+    "update_layout",
     "write_entry",
 ]
 
@@ -89,26 +89,26 @@ def insist_on_no_query(storage: CheckpointStorage) -> None:
 def read_entry(storage: CheckpointStorage, path: str) -> bytes | None:
     """Read a file of Spark's log; ``None`` if it is missing."""
     try:
-        found: bytes = storage.read(f"{SPARK}/{path}").to_pybytes()
+        entry: bytes = storage.read(f"{SPARK}/{path}").to_pybytes()
     except CorruptCheckpointError:
         return None
-    return found
+    return entry
 
 
 def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
-    """Give number → path of the entries of one of Spark's logs; merged ones win."""
-    found: dict[int, str] = {}
+    """Return number → path of the entries of one of Spark's logs; merged ones win."""
+    entries: dict[int, str] = {}
     for entry in storage.list(f"{SPARK}/{directory}"):
         match = _ENTRY.fullmatch(entry.path.rpartition("/")[2])
-        if match is not None and (match[2] or int(match[1]) not in found):
-            found[int(match[1])] = entry.path
-    return found
+        if match is not None and (match[2] or int(match[1]) not in entries):
+            entries[int(match[1])] = entry.path
+    return entries
 
 
-def source_numbers(storage: CheckpointStorage, least: int = 0) -> Iterator[int]:
-    """Numbers of sources: the first `least`, with a log or not, and others that have one."""
+def source_numbers(storage: CheckpointStorage, minimum: int = 0) -> Iterator[int]:
+    """Numbers of sources: the first `minimum`, with a log or not, and others that have one."""
     number = 0
-    while number < least or storage.list(f"{SPARK}/sources/{number}"):
+    while number < minimum or storage.list(f"{SPARK}/sources/{number}"):
         yield number
         number += 1
 
@@ -124,8 +124,8 @@ def log_offset(line: bytes) -> int | None:
         offset: Any = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    found = offset.get("logOffset") if isinstance(offset, dict) else None
-    return found if isinstance(found, int) else None
+    number = offset.get("logOffset") if isinstance(offset, dict) else None
+    return number if isinstance(number, int) else None
 
 
 def relined(entry: bytes, old: Sequence[int], new: Sequence[int]) -> bytes | None:
@@ -170,8 +170,8 @@ def lacking_files(
         end = log_offset(line)
         if end is not None:
             directory = f"sources/{source}"
-            found = entries_in(storage, directory).values()
-            names = frozenset(path.rpartition("/")[2] for path in found)
+            entries = entries_in(storage, directory).values()
+            names = frozenset(path.rpartition("/")[2] for path in entries)
             lacking += [
                 f"{directory}/{n}" for n in files_read(names, end, interval) if n not in names
             ]
@@ -179,7 +179,7 @@ def lacking_files(
 
 
 def is_merged(entry: int, merged: Iterable[int], interval: int = DEFAULT_INTERVAL) -> bool:
-    """Whether Spark merges all entries up to this one: it does at every so many."""
+    """Return whether Spark merges all entries up to this one: it does at every so many."""
     latest = max(merged, default=None)
     return (entry + 1) % (interval if latest is None else _interval(latest, interval)) == 0
 
@@ -225,29 +225,30 @@ def load_layout(storage: CheckpointStorage) -> OffsetLayout | None:
     return load_record(storage, OFFSETS, OffsetLayout)
 
 
-def take_up_layout(storage: CheckpointStorage, given: OffsetLayout, *, committed: bool) -> None:
+def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed: bool) -> None:
     """Let Spark's log be that of the plan which is going to run."""
     stored = load_layout(storage)
-    found = [] if stored is None else list(_differences(stored, given))
-    if not committed and (stored is None or found):
+    problems = [] if stored is None else list(_differences(stored, layout))
+    if not committed and (stored is None or problems):
         # Offsets of a start that committed nothing, for sources that this flow may not have.
         forget_sparks_progress(storage)
-        stored, found = None, []
-    if found:
+        stored, problems = None, []
+    if problems:
         raise CheckpointMismatchError(
-            f"The checkpoint {storage.uri!r} does not fit this flow: {'; '.join(found)}. How far a "
-            "source was read means nothing of other data: rows would be left out or come twice.",
+            f"The checkpoint {storage.uri!r} does not fit this flow: {'; '.join(problems)}. How "
+            "far a source was read means nothing of other data: rows would be left out or come "
+            "twice.",
             remedy="Give the sources the DataFrames that they had; other data needs a flow and a "
             "checkpoint of its own. If it is the same data under another name, and what was read "
             "of it counts there as well, say so: godwit checkpoint keep-offsets PATH SOURCE.",
             uri=storage.uri,
-            differences=found,
+            differences=problems,
         )
-    wanted, changed = _entries(storage, stored, given)
+    entries, changed = _entries(storage, stored, layout)
     lacking = [
         path
-        for at in list(wanted)[-1:]
-        for path in lacking_files(storage, wanted[at], given.lines, given.interval)
+        for at in list(entries)[-1:]
+        for path in lacking_files(storage, entries[at], layout.lines, layout.interval)
     ]
     if lacking:
         raise CorruptCheckpointError(
@@ -259,18 +260,18 @@ def take_up_layout(storage: CheckpointStorage, given: OffsetLayout, *, committed
             file=f"{SPARK}/{lacking[0]}",
         )
     if changed:
-        _write(storage, msgspec.structs.replace(given, pending=wanted))
-        for number, entry in wanted.items():
+        _write(storage, msgspec.structs.replace(layout, pending=entries))
+        for number, entry in entries.items():
             write_entry(storage, f"{SPARK}/offsets/{number}", entry)
-    if changed or stored != given:
-        _write(storage, given)
+    if changed or stored != layout:
+        _write(storage, layout)
 
 
 def _entries(
-    storage: CheckpointStorage, stored: OffsetLayout | None, given: OffsetLayout
+    storage: CheckpointStorage, stored: OffsetLayout | None, layout: OffsetLayout
 ) -> tuple[dict[int, bytes], bool]:
     """Entries that Spark reads at a start as they must be, and whether one of them is not yet."""
-    wanted: dict[int, bytes] = {}
+    entries: dict[int, bytes] = {}
     changed = False
     pending = {} if stored is None else stored.pending
     numbers = sorted({*entries_in(storage, "offsets"), *pending})
@@ -279,25 +280,25 @@ def _entries(
         entry = pending.get(number, there)
         if entry is None:
             continue
-        lines = lines_of(entry, given) if stored is None else stored.lines
-        made = None if lines is None else relined(entry, lines, given.lines)
-        if made is None:
-            found = f"Spark's entry offsets/{number} has {len(offsets_in(entry))} offsets"
+        lines = lines_of(entry, layout) if stored is None else stored.lines
+        converted = None if lines is None else relined(entry, lines, layout.lines)
+        if converted is None:
+            problem = f"Spark's entry offsets/{number} has {len(offsets_in(entry))} offsets"
             raise CheckpointMismatchError(
-                f"Spark's log in the checkpoint {storage.uri!r} does not fit this flow: {found}, "
+                f"Spark's log in the checkpoint {storage.uri!r} does not fit this flow: {problem}, "
                 "and nothing says whose they are.",
                 remedy="Start the flow with the maps and operators that it ran with last, once; "
                 "they may change afterwards. If its log was damaged, `godwit checkpoint repair` "
                 "says what can be put back.",
                 uri=storage.uri,
-                differences=[found],
+                differences=[problem],
             )
-        wanted[number] = made
-        changed |= made != there
-    return wanted, changed
+        entries[number] = converted
+        changed |= converted != there
+    return entries, changed
 
 
-def lines_of(entry: bytes, given: OffsetLayout) -> tuple[int, ...] | None:
+def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
     """Say whose lines those of an entry are that was written before layouts were.
 
     Lines of one source are alike and lie side by side, in the order of the sources' names.
@@ -305,23 +306,23 @@ def lines_of(entry: bytes, given: OffsetLayout) -> tuple[int, ...] | None:
     Returns ``None`` if that cannot be told.
     """
     lines = offsets_in(entry)
-    if len(lines) == len(given.lines) and relined(entry, given.lines, given.lines) is not None:
-        return given.lines
+    if len(lines) == len(layout.lines) and relined(entry, layout.lines, layout.lines) is not None:
+        return layout.lines
     runs = [number for number, line in enumerate(lines) if not number or lines[number - 1] != line]
-    if len(runs) != len(given.readings):
+    if len(runs) != len(layout.readings):
         return None
     starts = [*runs, len(lines)]
     return tuple(n for n in range(len(runs)) for _ in range(starts[n], starts[n + 1]))
 
 
-def _differences(stored: OffsetLayout, given: OffsetLayout) -> Iterator[str]:
-    """Say which sources would go on from the offsets of something else."""
-    names = _sources(given)
+def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
+    """Report which sources would go on from the offsets of something else."""
+    names = _sources(today)
     if len(names) == len(_sources(stored)) == 1:  # it may have been renamed
         (name,) = names
         stored = _renamed(stored, name)
     before = {(r.source, r.index): (n, r) for n, of in enumerate(stored.readings) for r in of}
-    now = {(r.source, r.index): (n, r) for n, of in enumerate(given.readings) for r in of}
+    now = {(r.source, r.index): (n, r) for n, of in enumerate(today.readings) for r in of}
     for name in sorted({source for source, _ in before | now}):
         counts = [sum(source == name for source, _ in of) for of in (before, now)]
         if counts[0] != counts[1]:
@@ -377,9 +378,9 @@ def keep_offsets(storage: CheckpointStorage, source: str) -> None:
 def forget_sparks_progress(storage: CheckpointStorage) -> None:
     """Delete Spark's part of a checkpoint without an epoch, whose sources are others now."""
     layout = load_layout(storage)
-    least = 0 if layout is None else len(layout.readings)
+    minimum = 0 if layout is None else len(layout.readings)
     directories = [f"{SPARK}/offsets", f"{SPARK}/commits"]
-    directories += [f"{SPARK}/sources/{number}" for number in source_numbers(storage, least)]
+    directories += [f"{SPARK}/sources/{number}" for number in source_numbers(storage, minimum)]
     # The id of the query last: until it is gone, the rest can be told to be of one piece.
     for directory in (*directories, SPARK):
         for entry in storage.list(directory):

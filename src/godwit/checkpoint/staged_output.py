@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DivertedRows",
-    "KeptRows",
+    "RefusedRows",
     "WrittenFile",
     "WrittenFiles",
     "decode_files",
@@ -95,7 +95,7 @@ def _damage(what: str, path: str) -> CorruptCheckpointError:
     )
 
 
-class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one epoch that one sink refused, as Arrow IPC."""
 
     epoch: int
@@ -113,9 +113,9 @@ class DivertedRows:
     def keep(self, sink: str, epoch: int, rows: Iterable[pa.Table]) -> None:
         """Keep rows that a sink refused in place of what was kept of that epoch."""
         (batch,) = pa.concat_tables(rows).combine_chunks().to_batches()
-        kept = KeptRows(epoch=epoch, sink=sink, rows=bytes(encode_batch(batch)))
+        record = RefusedRows(epoch=epoch, sink=sink, rows=bytes(encode_batch(batch)))
         path = _path(sink, epoch)
-        self._storage.write_atomic(path, encode_record(kept))
+        self._storage.write_atomic(path, encode_record(record))
         self._paths.add(path)
 
     def read(self, sink: str, epoch: int) -> tuple[pa.RecordBatch, ...]:
@@ -123,14 +123,14 @@ class DivertedRows:
         path = _path(sink, epoch)
         if path not in self._paths:
             return ()
-        return (decode_batch(pa.py_buffer(load_record(self._storage, path, KeptRows).rows)),)
+        return (decode_batch(pa.py_buffer(load_record(self._storage, path, RefusedRows).rows)),)
 
     def forget(self, sink: str, epoch: int) -> None:
-        """Let go of what a sink refused of an epoch: it is asked anew."""
+        """Release what a sink refused of an epoch: it is asked anew."""
         self._delete({_path(sink, epoch)})
 
     def forget_before(self, epoch: int) -> None:
-        """Let go of the rows of epochs that cannot be delivered again."""
+        """Release the rows of epochs that cannot be delivered again."""
         self._delete({path for path in self._paths if path < f"{DIVERTED}/{epoch:012d}"})
 
     def _delete(self, paths: set[str]) -> None:

@@ -171,7 +171,7 @@ class OutputFile(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Give up: remove what was written, as far as that is possible."""
+        """Return up: remove what was written, as far as that is possible."""
 
     def __enter__(self) -> Self:
         return self
@@ -193,10 +193,10 @@ class StorageLock(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether the lock still counts: nobody has broken it by removing its file."""
+        """Return whether the lock still counts: nobody has broken it by removing its file."""
 
     def release(self) -> None:
-        """Let go of it; again does nothing."""
+        """Release it; again does nothing."""
 
 
 class CheckpointStorage(ABC):
@@ -310,7 +310,7 @@ class Disk(Protocol):
         """Close the descriptor."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Give the file `source` the second name `target`, which must not exist."""
+        """Return the file `source` the second name `target`, which must not exist."""
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename `source` to `target`, whether or not `target` exists."""
@@ -360,7 +360,7 @@ class PosixDisk:
         os.close(descriptor)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give the file `source` the second name `target`, which must not exist."""
+        """Return the file `source` the second name `target`, which must not exist."""
         target.hardlink_to(source)
 
     def replace(self, source: Path, target: Path) -> None:
@@ -487,15 +487,15 @@ class LocalStorage(CheckpointStorage):
         """See `CheckpointStorage.read`."""
         full = self._root / path
         with translated(self.uri, path, "reading"):
-            found = full.lstat()
-            if not stat.S_ISREG(found.st_mode):
+            status = full.lstat()
+            if not stat.S_ISREG(status.st_mode):
                 raise CorruptCheckpointError(
                     f"{path!r} in the checkpoint {self.uri!r} is no plain file.",
                     remedy="Replace it by the file from a copy of the checkpoint.",
                     file=path,
                     uri=self.uri,
                 )
-            count = length_to_read(self.uri, path, found.st_size, offset, length)
+            count = length_to_read(self.uri, path, status.st_size, offset, length)
             if count == 0:  # an empty file cannot be mapped
                 return pa.py_buffer(b"")
             with pa.memory_map(str(full)) as mapped:
@@ -713,20 +713,20 @@ def claims_for(uri: str) -> Claims | None:
     return ObjectStoreClaims(store)
 
 
-def _configuration(scheme: str, given: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Say what the parameters of Arrow's URI mean for the other client."""
+def _configuration(scheme: str, options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Describe what the parameters of Arrow's URI mean for the other client."""
     config: dict[str, Any] = {}
     client: dict[str, Any] = {}
     if scheme != "s3":
         return config, client
     config["disable_bulk_delete"] = True  # one DELETE is understood by more stores
-    if "region" in given:
-        config["region"] = given["region"]
-    if "endpoint_override" in given:
-        protocol = given.get("scheme", "https")
-        config["endpoint"] = f"{protocol}://{given['endpoint_override']}"
+    if "region" in options:
+        config["region"] = options["region"]
+    if "endpoint_override" in options:
+        protocol = options.get("scheme", "https")
+        config["endpoint"] = f"{protocol}://{options['endpoint_override']}"
         client["allow_http"] = protocol == "http"
-        config["virtual_hosted_style_request"] = given.get("force_virtual_addressing") == "true"
+        config["virtual_hosted_style_request"] = options.get("force_virtual_addressing") == "true"
     return config, client
 
 

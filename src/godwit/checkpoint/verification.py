@@ -73,7 +73,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationReport:
-    """What `verify` found."""
+    """Result of `verify`."""
 
     # everything that is wrong, ordered by file; empty if the checkpoint is whole
     findings: tuple[Finding, ...]
@@ -88,7 +88,7 @@ class VerificationReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether nothing is wrong."""
         return not self.findings
 
 
@@ -272,7 +272,7 @@ class _Verification:
     def check_manifests_exist(
         self, records: list[CommitRecord], floor: int, manifests: dict[int, Manifest | None]
     ) -> int:
-        """Give the epoch of the manifest that `floor` starts from; -1 for none."""
+        """Return the epoch of the manifest that `floor` starts from; -1 for none."""
         named = {record.manifest for record in records if record.epoch >= floor}
         anchor = max((m for m in (*named, *manifests) if m <= floor), default=-1)
         for epoch in sorted(named - manifests.keys()):
@@ -414,7 +414,7 @@ class _Verification:
             return None
 
     def has_hashes(self, ref: BlockRef, batch: pa.RecordBatch, where: str) -> bool:
-        """Whether the first column is one of hashes, so that there are as many rows as it says."""
+        """Return whether the first column is one of hashes."""
         column = batch.column(0) if batch.num_columns else None
         if column is None or column.type != pa.int64() or column.null_count:
             self.find(ref.file, f"{where} has no column of hashes.", _REPORT)

@@ -66,7 +66,7 @@ def words_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uin
 
 
 def mask_of(array: pa.Array) -> BoolArray | None:
-    """Whether each value is there, or None where all are."""
+    """Return whether each value is there, or None where all are."""
     if array.null_count == 0:
         return None
     return values_of(array.is_valid())

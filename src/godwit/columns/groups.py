@@ -154,7 +154,7 @@ def group_repeating_rows(
 
 
 def _seem_to_repeat(columns: list[pa.Array], count: int) -> bool:
-    """Whether a hash table of the keys pays, by a sample, and where many are to come a larger one.
+    """Return whether a hash table of the keys pays: by a sample, larger where many are to come.
 
     How many keys a sample does not show is estimated from those that it shows once and twice (Chao,
     Nonparametric Estimation of the Number of Classes in a Population, 1984): many of the one and
@@ -175,7 +175,7 @@ def _is_numbered(dtype: pa.DataType) -> bool:
 
 
 def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
-    """Give every key a number, 0, 1, ... as keys first appear, and return each row's."""
+    """Return every key a number, 0, 1, ... as keys first appear, and return each row's."""
     numbers: npt.NDArray[np.int64] | None = None
     for column in columns:
         encoded = column.dictionary_encode(null_encoding="encode")
@@ -256,7 +256,7 @@ def _rows_that_differ(
 def _unequal(
     column: pa.Array, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Whether the values at ``rows[i]`` and ``others[i]`` differ; false where either is null."""
+    """Compare values at ``rows[i]`` and ``others[i]``: true where they differ and none is null."""
     unequal = np.empty(len(rows), np.bool_)
     for first in range(0, len(rows), _BLOCK):
         block = slice(first, first + _BLOCK)

@@ -35,7 +35,7 @@ _MAX_LONG_DIGITS = 18  # decimals of more digits do not fit a long and are hashe
 
 
 def is_hashable(dtype: pa.DataType) -> bool:
-    """Whether `hash_keys` takes columns of `dtype`."""
+    """Return whether `hash_keys` takes columns of `dtype`."""
     return (
         numpy_type(dtype) is not None
         or pa.types.is_decimal128(dtype)
@@ -71,7 +71,7 @@ def hash_keys(keys: pa.RecordBatch, *, seed: int = SPARK_SEED) -> npt.NDArray[np
 
 
 def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """Give floats that are one key one bit pattern: -0.0 becomes 0.0, every NaN the same NaN."""
+    """Return floats that are one key one bit pattern: -0.0 becomes 0.0, every NaN the same NaN."""
     if not any(pa.types.is_floating(field.type) for field in keys.schema):
         return keys
     columns = [
@@ -82,7 +82,7 @@ def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def canonical_floats(column: pa.Array) -> pa.Array:
-    """Give equal floats of one column equal bits; nulls stay."""
+    """Return equal floats of one column equal bits; nulls stay."""
     return column_of(_canonical(values_of(column)), mask_of(column), column.type)
 
 

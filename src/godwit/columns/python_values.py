@@ -45,7 +45,7 @@ _offset = functools.lru_cache(maxsize=256)(dt.timezone)
 
 
 def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
-    """Give values in which datetimes of a region have the offset that it has at each of them."""
+    """Return values in which datetimes of a region have the offset that it has at each of them."""
     if not _has_regions(dtype):
         return values
     if pa.types.is_timestamp(dtype):
@@ -73,8 +73,8 @@ def zone_of(name: str) -> dt.tzinfo:
     """
     if name in ("Z", UTC):
         return dt.UTC
-    if (found := _FIXED.fullmatch(name)) is not None:
-        sign, hours, minutes, seconds = found.groups(default="0")
+    if (match := _FIXED.fullmatch(name)) is not None:
+        sign, hours, minutes, seconds = match.groups(default="0")
         offset = dt.timedelta(hours=int(hours), minutes=int(minutes), seconds=int(seconds))
         return dt.timezone(-offset if sign == "-" else offset)
     try:
@@ -85,14 +85,14 @@ def zone_of(name: str) -> dt.tzinfo:
 
 
 def has_instants(dtype: pa.DataType) -> bool:
-    """Whether values of a type are instants, or hold any."""
+    """Return whether values of a type are instants, or hold any."""
     if pa.types.is_timestamp(dtype):
         return dtype.tz is not None
     return any(has_instants(dtype.field(i).type) for i in range(dtype.num_fields))
 
 
 def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
-    """Give a value in which datetimes without a zone, where the type has instants, have `zone`."""
+    """Return a value in which datetimes without a zone have `zone`, where the type has instants."""
 
     def of_zone(moment: dt.datetime) -> dt.datetime:
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone_of(zone))
@@ -103,7 +103,7 @@ def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
 def _each_instant(
     value: Any, dtype: pa.DataType, change: Callable[[dt.datetime], dt.datetime]
 ) -> Any:
-    """Give a value in which each datetime that is an instant by the type is another."""
+    """Return a value in which each datetime that is an instant by the type is another."""
     if value is None or not has_instants(dtype):
         return value
     if isinstance(value, dt.datetime):
@@ -113,17 +113,18 @@ def _each_instant(
             return value
         types = {dtype.field(i).name: dtype.field(i).type for i in range(dtype.num_fields)}
         return {
-            name: _each_instant(held, types[name], change) if name in types else held
-            for name, held in value.items()
+            name: _each_instant(element, types[name], change) if name in types else element
+            for name, element in value.items()
         }
     if pa.types.is_map(dtype) and isinstance(value, (dict, list, tuple)):
         pairs = value.items() if isinstance(value, dict) else value
         key, item = dtype.key_type, dtype.item_type
         return [
-            (_each_instant(k, key, change), _each_instant(held, item, change)) for k, held in pairs
+            (_each_instant(k, key, change), _each_instant(element, item, change))
+            for k, element in pairs
         ]
     if isinstance(value, (list, tuple)):
-        return [_each_instant(held, dtype.value_type, change) for held in value]
+        return [_each_instant(element, dtype.value_type, change) for element in value]
     return value
 
 
@@ -203,11 +204,11 @@ class Columns(dict[str, list[Any]]):
         self._arrays: dict[str, pa.Array] = {}
 
     def array(self, name: str) -> pa.Array:
-        """Give a column as it came from Arrow, ordered by key."""
-        found = self._arrays.get(name)
-        if found is None:
-            found = self._arrays[name] = self._rows.column(name).take(pa.array(self._order))
-        return found
+        """Return a column as it came from Arrow, ordered by key."""
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = self._rows.column(name).take(pa.array(self._order))
+        return array
 
     def __missing__(self, name: str) -> list[Any]:
         if name not in self.names:
@@ -229,8 +230,8 @@ def _row_type(names: tuple[str, ...]) -> Any:
     Names that its fields cannot have, such as ``_id`` or ``class``, become ``_0``, ``_1``, ...
     there, and are attributes beside.
     """
-    made = collections.namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    row: Any = made
+    row_type = collections.namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    row: Any = row_type
     if names == row._fields:
         return row
     beside = {

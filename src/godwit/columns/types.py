@@ -49,7 +49,7 @@ _BY_CLASS: dict[type, pa.DataType] = {
 
 
 def is_key_type(dtype: pa.DataType) -> bool:
-    """Whether a key column may have the type `dtype`.
+    """Return whether a key column may have the type `dtype`.
 
     Booleans, signed integers, floats, doubles, strings, binary, dates (days), timestamps
     (microseconds, as in Spark) and decimals of up to 38 digits may.
@@ -71,7 +71,7 @@ def is_key_type(dtype: pa.DataType) -> bool:
 
 
 def key_type_remedy(name: str, dtype: pa.DataType) -> str:
-    """Say what to do about a key column `name` of a type that keys cannot have."""
+    """Describe what to do about a key column `name` of a type that keys cannot have."""
     types = pa.types
     if types.is_struct(dtype):
         fields = [dtype.field(i).name for i in range(dtype.num_fields)]

@@ -32,20 +32,20 @@ class EntryRange:
 
     @property
     def rest(self) -> EntryRange:
-        """What comes after it."""
+        """The range after this one."""
         return EntryRange(column=self.column, first=self.end)
 
     def rows_of(self, image: TableImage, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Those of `rows` that are in the range."""
+        """Return those of `rows` that are in the range."""
         return rows[self._inside(image.columns[self.column].gather(rows).values.view(np.int64))]
 
     def positions(self, keys: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Positions of the entries that are in the range."""
-        moments = keys.column(self.column).cast(pa.int64()).to_numpy(zero_copy_only=False)
-        return np.flatnonzero(self._inside(moments))
+        event_times = keys.column(self.column).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return np.flatnonzero(self._inside(event_times))
 
-    def _inside(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        inside: npt.NDArray[np.bool_] = (moments >= self.first) & (moments < self.end)
+    def _inside(self, event_times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        inside: npt.NDArray[np.bool_] = (event_times >= self.first) & (event_times < self.end)
         return inside
 
 
@@ -91,16 +91,16 @@ class Changes:
         )
         if self.removed is None or not self.removed.any():
             return upserts, None
-        goes = upserts.take(np.flatnonzero(self.removed))
-        return upserts.take(np.flatnonzero(~self.removed)), goes
+        removals = upserts.take(np.flatnonzero(self.removed))
+        return upserts.take(np.flatnonzero(~self.removed)), removals
 
     def check(self, schema: StateSchema, path: str) -> None:
         """Raise `StateEncodingError` if the parts do not fit the schema, or one another."""
         count = len(self.hashes)
-        for batch, wanted in ((self.keys, schema.keys), (self.values, schema.values)):
-            if batch.num_columns != len(wanted) or batch.num_rows != count:
-                found = f"{batch.num_rows} rows of {batch.num_columns} columns"
-                raise _mismatch(count, f"{found} (expected: {', '.join(wanted.names)})", path)
+        for batch, expected in ((self.keys, schema.keys), (self.values, schema.values)):
+            if batch.num_columns != len(expected) or batch.num_rows != count:
+                actual = f"{batch.num_rows} rows of {batch.num_columns} columns"
+                raise _mismatch(count, f"{actual} (expected: {', '.join(expected.names)})", path)
         if self.removed is not None and len(self.removed) != count:
             raise _mismatch(count, f"{len(self.removed)} flags of removal", path)
         groups = len(self.key_groups)
@@ -128,9 +128,9 @@ def sizes_of(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return sizes
 
 
-def _mismatch(hashes: int, found: str, path: str) -> StateEncodingError:
+def _mismatch(hashes: int, actual: str, path: str) -> StateEncodingError:
     return StateEncodingError(
-        f"{hashes} hashes come with {found} for table {path}.",
+        f"{hashes} hashes come with {actual} for table {path}.",
         remedy="Pass one row, with every column of the schema, for each hash.",
         path=path,
     )

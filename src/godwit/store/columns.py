@@ -60,7 +60,7 @@ __all__ = [
 
 
 def is_variable_width(dtype: pa.DataType) -> bool:
-    """Whether values of `dtype` have different lengths: strings and binary, large or not."""
+    """Return whether values of `dtype` have different lengths: strings and binary, large or not."""
     return bool(
         pa.types.is_string(dtype)
         or pa.types.is_large_string(dtype)
@@ -70,7 +70,7 @@ def is_variable_width(dtype: pa.DataType) -> bool:
 
 
 def is_fixed_width(dtype: pa.DataType) -> bool:
-    """Whether values of `dtype` have one size, in whole bytes (booleans take one byte here)."""
+    """Return whether values of `dtype` have one size in whole bytes (booleans: one byte here)."""
     return bool(
         pa.types.is_boolean(dtype)
         or pa.types.is_integer(dtype)
@@ -433,11 +433,11 @@ class _VariableColumn(Column):
         return self._refs.take(rows).astype(np.int64)
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        held = self._take(rows)
-        if held.equals(encoded.values):  # one pass over bytes; by far the most frequent answer
+        stored = self._take(rows)
+        if stored.equals(encoded.values):  # one pass over bytes; by far the most frequent answer
             same = np.ones(len(rows), np.bool_)
         else:
-            same = pc.equal(held, encoded.values).to_numpy(zero_copy_only=False, writable=True)
+            same = pc.equal(stored, encoded.values).to_numpy(zero_copy_only=False, writable=True)
         return self._with_nulls_equal(same, rows, encoded)
 
     def append(self, first: int, encoded: Encoded) -> None:

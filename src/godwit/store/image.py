@@ -133,7 +133,7 @@ class TableImage:
 
     @property
     def room(self) -> Capacity:
-        """What there are blocks for."""
+        """Capacity that blocks are allocated for."""
         return read_room(self._head, len(self.columns))
 
     @room.setter
@@ -157,7 +157,7 @@ class TableImage:
 
     @property
     def damaged(self) -> bool:
-        """Whether somebody found the table damaged."""
+        """Return whether somebody found the table damaged."""
         return self._head[DAMAGED] != 0
 
     @damaged.setter
@@ -166,7 +166,7 @@ class TableImage:
 
     @property
     def rewritten(self) -> int:
-        """How often it was rewritten where it lies: what was read meanwhile is nonsense."""
+        """Number of rewrites in place: what was read across one is nonsense."""
         return int(self._head[REWRITTEN])
 
     @property
@@ -240,10 +240,10 @@ class TableImage:
             return rows
         return np.where(self._live.take(rows), rows, -1)
 
-    def rows_of(self, wanted: npt.NDArray[np.bool_]) -> Rows:
-        """Return the live rows of the key groups where `wanted` is set, oldest first."""
+    def rows_of(self, selected: npt.NDArray[np.bool_]) -> Rows:
+        """Return the live rows of the key groups where `selected` is set, oldest first."""
         used = self.used
-        return np.flatnonzero(self._live[:used] & wanted.take(self._key_groups[:used]))
+        return np.flatnonzero(self._live[:used] & selected.take(self._key_groups[:used]))
 
     def gather(self, rows: Rows) -> Upserts:
         """Copy rows out, in the form in which another image takes them."""

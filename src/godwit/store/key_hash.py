@@ -70,8 +70,8 @@ class KeyHasher:
 
     def _multipliers(self, column: int, words: int) -> UInt64Array:
         """Two secret numbers for each of the first `words` words of a column, and one before."""
-        wanted = max(_FEW_WORDS, 1 << (words - 1).bit_length())
-        return _multipliers(self._secret, column, wanted)
+        count = max(_FEW_WORDS, 1 << (words - 1).bit_length())
+        return _multipliers(self._secret, column, count)
 
     def _add_fixed(self, sums: UInt64Array, number: int, values: npt.NDArray[Any]) -> None:
         if values.ndim == 1:
@@ -99,20 +99,20 @@ class KeyHasher:
         words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
         rows: Any = slice(None)
         for word in range(-(-longest // 8)):
-            left = lengths - 8 * word
-            if left.min() <= 0:
-                rows = np.flatnonzero(left > 0)
-                left = left[rows]
+            remaining = lengths - 8 * word
+            if remaining.min() <= 0:
+                rows = np.flatnonzero(remaining > 0)
+                remaining = remaining[rows]
             at = starts[rows] + 8 * word
             if at[-1] < len(words):
-                found = words[at]
+                chunk = words[at]
             else:  # the last bytes of the buffer are read by stepping back, and shifted into place
                 readable = np.minimum(at, len(words) - 1)
-                found = words[readable] >> ((at - readable).view(np.uint64) * _BYTES)
-            if left.min() < 8:
-                missing = np.maximum(8 - left, 0).view(np.uint64) * _BYTES
-                found = (found << missing) >> missing
-            sums[rows] += _product(found, multipliers, 1 + word)
+                chunk = words[readable] >> ((at - readable).view(np.uint64) * _BYTES)
+            if remaining.min() < 8:
+                missing = np.maximum(8 - remaining, 0).view(np.uint64) * _BYTES
+                chunk = (chunk << missing) >> missing
+            sums[rows] += _product(chunk, multipliers, 1 + word)
 
 
 def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64Array:

@@ -98,7 +98,7 @@ KeyGroups = npt.NDArray[np.int64]
 class LocalState:
     """State of the key groups of one operator; get one from `LocalStore.state`.
 
-    What `versions`, `prior`, `scan` and the rest say of a key group counts from the last `take_up`
+    What `versions`, `prior`, `scan` and the rest say of a key group counts from the last `refresh`
     that named it.
     """
 
@@ -111,7 +111,7 @@ class LocalState:
         self._expired: EntryRange | None = None
         self._without = np.zeros(num_key_groups, np.bool_)
 
-    def take_up(
+    def refresh(
         self, key_groups: KeyGroups, enough: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.int64]:
         """Look where key groups are by now, and drop what is not whole.
@@ -142,7 +142,7 @@ class LocalState:
     ) -> None:
         """Look for some key groups in one table, and note where it has them newer."""
         at = np.flatnonzero(which)
-        held = self._table(number).take_up(key_groups[at])
+        held = self._table(number).refresh(key_groups[at])
         newer = held > versions[at]
         versions[at[newer]], tables[at[newer]] = held[newer], number
 
@@ -236,11 +236,11 @@ class LocalState:
 
     def least(self, key_groups: KeyGroups, column: int, *, after: int) -> int:
         """Least value after `after` in a column of integers, key columns counted first."""
-        found = [
+        minima = [
             table.least(key_groups[which], column, after)
             for table, which in self._by_table(self._table_of[key_groups])
         ]
-        return min(found, default=2**61)
+        return min(minima, default=2**61)
 
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
         """Forget the part of some key groups that nobody asks for any more.

@@ -41,13 +41,13 @@ __all__ = ["StateTable"]
 class StateTable(SharedTable):
     """State of some key groups of one operator, in one file.
 
-    Row numbers are good until the next `take_up`, `apply`, `replace` or `drop`.  Use from one
+    Row numbers are good until the next `refresh`, `apply`, `replace` or `drop`.  Use from one
     thread at a time.
 
     `lock`: makes this process, of all on this executor, the only one to write the table.
     """
 
-    def take_up(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+    def refresh(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Look what the table holds by now; drop what is not whole.
 
         Returns the version of each of `key_groups`: -1 where the table does not hold it.
@@ -94,9 +94,9 @@ class StateTable(SharedTable):
 
         def gather() -> Upserts:
             rows = image.rows_of(self._mask(key_groups))
-            found = image.gather(rows if part is None else part.rows_of(image, rows))
-            order = np.argsort(found.key_groups, kind="stable")
-            return found.take(order)
+            gathered = image.gather(rows if part is None else part.rows_of(image, rows))
+            order = np.argsort(gathered.key_groups, kind="stable")
+            return gathered.take(order)
 
         all_ = self._guarded(gather)
         keys = [c.decode(e) for c, e in zip(image.keys, all_.keys, strict=True)]
@@ -115,11 +115,11 @@ class StateTable(SharedTable):
         """
         with self._lock():
             self._settle()
-            held = key_groups[self.versions(key_groups) >= 0]
-            contents, versions = self.scan(held), self.versions(held)
+            present = key_groups[self.versions(key_groups) >= 0]
+            contents, versions = self.scan(present), self.versions(present)
         return Changes(
-            key_groups=held,
-            ends=np.searchsorted(contents.key_groups, held, side="right"),
+            key_groups=present,
+            ends=np.searchsorted(contents.key_groups, present, side="right"),
             epochs=versions,
             hashes=contents.hashes,
             keys=contents.keys,
@@ -185,14 +185,14 @@ class StateTable(SharedTable):
         with self._lock():
             self._settle()
             file = self._file
-            held = key_groups[self.versions(key_groups) >= 0]
-            if file is None or not held.size:
+            present = key_groups[self.versions(key_groups) >= 0]
+            if file is None or not present.size:
                 return
             image = file.image
-            image.marks[held] = 1
-            self._guarded(lambda: image.remove(image.rows_of(self._mask(held))))
-            image.versions[held] = -1
-            image.marks[held] = 0
+            image.marks[present] = 1
+            self._guarded(lambda: image.remove(image.rows_of(self._mask(present))))
+            image.versions[present] = -1
+            image.marks[present] = 0
             if (image.versions < 0).all():
                 self._discard()
             else:
@@ -208,17 +208,17 @@ class StateTable(SharedTable):
         with self._lock():
             self._settle()
             file = self._file
-            held = key_groups[self.versions(key_groups) >= 0]
-            if file is None or not held.size:
+            present = key_groups[self.versions(key_groups) >= 0]
+            if file is None or not present.size:
                 return
             image = file.image
-            rows = self._guarded(lambda: part.rows_of(image, image.rows_of(self._mask(held))))
+            rows = self._guarded(lambda: part.rows_of(image, image.rows_of(self._mask(present))))
             if not rows.size:
                 return
-            image.marks[held] = 1
+            image.marks[present] = 1
             self._guarded(lambda: image.remove(rows))
-            image.marks[held] = 0
-            self._compact(image, own=held)
+            image.marks[present] = 0
+            self._compact(image, own=present)
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -229,15 +229,17 @@ class StateTable(SharedTable):
 
     def _write(self, changes: Changes, *, whole: bool) -> None:
         image = self._image
-        upserts, goes = changes.encode(image)
-        if self._file is not None and self._put(self._file, changes, upserts, goes, whole=whole):
+        upserts, removals = changes.encode(image)
+        if self._file is not None and self._put(
+            self._file, changes, upserts, removals, whole=whole
+        ):
             return
         rows, _ = image.search(upserts.keys, len(upserts.hashes))
         fresh = upserts.where(image.live_only(rows) < 0)
         new = self._copied(upserts, fresh, changes.key_groups if whole else None)
         try:
-            done = self._put(new, changes, upserts, goes, whole=whole)
-            assert done, "a new table has room for what it is made for"
+            written = self._put(new, changes, upserts, removals, whole=whole)
+            assert written, "a new table has room for what it is made for"
         except BaseException:
             new.path.unlink(missing_ok=True)
             raise
@@ -248,13 +250,13 @@ class StateTable(SharedTable):
         file: TableFile,
         changes: Changes,
         upserts: Upserts,
-        goes: Upserts | None,
+        removals: Upserts | None,
         *,
         whole: bool,
     ) -> bool:
         """Write in place; return whether the table had, or could be given, the room."""
         image, key_groups = file.image, changes.key_groups
-        rows, found = image.search(upserts.keys, len(upserts.hashes))
+        rows, hits = image.search(upserts.keys, len(upserts.hashes))
         fresh = upserts.where(rows < 0)
         room = grown_room(image, upserts, fresh)
         if room is None:
@@ -263,13 +265,13 @@ class StateTable(SharedTable):
         file.grow(room, slots_for(needed + needed // 2) if 2 * needed > image.slots else 0)
         image.marks[key_groups] = 1
         if whole:
-            held = key_groups[image.num_keys[key_groups] > 0]
-            if held.size:
-                image.remove(image.rows_of(self._mask(held)))
-        if goes is not None:
-            gone = image.live_only(image.search(goes.keys, len(goes.hashes))[0])
+            present = key_groups[image.num_keys[key_groups] > 0]
+            if present.size:
+                image.remove(image.rows_of(self._mask(present)))
+        if removals is not None:
+            gone = image.live_only(image.search(removals.keys, len(removals.hashes))[0])
             image.remove(gone[gone >= 0])
-        image.write(upserts, rows, found, fresh)
+        image.write(upserts, rows, hits, fresh)
         image.versions[key_groups] = changes.epochs
         image.marks[key_groups] = 0
         return True

@@ -90,8 +90,8 @@ def grown_room(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Ca
     """
     columns = []
     for number, (entries, heap) in enumerate(_added(image, upserts, fresh)):
-        held_entries, held, _ = image.entries(number)
-        columns.append((held_entries + entries, held + heap))
+        used_entries, used_bytes, _ = image.entries(number)
+        columns.append((used_entries + entries, used_bytes + heap))
     rows = image.used + (0 if fresh is None else len(fresh.hashes))
     needed_room, room = Capacity(rows=rows, columns=tuple(columns)), image.room
     if _covers(room, needed_room):
@@ -205,11 +205,11 @@ class TableFile:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the file still has its size."""
+        """Return whether the file still has its size."""
         return os.fstat(self._fd).st_size == self.image.layout.file_bytes
 
     def grow(self, room: Capacity, slots: int) -> None:
-        """Give the table more room, and its index at least so many slots."""
+        """Return the table more room, and its index at least so many slots."""
         image = self.image
         if room != image.room:
             self.allocate(image.layout.extents(image.room, room))
@@ -219,7 +219,7 @@ class TableFile:
             image.enlarge_index(slots)
 
     def allocate(self, extents: Iterable[tuple[int, int]]) -> None:
-        """Give (start, length) each their blocks."""
+        """Return (start, length) each their blocks."""
         at = needed = 0
         try:
             for start, length in extents:
@@ -280,14 +280,14 @@ def open_file(
             raise
         raise _no_file(path) from error
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise _no_file(path)
-        image = _mapped(fd, found.st_size, schema, num_key_groups)
+        image = _mapped(fd, status.st_size, schema, num_key_groups)
         if image is not None:
             file = TableFile(path, os.dup(fd), image)
             return file, file.identity
-        return None, identity_of(found)
+        return None, identity_of(status)
     finally:
         os.close(fd)
 
@@ -336,7 +336,7 @@ _COPIED_ROWS = 1 << 17  # at a time, so that making a table anew takes little me
 
 
 class SharedTable:
-    """What `godwit.store.table.StateTable` builds on, which says what the parameters are."""
+    """Base of `godwit.store.table.StateTable`, which documents the parameters."""
 
     def __init__(
         self,
@@ -390,7 +390,7 @@ class SharedTable:
         return bool(self._image.marks[key_groups].any())
 
     def versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Versions as the file that is mapped has them; see `take_up`."""
+        """Versions as the file that is mapped has them; see `refresh`."""
         return self._image.versions[key_groups]
 
     def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
@@ -403,13 +403,13 @@ class SharedTable:
         file, cause = self._file, None
         before = 0 if file is None else file.image.rewritten
         try:
-            done = work()
+            result = work()
         except IndexError as error:
             problem, cause = str(error), error
         else:
             problem = "its file was cut short"
             if file is None or (file.is_whole and file.image.rewritten == before):
-                return done
+                return result
         if file is not None and file.image.rewritten != before:
             raise EpochFailedError(
                 f"Table {self._path} was rewritten while it was read.",
@@ -434,15 +434,15 @@ class SharedTable:
         """
         if 2 * image.live >= image.used:
             return
-        held = image.versions >= 0
-        if own is None or image.live > _COPIED_ROWS or np.any(held & ~self._mask(own)):
+        present = image.versions >= 0
+        if own is None or image.live > _COPIED_ROWS or np.any(present & ~self._mask(own)):
             nothing = _nothing(image)
             self._publish(self._guarded(lambda: self._copied(nothing, None)))
             return
-        alive = self._guarded(lambda: image.gather(image.rows_of(held)))
-        image.marks[held] = 1
+        alive = self._guarded(lambda: image.gather(image.rows_of(present)))
+        image.marks[present] = 1
         image.rewrite(alive)
-        image.marks[held] = 0
+        image.marks[present] = 0
 
     def _copied(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
@@ -458,14 +458,14 @@ class SharedTable:
             room,
         )
         try:
-            kept = (source.versions >= 0) & (source.marks == 0)
+            copied = (source.versions >= 0) & (source.marks == 0)
             if left is not None:
-                kept[left] = False
-            rows = source.rows_of(kept)
+                copied[left] = False
+            rows = source.rows_of(copied)
             new.grow(room, slots_for(max(len(rows) + len(upserts.hashes), 1)))
             for first in range(0, len(rows), _COPIED_ROWS):
                 new.image.copy_rows(source, rows[first : first + _COPIED_ROWS])
-            new.image.versions[kept] = source.versions[kept]
+            new.image.versions[copied] = source.versions[copied]
         except BaseException:
             new.path.unlink(missing_ok=True)
             raise

@@ -97,7 +97,7 @@ class _Comparison:
                 self.changes.refused.append(f"{name}: {kinds[0]} → {kinds[1]}")
 
     def _fits(self, old: Any, new: Any, path: str) -> bool:
-        """Whether the nodes themselves fit; what their parts do is noted."""
+        """Return whether the nodes themselves fit; what their parts do is noted."""
         if new == "any":
             return old == "any" or self._was_tagged or _is_self_evident(old)
         olds, news = _members(old), _members(new)
@@ -177,21 +177,21 @@ class _Comparison:
                 self.compare(old[name]["type"], new[name]["type"], f"{path}.{name}")
 
 
-def _mentioned(node: Any, classes: dict[str, Any], found: set[str] | None = None) -> set[str]:
+def _mentioned(node: Any, classes: dict[str, Any], names: set[str] | None = None) -> set[str]:
     """Names of the classes that a type leads to."""
-    found = set() if found is None else found
+    names = set() if names is None else names
     if isinstance(node, str) or node["kind"] == "literal":
-        return found
+        return names
     if node["kind"] == "class":
-        if node["name"] not in found:
-            found.add(node["name"])
+        if node["name"] not in names:
+            names.add(node["name"])
             for field_of in classes[node["name"]].get("fields", {}).values():
-                _mentioned(field_of["type"], classes, found)
-        return found
+                _mentioned(field_of["type"], classes, names)
+        return names
     parts = node["of"] if node["kind"] in ("union", "fixed") else [node["of"]]
     for part in (*parts, *([node["key"]] if "key" in node else [])):
-        _mentioned(part, classes, found)
-    return found
+        _mentioned(part, classes, names)
+    return names
 
 
 def _members(node: Any) -> list[Any]:
@@ -199,7 +199,7 @@ def _members(node: Any) -> list[Any]:
 
 
 def _is_self_evident(node: Any) -> bool:
-    """Whether msgpack alone says what a value of that type is."""
+    """Return whether msgpack alone says what a value of that type is."""
     if isinstance(node, str):
         return node in _SELF_EVIDENT
     if node["kind"] == "literal":
@@ -245,7 +245,7 @@ def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
 def let_go(
     blob: bytes | memoryview, description: dict[str, Any], gone: Mapping[str, frozenset[str]]
 ) -> bytes:
-    """Give a state without fields that some version of its type did not have."""
+    """Return a state without fields that some version of its type did not have."""
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
         return without_fields(blob, gone)
     value = msgspec.msgpack.decode(blob)
@@ -306,8 +306,8 @@ def _lifted(value: Any, node: Any, classes: dict[str, Any]) -> Any:
         return tuple(_lifted(part, of, classes) for part, of in parts)
     if kind == "dict":
         return {
-            _lifted(key, node["key"], classes): _lifted(held, node["of"], classes)
-            for key, held in value.items()
+            _lifted(key, node["key"], classes): _lifted(item, node["of"], classes)
+            for key, item in value.items()
         }
     if kind == "literal":
         return value
@@ -339,7 +339,7 @@ _NO_MOMENT = 2**61
 
 
 def nothing_beside(schema: pa.Schema, count: int) -> pa.RecordBatch:
-    """Give state columns as they begin: no timers, no expiry, nothing noted of a list or map."""
+    """Return state columns as they begin: no timers, no expiry, nothing noted of a list or map."""
     columns = [
         pa.array([_NO_MOMENT] * count, field.type)
         if pa.types.is_integer(field.type)
@@ -358,7 +358,7 @@ def upgrade_between(
     *,
     option: str = ".process(state_upgrade=...)",
 ) -> StateUpgrade | None:
-    """Say how state of one description becomes state of another.
+    """Describe how state of one description becomes state of another.
 
     Returns ``None`` where today's codec reads the old state as it is.
     """
@@ -416,12 +416,12 @@ class StatesBroughtForward:
     function: Callable[[Any], Any] | None
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Give as many states; those that were removed, which have no bytes, stay so."""
+        """Return as many states; those that were removed, which have no bytes, stay so."""
         at = values.schema.get_field_index("state")
         blobs = values.column(at).to_pylist()
-        made = [self._upgraded(row, blob) if blob else blob for row, blob in enumerate(blobs)]
+        upgraded = [self._upgraded(row, blob) if blob else blob for row, blob in enumerate(blobs)]
         field = values.schema.field(at)
-        return values.set_column(at, field, pa.array(made, field.type))
+        return values.set_column(at, field, pa.array(upgraded, field.type))
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
         if self.gone:
@@ -471,9 +471,9 @@ class StatesBroughtForward:
 
 
 def _agree(old: Any, new: Any) -> bool:
-    """Whether what was there before is the same; there may be more."""
+    """Return whether what was there before is the same; there may be more."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return all(_agree(held, new[key]) for key, held in old.items() if key in new)
+        return all(_agree(item, new[key]) for key, item in old.items() if key in new)
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
         return len(old) == len(new) and all(map(_agree, old, new))
     return bool(old == new) or (old != old and new != new)  # noqa: PLR0124 - NaN alone

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from godwit.values.types import Described
 
 __all__ = [
-    "Fitting",
+    "TypeChecker",
     "UnencodableError",
-    "UnheldError",
+    "UnsupportedValueError",
     "check_attributes",
     "each",
     "failing_path",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-class UnheldError(Exception):
+class UnsupportedValueError(Exception):
     """A value cannot be state."""
 
 
@@ -54,19 +54,19 @@ class UnencodableError(Exception):
 
 def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
     """Apply a function to each; says which one failed."""
-    done = []
+    results = []
     for index, value in enumerate(values, first):
         try:
-            done.append(function(value))
-        except UnheldError as error:
+            results.append(function(value))
+        except UnsupportedValueError as error:
             raise UnencodableError(index, str(error)) from error
         except Exception as error:
             raise UnencodableError(index, f"{type(error).__name__}: {error}") from error
-    return done
+    return results
 
 
 def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
-    """Say what to do about a state that cannot be read.
+    """Describe what to do about a state that cannot be read.
 
     `what`: what may get a new name.
     """
@@ -77,41 +77,41 @@ def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
     )
 
 
-def rebuilt(cls: Any, held: Mapping[str, Any]) -> Any:
+def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
     """Make a record of its fields; those that are missing get their defaults.
 
     ``__post_init__`` makes what is no field, but does not get to change what is one.
     """
     names = fields_of(cls)
-    given = {name: held[name] for name in names if name in held}
+    present = {name: values[name] for name in names if name in values}
     if issubclass(cls, tuple):
-        return cls(**given)
+        return cls(**present)
     if issubclass(cls, msgspec.Struct):
-        struct = cls(**given)
+        struct = cls(**present)
         if hasattr(cls, "__post_init__"):
-            for name, value in given.items():
+            for name, value in present.items():
                 msgspec.structs.force_setattr(struct, name, value)
         return struct
-    made = cls.__new__(cls)
+    record = cls.__new__(cls)
     for field in dataclasses.fields(cls):
-        if field.name in given:
-            value = given[field.name]
+        if field.name in present:
+            value = present[field.name]
         elif field.default is not dataclasses.MISSING:
             value = field.default
         elif field.default_factory is not dataclasses.MISSING:
             value = field.default_factory()
         else:
             raise ValueError(f"field {field.name!r} of {cls.__qualname__} is missing")
-        object.__setattr__(made, field.name, value)
+        object.__setattr__(record, field.name, value)
     if hasattr(cls, "__post_init__") and not _takes_more(cls):
-        made.__post_init__()
-        for name, value in given.items():
-            object.__setattr__(made, name, value)
-    return made
+        record.__post_init__()
+        for name, value in present.items():
+            object.__setattr__(record, name, value)
+    return record
 
 
 def runs_code(cls: Any) -> bool:
-    """Whether `rebuilt` runs methods that a class defines, which may raise or change its fields."""
+    """Return whether `rebuilt` runs methods of a class, which may raise or change its fields."""
     if not is_record(cls):
         return False
     if hasattr(cls, "__post_init__"):
@@ -127,7 +127,7 @@ def runs_code(cls: Any) -> bool:
 
 
 def _takes_more(cls: Any) -> bool:
-    """Whether ``__post_init__`` wants what is not kept (``InitVar``)."""
+    """Return whether ``__post_init__`` wants what is not kept (``InitVar``)."""
     return any(
         field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # noqa: SLF001
         for field in cls.__dataclass_fields__.values()
@@ -137,14 +137,14 @@ def _takes_more(cls: Any) -> bool:
 def check_attributes(value: Any, fields: Sequence[str]) -> None:
     """Refuse attributes that are no fields, unless reading makes them again."""
     attributes, cls = vars(value), type(value)
-    made: dict[str, Any] | None = None
+    expected: dict[str, Any] | None = None
     for name in attributes.keys() - set(fields):
         if isinstance(getattr(cls, name, None), functools.cached_property):
             continue
-        if made is None and hasattr(cls, "__post_init__"):
-            made = vars(rebuilt(cls, {field: getattr(value, field) for field in fields}))
-        if made is None or name not in made or made[name] != attributes[name]:
-            raise UnheldError(
+        if expected is None and hasattr(cls, "__post_init__"):
+            expected = vars(rebuilt(cls, {field: getattr(value, field) for field in fields}))
+        if expected is None or name not in expected or expected[name] != attributes[name]:
+            raise UnsupportedValueError(
                 f"an object with attribute {name!r}, which is no field of {cls.__qualname__}"
             )
 
@@ -160,7 +160,7 @@ _CONTAINERS = {name: kind for kind, name in (COLLECTIONS | MAPPINGS | {tuple: "t
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal and of the same types at every depth; NaN equals NaN.
+    """Return whether two values are equal and of the same types at every depth; NaN equals NaN.
 
     Records are compared by what they hold, whatever their ``__eq__`` says; what they have cached of
     it makes no difference.
@@ -178,15 +178,15 @@ def is_same(one: Any, other: Any) -> bool:
         if len(one) != len(other):
             return False
         pairs = zip(one.items(), other.items(), strict=True)
-        return all(is_same(a, b) and is_same(held, given) for (a, held), (b, given) in pairs)
+        return all(is_same(a, b) and is_same(c, d) for (a, c), (b, d) in pairs)
     if isinstance(one, (list, tuple, collections.deque)):
         return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, (set, frozenset)):
         types = collections.Counter(map(type, one))
         if types != collections.Counter(map(type, other)):
             return False
-        rest, given = (sorted(part, key=repr) for part in (one - other, other - one))  # NaN
-        return len(rest) == len(given) and all(map(is_same, rest, given))
+        rest, d = (sorted(part, key=repr) for part in (one - other, other - one))  # NaN
+        return len(rest) == len(d) and all(map(is_same, rest, d))
     if getattr(kind, "__eq__", None) is not object.__eq__ or one is other:
         try:
             answer = one == other
@@ -217,10 +217,10 @@ def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:
     """Find the innermost part of `value` for which `fails` holds: where it is, and itself."""
     path = ""
     for _ in range(_DEEPEST):
-        found = next(((step, part) for step, part in _parts(value) if fails(part)), None)
-        if found is None:
+        failing = next(((step, part) for step, part in _parts(value) if fails(part)), None)
+        if failing is None:
             break
-        path, value = path + found[0], found[1]
+        path, value = path + failing[0], failing[1]
     return path, value
 
 
@@ -229,19 +229,19 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         for name in fields_of(type(value)):
             yield f".{name}", getattr(value, name)
     elif isinstance(value, dict):
-        for key, held in value.items():
+        for key, item in value.items():
             yield f"[key {key!r}]", key
-            yield f"[{key!r}]", held
+            yield f"[{key!r}]", item
     elif isinstance(value, (list, tuple, collections.deque)):
-        for index, held in enumerate(value):
-            yield f"[{index}]", held
+        for index, item in enumerate(value):
+            yield f"[{index}]", item
     elif isinstance(value, (set, frozenset)):
-        for held in value:
-            yield "{}", held
+        for item in value:
+            yield "{}", item
 
 
-class Fitting:
-    """Whether values are what a type declares.
+class TypeChecker:
+    """Return whether values are what a type declares.
 
     An integer fits where a float is declared, and an instance of a subclass where a class is.
     """
@@ -255,19 +255,19 @@ class Fitting:
         self._plain_type = _CONTAINERS.get(kind) if {*map(str, parts)} <= {"any", "None"} else None
 
     def __call__(self, value: Any) -> bool:
-        """Whether all of a value fits."""
+        """Return whether all of a value fits."""
         return type(value) is self._plain_type or self.misfit(value, self._type) is None
 
     def all(self, values: Sequence[Any]) -> bool:
-        """Whether all of many values fit."""
+        """Return whether all of many values fit."""
         return set(map(type, values)) == {self._plain_type} or all(map(self, values))
 
-    def told(self, value: Any) -> str:
+    def explain(self, value: Any) -> str:
         """Say where a value does not fit, such as ``.n is 'x', declared as int``."""
-        path, held, wanted = self.misfit(value, self._type) or ("", value, self._type)
-        text = repr(held)
+        path, part, expected = self.misfit(value, self._type) or ("", value, self._type)
+        text = repr(part)
         text = text if len(text) <= 60 else f"{text[:60]}..."
-        return f"{path or 'it'} is {text}, declared as {node_text(wanted)}"
+        return f"{path or 'it'} is {text}, declared as {node_text(expected)}"
 
     def misfit(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
         """Path, value and node of the first part that does not fit."""
@@ -295,22 +295,22 @@ class Fitting:
         if "key" in node:
             if node["key"] != "any":
                 for key in value:
-                    if (found := self.misfit(key, node["key"])) is not None:
-                        return f"[key {key!r}]{found[0]}", *found[1:]
+                    if (mismatch := self.misfit(key, node["key"])) is not None:
+                        return f"[key {key!r}]{mismatch[0]}", *mismatch[1:]
             if node["of"] == "any":
                 return None
             return self._each(
-                ((repr(key), held) for key, held in value.items()),
-                ((held, node["of"]) for held in value.values()),
+                ((repr(key), item) for key, item in value.items()),
+                ((item, node["of"]) for item in value.values()),
             )
         if node["of"] == "any":
             return None
-        return self._each(enumerate(value), ((held, node["of"]) for held in value))
+        return self._each(enumerate(value), ((item, node["of"]) for item in value))
 
     def _each(self, places: Any, pairs: Any) -> tuple[str, Any, Any] | None:
-        for (place, _), (held, node) in zip(places, pairs, strict=True):
-            if (found := self.misfit(held, node)) is not None:
-                return f"[{place}]{found[0]}", *found[1:]
+        for (place, _), (item, node) in zip(places, pairs, strict=True):
+            if (mismatch := self.misfit(item, node)) is not None:
+                return f"[{place}]{mismatch[0]}", *mismatch[1:]
         return None
 
     def _instance(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
@@ -319,20 +319,20 @@ class Fitting:
         if described["kind"] == "typeddict":
             if not isinstance(value, dict):
                 return "", value, node
-            for name, held in value.items():
+            for name, item in value.items():
                 if name not in described["fields"]:
-                    return f"[{name!r}]", held, node
-            held_of: Any = lambda name: value[name]  # noqa: E731 - one of two ways to read a field
+                    return f"[{name!r}]", item, node
+            value_of: Any = lambda name: value[name]  # noqa: E731 - one of two ways to read a field
             names = [name for name in described["fields"] if name in value]
         elif not isinstance(value, cls):
             return "", value, node
         elif isinstance(value, enum.Enum):
             return None
         else:
-            held_of = lambda name: getattr(value, name)  # noqa: E731
+            value_of = lambda name: getattr(value, name)  # noqa: E731
             names = list(described["fields"])
         for name in names:
             field = described["fields"][name]["type"]
-            if (found := self.misfit(held_of(name), field)) is not None:
-                return f".{name}{found[0]}", *found[1:]
+            if (mismatch := self.misfit(value_of(name), field)) is not None:
+                return f".{name}{mismatch[0]}", *mismatch[1:]
         return None

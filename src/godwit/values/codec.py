@@ -32,9 +32,9 @@ import msgspec
 
 from godwit.model.errors import InvalidFlowError, StateEncodingError
 from godwit.values.checks import (
-    Fitting,
+    TypeChecker,
     UnencodableError,
-    UnheldError,
+    UnsupportedValueError,
     each,
     failing_path,
     is_same,
@@ -196,7 +196,7 @@ class StateCodec(Protocol):
 
     @property
     def name(self) -> Literal["msgpack", "pickle"]:
-        """What it is called."""
+        """Name of the codec."""
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
         """Write every state. Raises `UnencodableError` for the first that cannot be written."""
@@ -226,7 +226,7 @@ class MsgpackCodec:
     def __init__(self, state_type: Any, described: Described, *, native: bool) -> None:
         self._type, self._described, self._native = state_type, described, native
         self._tagged = TaggedValues(described.classes)
-        self._fits = Fitting(described)
+        self._fits = TypeChecker(described)
         self._encode = msgspec.msgpack.Encoder().encode
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -264,7 +264,7 @@ class MsgpackCodec:
         return {**self._described.schema, "form": "native" if self._native else "tagged"}
 
     def with_names(self, renamed: Mapping[str, str]) -> MsgpackCodec:
-        """Give a codec that also knows classes by names that they had."""
+        """Return a codec that also knows classes by names that they had."""
         classes = self._described.classes
         former = {old: classes[new] for old, new in renamed.items()}
         described = dataclasses.replace(self._described, classes={**former, **classes})
@@ -272,7 +272,7 @@ class MsgpackCodec:
 
     @property
     def reads_native(self) -> bool:
-        """Whether what was written in the native form can be read as this type."""
+        """Return whether what was written in the native form can be read as this type."""
         try:
             return self._decode_typed is not None and reads_native(self._described)
         except Exception:  # noqa: BLE001 - msgspec does not know the type
@@ -280,12 +280,12 @@ class MsgpackCodec:
 
     @cached_property
     def _runs_code(self) -> bool:
-        """Whether reading the tagged form runs code of the classes."""
+        """Return whether reading the tagged form runs code of the classes."""
         return any(map(runs_code, self._described.classes.values()))
 
     @cached_property
     def _root(self) -> Any:
-        """What every state is an instance of."""
+        """Class that every state is an instance of."""
         kind = typing.get_origin(self._type) or self._type
         return kind if isinstance(kind, type) and not typing.is_typeddict(kind) else object
 
@@ -335,12 +335,12 @@ class MsgpackCodec:
 
     def _encode_tagged(self, state: Any) -> bytes:
         if not self._fits(state):
-            raise UnheldError(self._fits.told(state))
+            raise UnsupportedValueError(self._fits.explain(state))
         try:
             return self._tagged.encode(state)
-        except UnheldError:
+        except UnsupportedValueError:
             path, part = failing_path(state, self._fails)
-            raise UnheldError(f"{path or 'it'} is {self._reason(part)}") from None
+            raise UnsupportedValueError(f"{path or 'it'} is {self._reason(part)}") from None
 
     def _fails(self, part: Any) -> bool:
         return bool(self._reason(part))
@@ -348,7 +348,7 @@ class MsgpackCodec:
     def _reason(self, part: Any) -> str:
         try:
             self._tagged.encode(part)
-        except UnheldError as error:
+        except UnsupportedValueError as error:
             return str(error)
         return ""
 
@@ -368,12 +368,12 @@ class MsgpackCodec:
             return state
         if is_record(self._root):
             return self._decode_typed(blob)
-        raise UnheldError(f"it is a {type(state).__qualname__}")
+        raise UnsupportedValueError(f"it is a {type(state).__qualname__}")
 
 
 def _insist_same(state: Any, read: Any) -> None:
     if not is_same(state, read):
-        raise UnheldError(f"it comes back as something else, {read!r:.100}")
+        raise UnsupportedValueError(f"it comes back as something else, {read!r:.100}")
 
 
 def _msgpack_codec(state_type: Any, described: Described, native: bool) -> MsgpackCodec:
@@ -422,49 +422,52 @@ def make_codec(
         )
     new = make_state(operator, state_type)
     is_type = isinstance(state_type, type) or hasattr(state_type, "__origin__")
-    held = state_type if is_type else type(new)
-    if codec == "pickle" and getattr(held, "__module__", "") == "__main__":
+    value_type = state_type if is_type else type(new)
+    if codec == "pickle" and getattr(value_type, "__module__", "") == "__main__":
         raise StateEncodingError(
-            f"Operator {operator!r} pickles {_name(held)}, which is defined in the main script.",
+            f"Operator {operator!r} pickles {_name(value_type)}, which is defined in the main "
+            "script.",
             remedy="Move the class into a module that executors can import, or make it a "
             "dataclass and use codec='msgpack'.",
             operator=operator,
         )
     try:
-        made = (
-            PickleCodec(held) if codec == "pickle" else _msgpack_codec_for(held, state_classes, new)
+        instance = (
+            PickleCodec(value_type)
+            if codec == "pickle"
+            else _msgpack_codec_for(value_type, state_classes, new)
         )
-        made.decode([memoryview(blob) for blob in made.encode([new])])
+        instance.decode([memoryview(blob) for blob in instance.encode([new])])
     except (UndescribableError, UnencodableError) as error:
         raise StateEncodingError(
-            f"Operator {operator!r}: state of type {_name(held)} cannot be written as {codec}: "
-            f"{error}.",
+            f"Operator {operator!r}: state of type {_name(value_type)} cannot be written as "
+            f"{codec}: {error}.",
             remedy="Use a msgspec.Struct, a dataclass, or built-in types"
             + (", or ask for codec='pickle'." if codec == "msgpack" else " that can be pickled."),
             operator=operator,
-            type=_name(held),
+            type=_name(value_type),
         ) from error
-    return made
+    return instance
 
 
 def _msgpack_codec_for(
-    held: Any, state_classes: Mapping[str, type] | Sequence[type], new: Any
+    value_type: Any, state_classes: Mapping[str, type] | Sequence[type], new: Any
 ) -> MsgpackCodec:
-    described = describe(held, state_classes)
-    if is_native(held, described):
+    described = describe(value_type, state_classes)
+    if is_native(value_type, described):
         try:
-            back = msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=held)
+            back = msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=value_type)
         except Exception:  # noqa: BLE001 - the tagged form says what is wrong, and where
             back = None
         # A new state that is equal only in part, such as a defaultdict in a field that says dict,
         # shows how the class is used.
         if is_same(new, back):
-            return MsgpackCodec(held, described, native=True)
-    return MsgpackCodec(held, described, native=False)
+            return MsgpackCodec(value_type, described, native=True)
+    return MsgpackCodec(value_type, described, native=False)
 
 
 def is_immutable(state: object) -> bool:
-    """Whether a function could not change `state` in place, so that it needs a `State`."""
+    """Return whether a function could not change `state` in place, so that it needs a `State`."""
     if isinstance(state, msgspec.Struct):
         return bool(state.__struct_config__.frozen)
     parameters = getattr(type(state), "__dataclass_params__", None)

@@ -106,16 +106,18 @@ def describe(state_type: Any, others: Mapping[str, type] | Sequence[type] = ()) 
     Raises `UndescribableError` if a part of it cannot be state: a class that declares no fields,
     two classes of one name.
     """
-    made = _Describer()
+    describer = _Describer()
     named = others if isinstance(others, Mapping) else {_class_name(cls): cls for cls in others}
     for name, cls in named.items():
-        made.add_class(cls, name, name)
-    node = made.node(state_type, "state")
-    return Described(schema={"type": node, "classes": made.described}, classes=made.classes)
+        describer.add_class(cls, name, name)
+    node = describer.node(state_type, "state")
+    return Described(
+        schema={"type": node, "classes": describer.described}, classes=describer.classes
+    )
 
 
 def is_record(cls: Any) -> bool:
-    """Whether a class declares fields: a `msgspec.Struct`, a dataclass or a named tuple."""
+    """Return whether a class declares fields: a `msgspec.Struct`, a dataclass or a named tuple."""
     return isinstance(cls, type) and (
         issubclass(cls, msgspec.Struct) or dataclasses.is_dataclass(cls) or _is_named_tuple(cls)
     )
@@ -160,15 +162,15 @@ class _Describer:
         self.described: dict[str, Any] = {}
         self._names: dict[type, str] = {}
 
-    def node(self, given: Any, path: str) -> Any:
+    def node(self, hint: Any, path: str) -> Any:
         """Describe a type."""
-        while isinstance(given, typing.NewType) or hasattr(given, "__value__"):
-            given = getattr(given, "__value__", None) or given.__supertype__
-        if given is None:
+        while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
+            hint = getattr(hint, "__value__", None) or hint.__supertype__
+        if hint is None:
             return "none"
-        if given in (Any, object, typing.Hashable) or isinstance(given, typing.TypeVar):
+        if hint in (Any, object, typing.Hashable) or isinstance(hint, typing.TypeVar):
             return "any"
-        origin, arguments = typing.get_origin(given), typing.get_args(given)
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
             return self.node(arguments[0], path)
         if origin in (typing.Union, types.UnionType):
@@ -178,7 +180,7 @@ class _Describer:
             if members:
                 return self._union(sorted(members, key=_class_name), path)
             return {"kind": "literal", "values": list(arguments)}
-        kind = origin or given
+        kind = origin or hint
         if kind in SCALARS:
             return SCALARS[kind]
         if kind in COLLECTIONS:
@@ -193,17 +195,17 @@ class _Describer:
             return "any"
         if isinstance(kind, type):
             return {"kind": "class", "name": self.add_class(kind, None, path)}
-        raise UndescribableError(path, f"{given!r} is no type of which state can be")
+        raise UndescribableError(path, f"{hint!r} is no type of which state can be")
 
     def add_class(self, cls: Any, name: str | None, path: str) -> str:
         """Describe a class, once."""
         if cls in self._names:
             return self._names[cls]
         name = name or _class_name(cls)
-        taken = self.classes.get(name)
-        if taken is not None:
+        other = self.classes.get(name)
+        if other is not None:
             raise UndescribableError(
-                path, f"{taken.__module__}.{name} and {cls.__module__}.{name} share a name"
+                path, f"{other.__module__}.{name} and {cls.__module__}.{name} share a name"
             )
         self._names[cls], self.classes[name] = name, cls
         self.described[name] = {}  # takes its place before its fields, which may refer to it
@@ -279,37 +281,37 @@ def _hints(cls: Any, where: str) -> dict[str, Any]:
 
 def _defaults(cls: Any) -> dict[str, Any]:
     """Default of every field that has one; a factory stands for what it makes."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     if issubclass(cls, msgspec.Struct):
         for info in msgspec.structs.fields(cls):
             if info.default is not msgspec.NODEFAULT:
-                found[info.name] = info.default
+                defaults[info.name] = info.default
             elif info.default_factory is not msgspec.NODEFAULT:
-                found[info.name] = info.default_factory
+                defaults[info.name] = info.default_factory
     elif _is_named_tuple(cls):
-        found = dict(cls._field_defaults)
+        defaults = dict(cls._field_defaults)
     elif dataclasses.is_dataclass(cls):
         for field in dataclasses.fields(cls):
             if field.default is not dataclasses.MISSING:
-                found[field.name] = field.default
+                defaults[field.name] = field.default
             elif field.default_factory is not dataclasses.MISSING:
-                found[field.name] = field.default_factory
+                defaults[field.name] = field.default_factory
     elif typing.is_typeddict(cls):
-        found = dict.fromkeys(cls.__optional_keys__)
-    return found
+        defaults = dict.fromkeys(cls.__optional_keys__)
+    return defaults
 
 
 def _plain_default(default: Any) -> Any:
-    made: Any = default
+    value: Any = default
     if inspect.isclass(default) or inspect.isroutine(default):
         factory: Callable[[], Any] = default
         if factory not in (*COLLECTIONS, *MAPPINGS, tuple):
             return {"made by": getattr(factory, "__qualname__", type(factory).__name__)}
-        made = factory()
+        value = factory()
     try:
-        return msgspec.to_builtins(made, str_keys=True)
+        return msgspec.to_builtins(value, str_keys=True)
     except Exception:  # noqa: BLE001 - a default may be anything
-        return {"of type": type(made).__qualname__}
+        return {"of type": type(value).__qualname__}
 
 
 def _enumeration(cls: type[enum.Enum]) -> dict[str, Any]:
@@ -332,7 +334,7 @@ _OF_ONE = frozenset(["list", "set", "frozenset", "tuple", "dict"])
 
 
 def is_native(state_type: Any, described: Described) -> bool:
-    """Whether msgspec brings back all of a type that is described."""
+    """Return whether msgspec brings back all of a type that is described."""
     classes = described.schema["classes"]
     used: set[str] = set()
     if not _is_native_node(described.schema["type"], classes, used):
@@ -347,7 +349,7 @@ def is_native(state_type: Any, described: Described) -> bool:
 
 
 def reads_native(described: Described) -> bool:
-    """Whether what msgspec wrote of such classes by their fields' names is read as it is by these.
+    """Return whether these classes read, as it is, what msgspec wrote by their fields' names.
 
     A ``__post_init__`` would run on it, and may set back what is in it.
     """

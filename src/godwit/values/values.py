@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from godwit.values.checks import UnheldError, check_attributes, rebuilt
+from godwit.values.checks import UnsupportedValueError, check_attributes, rebuilt
 from godwit.values.types import fields_of, is_record
 
 if TYPE_CHECKING:
@@ -116,16 +116,20 @@ class TaggedValues:
     def encode(self, value: Any) -> bytes:
         """Write a value.
 
-        Raises `UnheldError` if it, or a part of it, cannot be state.
+        Raises `UnsupportedValueError` if it, or a part of it, cannot be state.
         """
         try:
             return self._encode(self._lower(value))
         except OverflowError:
             return self._encode_with_long_integers(value)
         except RecursionError:
-            raise UnheldError("a value that holds itself, or is nested too deeply") from None
+            raise UnsupportedValueError(
+                "a value that holds itself, or is nested too deeply"
+            ) from None
         except UnicodeEncodeError as error:
-            raise UnheldError(f"text that is not valid Unicode ({error.reason})") from error
+            raise UnsupportedValueError(
+                f"text that is not valid Unicode ({error.reason})"
+            ) from error
 
     def encode_all(self, values: Sequence[Any]) -> list[bytes]:
         """Write many values, fast where they are dicts or lists of nothing but msgpack's own."""
@@ -149,13 +153,13 @@ class TaggedValues:
     _leaves = _PLAIN
 
     def _lower(self, value: Any) -> Any:
-        """Give what msgpack writes so that it comes back as `value`."""
+        """Return what msgpack writes so that it comes back as `value`."""
         kind = type(value)
         if kind in self._leaves:
             return value
         handler = self._handlers.get(kind)
         if handler is None:
-            raise UnheldError(_why_not(value))
+            raise UnsupportedValueError(_why_not(value))
         return handler(value)
 
     def _extension(self, code: int, lowered: Any) -> msgspec.msgpack.Ext:
@@ -171,7 +175,7 @@ class TaggedValues:
             return self._pairs(_PAIRS, value)
         if self._leaves.issuperset(map(type, value.values())):
             return value
-        return {key: self._lower(held) for key, held in value.items()}
+        return {key: self._lower(item) for key, item in value.items()}
 
     def _items(self, code: int, value: Any) -> msgspec.msgpack.Ext:
         return self._extension(code, self._list(list(value)))
@@ -191,7 +195,7 @@ class TaggedValues:
         if factory is not None:
             name = self._names.get(factory) or str(getattr(factory, "__name__", ""))
             if factory not in (_FACTORIES.get(name), self._classes.get(name)):
-                raise UnheldError(
+                raise UnsupportedValueError(
                     f"a defaultdict that makes values by {name or factory!r}; it has to be one of "
                     f"{', '.join(_FACTORIES)}, or a class of the state"
                 )
@@ -207,8 +211,8 @@ class TaggedValues:
         attributes = getattr(value, "__dict__", None)
         if attributes and not known.issuperset(attributes):
             check_attributes(value, fields)
-        held = {field: self._lower(getattr(value, field)) for field in fields}
-        return self._extension(_RECORD, [name, held])
+        contents = {field: self._lower(getattr(value, field)) for field in fields}
+        return self._extension(_RECORD, [name, contents])
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -228,10 +232,10 @@ class TaggedValues:
             raise ValueError(f"extension {code} is not known")
         return reader(self._decode_inner(data))
 
-    def _read_record(self, name: str, held: dict[str, Any]) -> Any:
+    def _read_record(self, name: str, fields: dict[str, Any]) -> Any:
         if self._plain:
-            return held
-        return rebuilt(self._known(name), held)
+            return fields
+        return rebuilt(self._known(name), fields)
 
     def _read_member(self, name: str, member: str | None, value: Any) -> Any:
         if self._plain:
@@ -247,22 +251,22 @@ class TaggedValues:
 
 
 def as_extension(blob: bytes) -> bytes:
-    """Give bytes of `TaggedValues.encode` that begin with one of `EXTENSION_MARKERS`."""
+    """Return bytes of `TaggedValues.encode` that begin with one of `EXTENSION_MARKERS`."""
     if blob[0] in EXTENSION_MARKERS:
         return blob
     return msgspec.msgpack.encode(msgspec.msgpack.Ext(_WHOLE, blob))
 
 
 def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]]) -> bytes:
-    """Give a tagged value without some fields of some classes, as if it never had them."""
+    """Return a tagged value without some fields of some classes, as if it never had them."""
 
     def read(code: int, data: memoryview) -> msgspec.msgpack.Ext:
-        held = decode(data)
+        item = decode(data)
         if code == _RECORD:
-            name, fields = held
+            name, fields = item
             lost = gone.get(name, frozenset())
-            held = [name, {field: part for field, part in fields.items() if field not in lost}]
-        return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(held))
+            item = [name, {field: part for field, part in fields.items() if field not in lost}]
+        return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(item))
 
     decode = msgspec.msgpack.Decoder(ext_hook=read).decode
     return msgspec.msgpack.encode(decode(blob))
@@ -305,7 +309,9 @@ def _zone(zone: dt.tzinfo | None) -> Any:
         return [offset.days, offset.seconds, offset.microseconds, *name]
     if type(zone) is zoneinfo.ZoneInfo and zone.key is not None:
         return zone.key
-    raise UnheldError(f"the time zone {zone!r}, which is neither a ZoneInfo nor a timezone")
+    raise UnsupportedValueError(
+        f"the time zone {zone!r}, which is neither a ZoneInfo nor a timezone"
+    )
 
 
 def _read_zone(zone: Any) -> dt.tzinfo | None:
@@ -337,7 +343,7 @@ def _paired(parts: list[Any]) -> dict[Any, Any]:
 
 
 def _paired_if_possible(parts: list[Any]) -> Any:
-    """Give a dict, or pairs where keys are records, which are dicts themselves here."""
+    """Return a dict, or pairs where keys are records, which are dicts themselves here."""
     try:
         return _paired(parts)
     except TypeError:
@@ -407,7 +413,7 @@ def state_as_json(blob: bytes | memoryview) -> str:
 
 def _ready(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_text(key): _ready(held) for key, held in value.items()}
+        return {_text(key): _ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         return list(map(_ready, value))
     return value

@@ -19,7 +19,7 @@ from godwit.checkpoint.collection import collect
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.records import BatchRef, CommitRecord
-from godwit.checkpoint.spark_log import OffsetLayout, Reading, files_read, take_up_layout
+from godwit.checkpoint.spark_log import OffsetLayout, Reading, files_read, update_layout
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.model.errors import CheckpointError
@@ -120,7 +120,7 @@ class Offsets:
 
 def spark_entry(log: CommitLog, number: int, offsets: Offsets) -> None:
     layout = OffsetLayout(readings=((Reading(source="a"),), (Reading(source="b"),)), lines=(0, 1))
-    take_up_layout(log.storage, layout, committed=False)
+    update_layout(log.storage, layout, committed=False)
     batch = BatchRef(number=number, digest="x", offsets=offsets.of(number), lines=(0, 1))
     log.commit(CommitRecord(epoch=log.latest_epoch + 1, run_id="", batch=batch))
 

@@ -12,7 +12,7 @@ from godwit.checkpoint.spark_log import (
     Reading,
     keep_offsets,
     load_layout,
-    take_up_layout,
+    update_layout,
 )
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
@@ -51,7 +51,7 @@ class Log:
             (self.offsets / f".{number}.crc").write_bytes(b"crc of Hadoop's")
 
     def start(self, given: OffsetLayout, *, committed: bool = True) -> None:
-        take_up_layout(self.storage, given, committed=committed)
+        update_layout(self.storage, given, committed=committed)
 
     @property
     def found(self) -> dict[int, bytes]:

@@ -40,7 +40,7 @@ def taken(
     root: Path, packs: list[bytes], schema: StateSchema = COUNTS, asked: np.ndarray = ALL
 ) -> LocalState:
     state = state_in(root)
-    state.take_up(asked)
+    state.refresh(asked)
     for copies in unpack_copies(packs, asked, run_id="run", state="sum", schema=schema):
         state.replace(copies, HOMES)
     return state
@@ -70,15 +70,15 @@ def test_a_change_that_comes_in_between_is_in_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, lane = source(tmp_path / "here"), state_in(tmp_path / "here")
-    take_up = LocalState.take_up
+    refresh = LocalState.refresh
 
     def and_then_a_lane_goes_on(self: LocalState, *arguments: Any) -> Any:
-        found = take_up(self, *arguments)
+        found = refresh(self, *arguments)
         if self is state:
             change(lane, 8, {"b": (80, 8.0)})
         return found
 
-    monkeypatch.setattr(LocalState, "take_up", and_then_a_lane_goes_on)
+    monkeypatch.setattr(LocalState, "refresh", and_then_a_lane_goes_on)
     there = taken(tmp_path / "there", list(pack_copies(state, ALL, run_id="run", state="sum")))
     assert there.versions[OF_B] == 8
     assert held(there)["b"] == (80, 8.0)

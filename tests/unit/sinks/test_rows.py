@@ -1,4 +1,4 @@
-"""Fitting, gathering and the last row of a key."""
+"""TypeChecker, gathering and the last row of a key."""
 
 from __future__ import annotations
 

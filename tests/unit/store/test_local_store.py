@@ -56,7 +56,7 @@ def disk_bytes(root: Path) -> int:
 
 def test_nothing_is_written_before_there_is_state(tmp_path: Path) -> None:
     state = state_in(tmp_path / "run")
-    assert (state.take_up(ALL) == -1).all()
+    assert (state.refresh(ALL) == -1).all()
     assert look_up_in(state, ["a"]) == [None]
     state.drop(ALL)
     assert not (tmp_path / "run").exists()
@@ -75,13 +75,13 @@ def test_one_call_changes_many_key_groups(tmp_path: Path) -> None:
     expected = {f"k{i}": (i, i / 2) for i in range(500)}
     change(state, 3, expected)
     again = state_in(tmp_path)
-    assert (again.take_up(ALL) == 3).all()
+    assert (again.refresh(ALL) == 3).all()
     assert held(again) == expected
     assert look_up_in(again, ["k7", "absent", "k499"]) == [(7, 3.5), None, (499, 249.5)]
     change(again, 5, {"k7": (8, 8.0)}, removed=["k8"])
     del expected["k8"]
     assert held(state_in(tmp_path)) == expected | {"k7": (8, 8.0)}
-    assert sorted(set(again.take_up(ALL).tolist())) == [3, 5]
+    assert sorted(set(again.refresh(ALL).tolist())) == [3, 5]
 
 
 def test_key_groups_of_several_tables_are_found_by_one_call(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_key_groups_of_several_tables_are_found_by_one_call(tmp_path: Path) -> N
     change(state, 0, expected, homes=ALL.astype(np.int32) % 3)
     assert len(list(tmp_path.rglob("*.table"))) == 3
     again = state_in(tmp_path)
-    again.take_up(ALL)
+    again.refresh(ALL)
     assert held(again) == expected
     asked = ["k3", "x", *expected, "y"]
     assert look_up_in(again, asked) == [expected.get(key) for key in asked]
@@ -116,30 +116,30 @@ def test_tables_of_other_lanes_are_opened_only_for_what_is_not_where_it_was(
     mine = ALL[ALL % 3 == 1]
     state, enough = state_in(tmp_path), np.zeros(len(mine), np.int64)
     opened.clear()
-    assert (state.take_up(mine, enough) == 0).all()
+    assert (state.refresh(mine, enough) == 0).all()
     assert set(opened) == {0, 1, 2}  # nothing was known
     opened.clear()
-    assert (state.take_up(mine, enough) == 0).all()
+    assert (state.refresh(mine, enough) == 0).all()
     assert opened == [1]
     opened.clear()
-    assert (state.take_up(mine, enough + 1) == 0).all()  # a newer copy might be elsewhere
+    assert (state.refresh(mine, enough + 1) == 0).all()  # a newer copy might be elsewhere
     assert set(opened) == {0, 1, 2}
     other = state_in(tmp_path)
-    other.take_up(ALL)
+    other.refresh(ALL)
     other.drop(mine)
-    assert (state.take_up(mine, enough) == -1).all()
+    assert (state.refresh(mine, enough) == -1).all()
     change(writer, 2, {f"k{i}": (i, 2.0) for i in range(200)}, homes=np.zeros_like(ALL, np.int32))
-    assert (state.take_up(mine, enough) == 2).all()  # it came back in another table
+    assert (state.refresh(mine, enough) == 2).all()  # it came back in another table
 
 
 def test_of_two_copies_the_newer_counts(tmp_path: Path) -> None:
     state, other = state_in(tmp_path), state_in(tmp_path)
-    other.take_up(ALL)
+    other.refresh(ALL)
     change(state, 0, {"a": (1, 1.0)})
     zombie = state_in(tmp_path)
     zombie._table_of[:] = -1  # it looked before the other one wrote
     zombie.versions[:] = -1
-    zombie.take_up = lambda *_: zombie.versions  # type: ignore[method-assign]
+    zombie.refresh = lambda *_: zombie.versions  # type: ignore[method-assign]
     change(zombie, 0, {"a": (1, 1.0)}, homes=np.full(NUM_KEY_GROUPS, 1, np.int32), look=False)
     assert len(list(tmp_path.rglob("*.table"))) == 2
     change(state, 1, {"a": (2, 2.0)})
@@ -163,7 +163,7 @@ def test_a_key_group_is_dropped_alone(tmp_path: Path) -> None:
     size = disk_bytes(tmp_path)
     state.drop(np.arange(2))
     assert held(state) == {k: v for k, v in expected.items() if groups[k] >= 2}
-    assert state_in(tmp_path).take_up(ALL).tolist() == [-1, -1] + [0] * (NUM_KEY_GROUPS - 2)
+    assert state_in(tmp_path).refresh(ALL).tolist() == [-1, -1] + [0] * (NUM_KEY_GROUPS - 2)
     state.drop(np.arange(2, NUM_KEY_GROUPS - 1))
     assert disk_bytes(tmp_path) < size
     assert held(state) == {k: v for k, v in expected.items() if groups[k] == NUM_KEY_GROUPS - 1}
@@ -186,7 +186,7 @@ def test_a_store_whose_directory_vanished_starts_over(tmp_path: Path) -> None:
     state = state_in(tmp_path / "run")
     change(state, 0, {"a": (1, 1.0)})
     shutil.rmtree(tmp_path / "run")
-    assert (state.take_up(ALL) == -1).all()
+    assert (state.refresh(ALL) == -1).all()
     change(state, 1, {"b": (2, 2.0)})
     assert held(state_in(tmp_path / "run")) == {"b": (2, 2.0)}
     assert len(list((tmp_path / "run").glob("*/locks"))) == 1
@@ -203,7 +203,7 @@ def test_changes_of_a_key_group_that_was_dropped_meanwhile_are_refused(tmp_path:
 def test_a_new_schema_starts_a_new_table(tmp_path: Path) -> None:
     change(state_in(tmp_path), 0, {"a": (1, 1.0)})
     state = state_in(tmp_path, schema=BLOBS)
-    assert (state.take_up(ALL) == -1).all()
+    assert (state.refresh(ALL) == -1).all()
     change(state, 1, {1: (b"x",)})
     assert held(state_in(tmp_path, schema=BLOBS)) == {1: (b"x",)}
 
@@ -245,8 +245,8 @@ change(state, 1, old | new)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     others = np.setdiff1d(ALL, [3, 4])
-    assert (state.take_up(others) == 0).all()  # without waiting for anybody
-    assert state.take_up(ALL)[[3, 4]].tolist() == [-1, -1]
+    assert (state.refresh(others) == 0).all()  # without waiting for anybody
+    assert state.refresh(ALL)[[3, 4]].tolist() == [-1, -1]
     assert held(state) == {k: v for k, v in expected.items() if k not in lost}
     change(state, 1, lost)
     assert held(state_in(tmp_path)) == expected
@@ -301,10 +301,10 @@ for epoch in range(1, 60):
     process = run(script, tmp_path)
     seen = 0
     while process.poll() is None:
-        assert state.take_up(mine).tolist() == [0]
+        assert state.refresh(mine).tolist() == [0]
         assert held(state, [2], look=False) == expected
         assert look_up_in(state, list(expected), look=False) == list(expected.values())
         seen += 1
     finish(process)
     assert seen > 0
-    assert sorted(set(state.take_up(ALL).tolist())) == [0, 59]
+    assert sorted(set(state.refresh(ALL).tolist())) == [0, 59]

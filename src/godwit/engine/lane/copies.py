@@ -122,7 +122,7 @@ def receive_copies(
     """
     local = store.state(str(state), schema, num_key_groups)
     asked = np.array(sorted(key_groups), np.int64)
-    local.take_up(asked)
+    local.refresh(asked)
     came: dict[int, int] = {}
     unpacked = unpack_copies(sent, asked, run_id=run_id, state=str(state), schema=schema)
     for copies in unpacked:

@@ -12,7 +12,7 @@ from godwit.adapt.sharing import SharePanes
 from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, splitting_of
 from godwit.checkpoint.journal import JournalWriter, recollect
 from godwit.checkpoint.ownership import acquire_lease
-from godwit.checkpoint.spark_log import take_up_layout
+from godwit.checkpoint.spark_log import update_layout
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.observe.progress_log import give_id, remove_leftovers
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
@@ -108,7 +108,7 @@ def open_run(
         flow = taken_up.flow
         run_id = f"{log.identity.query_id[:12]}-{run}"
         query_id = log.identity.query_id
-        take_up_layout(storage, offsets, committed=log.latest is not None)
+        update_layout(storage, offsets, committed=log.latest is not None)
         give_id(storage, query_id)
         remove_leftovers(storage)
         sinks = OpenSinks(

@@ -9,7 +9,7 @@ import pytest
 
 from godwit.checkpoint.records import BatchRef, CommitRecord
 from godwit.checkpoint.repair import carry_out
-from godwit.checkpoint.spark_log import OffsetLayout, Reading, take_up_layout
+from godwit.checkpoint.spark_log import OffsetLayout, Reading, update_layout
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 
@@ -258,7 +258,7 @@ def test_every_source_has_its_own_log_however_often_it_is_read(tmp_path: Path) -
     layout = OffsetLayout(
         readings=((Reading(source="a"),), (Reading(source="b"),)), lines=(0, 1, 1)
     )
-    take_up_layout(storage, layout, committed=True)
+    update_layout(storage, layout, committed=True)
     for number in (3, 4):
         put(spark_log / f"offsets/{number}", entry(number, layout.lines))
     for source, last in ((0, 4), (1, 14)):
