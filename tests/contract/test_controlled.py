@@ -61,6 +61,7 @@ def test_an_executor_whose_lanes_were_lent_to_others_dies_in_an_epoch_and_no_row
     assert any(isinstance(event, events.RebalancingStarted) for event in realization.events)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
     tmp_path: Path, seed: int

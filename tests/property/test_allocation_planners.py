@@ -39,6 +39,7 @@ def sides(problem: Problem, assignment: Any) -> tuple[float, float]:
     return max(over, under), over + under
 
 
+@pytest.mark.campaign
 def test_milp_equals_enumeration_of_hundreds_of_problems() -> None:
     for seed in range(400):
         _check_against_enumeration(random_allocation_problem(np.random.default_rng(seed)))
@@ -90,6 +91,7 @@ def test_milp_with_draining_executors_is_optimal_unless_it_has_to_drain(problem:
         assert distance == pytest.approx(best.distance, abs=CLOSE * (1 + problem.load.sum()))
 
 
+@pytest.mark.campaign
 def test_bound_is_never_above_the_optimum_of_thousands_of_problems() -> None:
     for seed in range(1_500):
         problem = random_allocation_problem(np.random.default_rng(seed))

@@ -8,6 +8,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.oracles.checkpoint_model import (
@@ -53,6 +54,7 @@ def assert_recovered(root: Path, expected: list[Model], at_least: int) -> Commit
     return log
 
 
+@pytest.mark.campaign
 @settings(derandomize=True, deadline=None, max_examples=2, phases=[Phase.generate])
 @given(
     seed=st.integers(0, 10_000),

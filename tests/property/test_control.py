@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.oracles.controlled import Part, World
@@ -101,6 +102,7 @@ def test_draining_always_ends(seed: int, executors: int, moves: int, planner: st
     assert not len(stream.conductor.view.components["sum"].assignment.key_groups("e0"))
 
 
+@pytest.mark.campaign
 @given(
     seed=seeds,
     happens=st.lists(

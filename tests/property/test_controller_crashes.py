@@ -103,8 +103,10 @@ def play(surge: Surge, dies_at: int) -> tuple[Simulation, int]:
     "surge",
     [
         Surge(start_s=7.0, end_s=float("inf"), factor=1.8),
-        Surge(start_s=7.0, end_s=float("inf"), factor=0.4),
-        Surge(start_s=7.0, end_s=14.0, factor=0.4),
+        pytest.param(
+            Surge(start_s=7.0, end_s=float("inf"), factor=0.4), marks=pytest.mark.campaign
+        ),
+        pytest.param(Surge(start_s=7.0, end_s=14.0, factor=0.4), marks=pytest.mark.campaign),
     ],
     ids=["up", "down", "down and up again"],
 )

@@ -44,6 +44,7 @@ def _check_against_brute_force(seed: int, most: int = 9) -> tuple[Problem, Solut
     return problem, solution
 
 
+@pytest.mark.campaign
 def test_ssm_equals_brute_force_on_thousands_of_problems_of_every_kind() -> None:
     kinds: Counter[str] = Counter()
     for seed in range(2_500):
@@ -94,6 +95,7 @@ def test_simple_ssm_ssm_and_one_step_oms_agree(seed: int) -> None:
     assert {plan.moved_bytes for plan in plans} == {plans[0].moved_bytes}
 
 
+@pytest.mark.campaign
 @given(seeds)
 @settings(derandomize=True, deadline=None, max_examples=1_000)
 def test_oms_equals_trying_every_sequence(seed: int) -> None:

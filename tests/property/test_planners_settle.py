@@ -82,6 +82,7 @@ def test_albic_comes_to_rest_within_ten_plans(
         assert all(no_worse_than_doing_nothing(solution) for solution in plans), seed
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("executors", "key_groups", "problems"), [(2, 6, 10), (4, 16, 2)])
 def test_albic_comes_to_rest_within_budgets_too(
     executors: int, key_groups: int, problems: int
@@ -93,6 +94,7 @@ def test_albic_comes_to_rest_within_budgets_too(
         assert all(no_worse_than_doing_nothing(solution) for solution in plans), seed
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("max_moves", [None, 3])
 def test_milp_comes_to_rest_within_ten_plans(max_moves: int | None) -> None:
     for seed in range(10):
