@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import godwit as gw
-from godwit.cli.demo.scenarios.play import slow_rows
+from godwit.cli.demo.scenarios import slow_rows
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model import events
 

@@ -90,13 +90,13 @@ def test_a_real_log_that_is_cut_short_gives_what_came_before(
     assert "cut short" in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize("codec", ["lz4", "snappy", "zstd"])
-def test_what_spark_s_own_codecs_write_is_read(codec: str, run: Path) -> None:
-    log = open_event_log(str(run / f"text.{codec}"))
+def test_what_spark_s_zstd_writes_is_read(run: Path) -> None:
+    log = open_event_log(str(run / "text.zstd"))
     assert b"\n".join(log.lines()) + b"\n" == (run / "text").read_bytes()
     assert log.notes == []
 
 
-def test_what_spark_writes_by_lzf_is_refused_by_name(run: Path) -> None:
-    with pytest.raises(EventLogError, match="compressed by LZF"):
-        list(open_event_log(str(run / "text.lzf")).lines())
+@pytest.mark.parametrize("codec", ["lz4", "snappy", "lzf"])
+def test_what_spark_s_other_codecs_write_is_refused_by_name(codec: str, run: Path) -> None:
+    with pytest.raises(EventLogError, match=f"(?i)compressed by {codec}"):
+        list(open_event_log(str(run / f"text.{codec}")).lines())

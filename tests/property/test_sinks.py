@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
-from godwit.sinks.memory_sink import MemorySink
 from godwit.sinks.parquet_files import NULL_PARTITION, partition_directories
 from godwit.sinks.parquet_sink import ParquetSink
 from godwit.sinks.postgres_copy import csv_rows
 from godwit.sinks.rows import last_of_each_key, without_replaced_rows
+from godwit.sinks.simple_sinks import MemorySink
 
 fixed = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -15,10 +15,9 @@ from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 import godwit as gw
 from godwit.cluster.spark.run.session import SinkSession
 from godwit.model.errors import SinkError
-from godwit.sinks.foreach_sink import ForeachSink
-from godwit.sinks.memory_sink import MemorySink
 from godwit.sinks.parquet_directory import latest_epoch
 from godwit.sinks.parquet_sink import ParquetSink
+from godwit.sinks.simple_sinks import ForeachSink, MemorySink
 
 if TYPE_CHECKING:
     from pathlib import Path

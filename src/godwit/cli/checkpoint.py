@@ -1,45 +1,72 @@
-"""`godwit checkpoint`: look into a checkpoint, and check every byte of it, without Spark.
+"""`godwit checkpoint`: inspect, verify, copy, edit, unlock and repair a checkpoint, without Spark.
 
-Each further action is a file of its own (``checkpoint_<action>.py``) that adds its parser.
+`godwit.checkpoint.verification` knows nothing of people, so its progress is watched from outside:
+through the storage that it reads from.  What there is to read is counted beforehand from the
+records, which are small; if they are damaged the total is unknown, and progress goes without it.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+import time
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from uuid import uuid4
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from godwit.checkpoint.collection import CheckpointSummary, inspect
 from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.copying import copy_checkpoint
+from godwit.checkpoint.edits import drop_operator, remove_key, rename_operator
 from godwit.checkpoint.journal import read_tail
-from godwit.checkpoint.records import IDENTITY
-from godwit.checkpoint.repair import plan_record_repair
+from godwit.checkpoint.ownership import acquire_lease, break_lease, lease_owner
+from godwit.checkpoint.records import IDENTITY, padded
+from godwit.checkpoint.repair import carry_out, plan_record_repair, start_problems
+from godwit.checkpoint.spark_log import keep_offsets
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import Finding, verify
-from godwit.cli.checkpoint_copy import add_copy_action
-from godwit.cli.checkpoint_edit import add_edit_actions
-from godwit.cli.checkpoint_lease import add_unlock_action
-from godwit.cli.checkpoint_repair import add_repair_action
-from godwit.cli.progress import verify_watched, watcher_on
 from godwit.cluster.spark.run.log_repair import plan_log_repair
+from godwit.columns.python_values import rows_as_tuples
 from godwit.model.errors import CheckpointError, GodwitError
 from godwit.model.events import event_from_dict
 from godwit.model.wording import counted, human_bytes, printable
-from godwit.sinks.target_check import TargetReport, check_targets
+from godwit.sinks.carried_files import carry_files
+from godwit.sinks.continuity import TargetReport, check_targets
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from godwit.checkpoint.repair import RepairStep
     from godwit.checkpoint.verification import VerificationReport
 
-__all__ = ["add_checkpoint_command", "opened_checkpoint"]
+__all__ = [
+    "Bar",
+    "Lines",
+    "Watcher",
+    "add_checkpoint_command",
+    "add_copy_action",
+    "add_edit_actions",
+    "add_repair_action",
+    "add_unlock_action",
+    "opened_checkpoint",
+    "verify_watched",
+    "watcher_on",
+]
+
 
 _JOURNAL_LINES = 20
 _REPAIR = "Run: godwit checkpoint repair."
@@ -277,3 +304,407 @@ def _grid(rows: Sequence[tuple[str, str]]) -> Table:
     for label, value in rows:
         grid.add_row(Text(label, style="bold"), Text(printable(value)))
     return grid
+
+
+def add_copy_action(actions: Any) -> None:
+    """Add ``copy`` to the actions of ``checkpoint``."""
+    parser = actions.add_parser(
+        "copy",
+        help="a consistent copy, to be resumed as a query of its own",
+        description="Copy a checkpoint as of its last epoch, with Spark's part. A query may be "
+        "running on it and is not disturbed. The copy can be started like any checkpoint: it goes "
+        "on after that epoch, as a query of its own, which knows nothing of what the other one "
+        "does afterwards. Its flow needs targets of its own for its sinks: each query delivers "
+        "its epochs, and the copy delivers its last epoch first. Exit status 0; 2 if SRC is no "
+        "checkpoint or there is something at DST.",
+    )
+    parser.add_argument("source", metavar="SRC", help="the checkpoint")
+    parser.add_argument("target", metavar="DST", help="an empty or new directory, or a URI")
+    parser.add_argument(
+        "--same-query",
+        action="store_true",
+        help="keep the query's id, for a backup or a move: sinks then know its epochs, and only "
+        "one of the two may ever be started again",
+    )
+    parser.set_defaults(run=_copy)
+
+
+def _copy(args: argparse.Namespace) -> int:
+    target = CheckpointStorage.open(args.target)
+    source = CheckpointStorage.open(args.source)
+    made = copy_checkpoint(source, target, same_query=args.same_query)
+    latest = CommitLog.open_read_only(target).latest
+    for left in carry_files(target, () if latest is None else latest.outputs, source=source):
+        print(
+            f"Not carried: {printable(left)}. Leave them there until the copy has been started "
+            "and has delivered them.",
+            file=sys.stderr,
+        )
+    upto = "before its first epoch" if made.epoch < 0 else f"as of epoch {made.epoch}"
+    print(
+        f"{printable(args.target)}: copied {upto}, {counted(made.files, 'file')} "
+        f"({human_bytes(made.file_bytes)}), query {made.query_id}"
+    )
+    return 0
+
+
+_WHEN = (
+    "No query may be running on the checkpoint. It takes effect with the next epoch: until a run "
+    "has committed one, nothing has changed."
+)
+
+
+def add_edit_actions(actions: Any) -> None:
+    """Add ``rename``, ``drop`` and ``keep-offsets`` to the actions of ``checkpoint``."""
+    renamed = actions.add_parser(
+        "rename",
+        help="let an operator of another name find the state of one",
+        description="Let the operator NEW of the flow find the state that OLD left, with the rows "
+        "that wait for it. Saying formerly='OLD' where the flow builds NEW does the same. " + _WHEN,
+    )
+    renamed.add_argument("path", metavar="PATH", help="the checkpoint")
+    renamed.add_argument("old", metavar="OLD", help="name of the operator in the checkpoint")
+    renamed.add_argument("new", metavar="NEW", help="its name in the flow from now on")
+    renamed.set_defaults(run=_rename)
+    dropped = actions.add_parser(
+        "drop",
+        help="forget the state of an operator that the flow no longer has",
+        description="Forget the state of an operator, and the rows that wait for it. Operators "
+        "that are removed from a flow keep their state until then; `inspect` lists them. " + _WHEN,
+    )
+    dropped.add_argument("path", metavar="PATH", help="the checkpoint")
+    dropped.add_argument("operator", metavar="OPERATOR", help="its name in the checkpoint")
+    dropped.add_argument(
+        "--reset",
+        action="store_true",
+        help="also if it was part of the flow when that ran last; it starts empty then",
+    )
+    dropped.add_argument(
+        "--key",
+        metavar="KEY",
+        help="forget the state of this key alone, at once: a tuple as messages show it, such as "
+        "\"('ABC', 1)\"; the way out where one key's state cannot be read",
+    )
+    dropped.set_defaults(run=_drop)
+    kept = actions.add_parser(
+        "keep-offsets",
+        help="let a source go on from where it was read, though it reads something else now",
+        description="Let the next start take what SOURCE reads then for what it read before, up to "
+        "the same offsets: topics or tables of another name that hold the same data. Files are "
+        "known by their paths: at another path, all of them are read. No query may be running on "
+        "the checkpoint.",
+    )
+    kept.add_argument("path", metavar="PATH", help="the checkpoint")
+    kept.add_argument("source", metavar="SOURCE", help="the source's name in the flow")
+    kept.set_defaults(run=_keep_offsets)
+
+
+def _rename(args: argparse.Namespace) -> int:
+    with _alone(args.path) as log:
+        rename_operator(log, args.old, args.new)
+    print(
+        f"{printable(args.path)}: from the next epoch on, the state of {printable(args.old)} is "
+        f"that of {printable(args.new)}"
+    )
+    return 0
+
+
+def _drop(args: argparse.Namespace) -> int:
+    if args.key is not None:
+        return _drop_key(args)
+    with _alone(args.path) as log:
+        drop_operator(log, args.operator, reset=args.reset)
+    print(
+        f"{printable(args.path)}: from the next epoch on, the state of {printable(args.operator)} "
+        "is gone"
+    )
+    return 0
+
+
+def _keep_offsets(args: argparse.Namespace) -> int:
+    with _alone(args.path) as log:
+        keep_offsets(log.storage, args.source)
+    print(
+        f"{printable(args.path)}: the next start goes on from where {printable(args.source)} was "
+        "read, whatever it reads then"
+    )
+    return 0
+
+
+def _drop_key(args: argparse.Namespace) -> int:
+    def is_key(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        return np.array([repr(key) == args.key for key in rows_as_tuples(keys)], np.bool_)
+
+    with _alone(args.path) as log:
+        writing = CommitLog.create_or_open(
+            log.storage,
+            log.identity,
+            f"drop-{uuid4().hex[:8]}",
+            retain_epochs=len(log.retained_epochs) + 1,
+        )
+        counts = remove_key(writing, args.operator, is_key, key=args.key)
+    for state, count in counts.items():
+        print(
+            f"{printable(args.path)}: {printable(state)} has no state of key {printable(args.key)} "
+            f"any more ({counted(count, 'row')} removed); committed as epoch "
+            f"{writing.latest_epoch}"
+        )
+    return 0
+
+
+@contextmanager
+def _alone(path: str) -> Iterator[CommitLog]:
+    """Open a checkpoint while no query runs on it."""
+    storage = CheckpointStorage.open(path)
+    CommitLog.open_read_only(storage)  # before a lease would create the directory
+    lease = acquire_lease(storage, f"edit-{uuid4().hex[:8]}")
+    try:
+        yield CommitLog.open_read_only(storage)
+    finally:
+        lease.release()
+
+
+def add_unlock_action(actions: Any) -> None:
+    """Add ``unlock`` to the actions of ``checkpoint``."""
+    parser = actions.add_parser(
+        "unlock",
+        help="say which query is running on it, and let another have it",
+        description="Say which query holds the checkpoint. With --force, let another have it: "
+        "only if that query's process is surely dead. Exit status 0; 1 if it is held and left "
+        "alone.",
+    )
+    parser.add_argument("path", metavar="PATH", help="the checkpoint")
+    parser.add_argument("--force", action="store_true", help="take it from its owner")
+    parser.set_defaults(run=_unlock)
+
+
+def _unlock(args: argparse.Namespace) -> int:
+    storage = CheckpointStorage.open(args.path)
+    owner = lease_owner(storage)
+    if owner is None:
+        print(f"{printable(args.path)}: no query holds it")
+        return 0
+    if not args.force:
+        print(f"{printable(args.path)}: held by {printable(str(owner))}; --force takes it from it")
+        return 1
+    break_lease(storage)
+    print(f"{printable(args.path)}: taken from {printable(str(owner))}")
+    return 0
+
+
+_DOES = {
+    "write": "put back what was committed",
+    "set aside": "move it to set-aside/",
+    "none": "nothing: restore it from a copy of the checkpoint",
+}
+
+
+def add_repair_action(actions: Any) -> None:
+    """Add ``repair`` to the actions of ``checkpoint``."""
+    parser = actions.add_parser(
+        "repair",
+        help="say what keeps it from being resumed, and mend it with --apply",
+        description="Find what keeps a checkpoint from being resumed: Spark's newest log entries "
+        "lost, torn or planned anew after a power failure; stray records above the last epoch; a "
+        "manifest that is missing; a record that is missing between others. Says what it would "
+        "do, and which epochs it would take back; does it with --apply, and keeps what it replaces "
+        "in set-aside/. Ends with a trial start, without a row. Exit status 0 if the checkpoint "
+        "can be started, 1 if it cannot as it is, 2 if it is no checkpoint.",
+    )
+    parser.add_argument("path", metavar="PATH", help="the checkpoint; no query may run on it")
+    parser.add_argument("--apply", action="store_true", help="do it")
+    parser.set_defaults(run=_repair)
+
+
+def _repair(args: argparse.Namespace) -> int:
+    storage = CheckpointStorage.open(args.path)
+    steps, taken_back = _repair_plan(storage)  # before a lease would create the directory
+    if not args.apply:
+        _tell_repair(args.path, steps, taken_back, done=False)
+        return 1 if steps else _try(args.path, storage)
+    lease = acquire_lease(storage, "godwit checkpoint repair")
+    try:
+        steps, taken_back = _repair_plan(storage)
+        carry_out(storage, steps)
+        _tell_repair(args.path, steps, taken_back, done=True)
+        left, _ = _repair_plan(storage)
+        if left:
+            print("Left to do:")
+            _tell_repair(args.path, left, (), done=False)
+            return 1
+        return _try(args.path, storage)
+    finally:
+        lease.release()
+
+
+def _repair_plan(storage: CheckpointStorage) -> tuple[tuple[RepairStep, ...], tuple[int, ...]]:
+    """Give what is to be done, and the epochs that are taken back by it."""
+    records = plan_record_repair(storage)
+    steps = (*records.steps, *plan_log_repair(storage, records.records))
+    return steps, records.taken_back
+
+
+def _try(path: str, storage: CheckpointStorage) -> int:
+    problems = start_problems(storage)
+    for problem in problems:
+        print(f"{printable(path)}: cannot be started: {printable(problem.file)}")
+        print(f"  {printable(problem.problem)} {printable(problem.remedy)}")
+    if problems:
+        return 1
+    refused = check_targets(storage).refused
+    how = ", once it is said how its targets go on: on_divergence=" if refused else ""
+    print(f"{printable(path)}: can be started{how}")
+    for target in refused:
+        print(f"  {printable(target.problem)} {printable(target.remedy)}")
+    return 0
+
+
+def _tell_repair(
+    path: str, steps: Sequence[RepairStep], taken_back: Sequence[int], *, done: bool
+) -> None:
+    if not steps:
+        print(f"{printable(path)}: nothing to repair")
+        return
+    what = "done" if done else "found"
+    print(f"{printable(path)}: {counted(len(steps), 'step')} {what}")
+    for step in steps:
+        print(f"  {printable(step.path)}: {printable(step.problem)}")
+        print(f"    -> {_DOES[step.action]}")
+    if taken_back:
+        first, last = taken_back[0], taken_back[-1]
+        epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+        print(
+            f"This takes back {epochs}, whose output was delivered. Spark reads their rows again, "
+            f"and sinks refuse the checkpoint until their targets are rolled back to epoch "
+            f"{first - 1}. A copy of what is missing is better."
+        )
+    if not done and any(step.action != "none" for step in steps):
+        print("Nothing was changed; --apply does it.")
+
+
+_LINE_EVERY_S = 5.0
+
+
+class Watcher(Protocol):
+    """Who is told how far a verification is."""
+
+    def begin(self, blocks: int | None, size_bytes: int | None) -> None:
+        """Take what there is to check; None if that cannot be told."""
+
+    def advance(self, size_bytes: int) -> None:
+        """Take note that one more block was read."""
+
+
+def verify_watched(storage: CheckpointStorage, watcher: Watcher) -> VerificationReport:
+    """Verify a checkpoint and tell `watcher` of every block that is read for it."""
+    watcher.begin(*_blocks_to_read(storage))
+    return verify(cast("CheckpointStorage", _WatchedStorage(storage, watcher.advance)))
+
+
+def watcher_on(console: Console) -> AbstractContextManager[Watcher]:
+    """Return a bar on a terminal, and otherwise lines."""
+    return Bar(console) if console.is_terminal else nullcontext(Lines(console))
+
+
+class Lines:
+    """A line every few seconds, so that a log tells a slow verification from one that hangs.
+
+    `console`: where to print. `clock`: seconds, from any start.
+    """
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._count = _Count()
+        self._told_s = clock()
+
+    def begin(self, blocks: int | None, size_bytes: int | None) -> None:
+        """Take the totals."""
+        self._count = _Count(blocks, size_bytes)
+
+    def advance(self, size_bytes: int) -> None:
+        """Count a block; print a line if the last one is some time ago."""
+        self._count.add(size_bytes)
+        now_s = self._clock()
+        if now_s - self._told_s >= _LINE_EVERY_S:
+            self._told_s = now_s
+            self._console.print(Text(f"verified {self._count}"), soft_wrap=True)
+
+
+class Bar:
+    """A bar that is gone when the verification is over."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("verifying"),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("reading records", total=None)
+        self._count = _Count()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, blocks: int | None, size_bytes: int | None) -> None:
+        """Take the totals."""
+        self._count = _Count(blocks, size_bytes)
+        self._progress.update(self._task, total=size_bytes)
+
+    def advance(self, size_bytes: int) -> None:
+        """Count a block."""
+        self._count.add(size_bytes)
+        self._progress.update(self._task, advance=size_bytes, description=str(self._count))
+
+
+class _Count:
+    def __init__(self, blocks: int | None = None, size_bytes: int | None = None) -> None:
+        self._of_blocks = "" if blocks is None else f" of {blocks}"
+        self._of_bytes = "" if size_bytes is None else f" of {human_bytes(size_bytes)}"
+        self._blocks = self._bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        self._blocks += 1
+        self._bytes += size_bytes
+
+    def __str__(self) -> str:
+        return f"blocks {self._blocks}{self._of_blocks}, {human_bytes(self._bytes)}{self._of_bytes}"
+
+
+class _WatchedStorage:
+    """A storage that reports every part of a file that is read from it, found or not."""
+
+    def __init__(self, storage: CheckpointStorage, on_part: Callable[[int], None]) -> None:
+        self._storage = storage
+        self._on_part = on_part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
+        try:
+            return self._storage.read(path, offset, length)
+        finally:
+            if length is not None:  # records are read as a whole
+                self._on_part(length)
+
+
+def _blocks_to_read(storage: CheckpointStorage) -> tuple[int | None, int | None]:
+    """Count the blocks that the retained epochs need, and their bytes."""
+    try:
+        log = CommitLog.open_read_only(storage)
+        retained = log.retained_epochs
+        blocks = set(log.replay(retained.start).blocks()) if retained else set()
+        for epoch in retained:
+            blocks.update(log.load(epoch).blocks())
+    except GodwitError:  # what is wrong is for the verification to say
+        return None, None
+    sizes = [padded(block.length) for block in blocks if block.file and not block.data]
+    return len(sizes), sum(sizes)

@@ -366,13 +366,11 @@ def _read(path: Path) -> bytes:
 
 
 def _draw(shown: Sequence[PlanPreview], path: Path) -> None:
-    from godwit.cli import plan_plot  # noqa: PLC0415  matplotlib is slow to import
+    from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
 
-    figure = (
-        plan_plot.preview_figure(shown[0]) if len(shown) == 1 else plan_plot.compare_figure(shown)
-    )
+    figure = plots.preview_figure(shown[0]) if len(shown) == 1 else plots.compare_figure(shown)
     try:
-        plan_plot.save(figure, path)
+        plots.save(figure, path)
     except (ValueError, OSError) as error:
         raise InvalidProblemError(
             f"--plot {path} cannot be written: {error}.",

@@ -209,10 +209,8 @@ _LACKS = re.compile(r"Object (missing required|contains unknown) field `(?P<fiel
 def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
     """Read a problem and its options per method.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the text is not JSON, or the problem is wrong; it names the field.
+    Raises `InvalidProblemError` if the text is not JSON, or the problem is wrong; it names the
+    field.
     """
     try:
         values = json.loads(text, parse_float=_number)

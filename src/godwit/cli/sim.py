@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.adapt import Control
 from godwit.adapt.scaling import utilisation
-from godwit.cli.sim_plot import histories_figure
+from godwit.cli.plots import histories_figure
 from godwit.cluster.simulated import Simulation, calibration, controlled_by
 from godwit.cluster.simulated.scenarios import SCENARIOS, Size, scenario
 from godwit.model import events

@@ -41,52 +41,31 @@ _MOST = 1e18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFigures:
-    """One committed epoch.
+    """One committed epoch."""
 
-    Attributes
-    ----------
-    epoch
-        Its number.
-    began_s
-        When it began, in seconds, on the driver's clock.
-    duration_ms
-        What it took.
-    rows_in, rows_out
-        Source rows, and rows given to sinks and operators.
-    """
-
-    epoch: int
-    began_s: float
-    duration_ms: float
+    epoch: int  # its number
+    began_s: float  # when it began, in seconds, on the driver's clock
+    duration_ms: float  # what it took
+    # source rows, and rows given to sinks and operators
     rows_in: int
     rows_out: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorFigures:
-    """One executor.
+    """One executor."""
 
-    Attributes
-    ----------
-    name, lanes, draining, lost
-        Which; how many lanes; whether it is to leave; whether it has gone since.
-    key_groups
-        It owns, of all components.
-    busy_ms, cpu_ms
-        Time that its lanes were busy with key groups, and CPU time that they spent, the mean of
-        the last epochs; the first is its load.
-    share
-        Of the load of all executors, in [0, 1].
-    """
-
+    # which; how many lanes; whether it is to leave; whether it has gone since
     name: str
     lanes: int
     draining: bool
     lost: bool
-    key_groups: int
+    key_groups: int  # it owns, of all components
+    # time that its lanes were busy with key groups, and CPU time that they spent, the mean of the
+    # last epochs; the first is its load
     busy_ms: float
     cpu_ms: float
-    share: float
+    share: float  # of the load of all executors, in [0, 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,47 +101,29 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """A run, as far as the end of the journal tells.
+    """A run, as far as the end of the journal tells."""
 
-    Attributes
-    ----------
-    last_word
-        The last event of the query's life (it started, stopped or failed), if it is in sight.
-    last_s
-        When the journal was last told anything with a time; ``None`` if never.
-    epochs
-        The last ones, oldest first.
-    rows_per_s
-        Source rows over the last seconds in which there were epochs.
-    executors, executors_left_out
-        By name; how many more there are, which are not looked at.
-    load_distance
-        Largest distance of an executor's load per lane from the mean of those that are not
-        draining, as a share of that mean (paper 2 §4.3.1 gives the distance itself).
-    in_flight, planned, waiting, suspended
-        Key groups: being warmed, still to be moved, with rows that wait, that do not run.
-    migrations, sources
-        Under way; as Spark noted last.
-    measured
-        What the controller measured last, if there is one.
-    decisions, events
-        The controller's, and all else but epochs, oldest first.
-    """
-
+    # the last event of the query's life (it started, stopped or failed), if it is in sight
     last_word: Told | None
-    last_s: float | None
-    epochs: tuple[EpochFigures, ...]
-    rows_per_s: float
+    last_s: float | None  # when the journal was last told anything with a time; ``None`` if never
+    epochs: tuple[EpochFigures, ...]  # the last ones, oldest first
+    rows_per_s: float  # source rows over the last seconds in which there were epochs
+    # by name; how many more there are, which are not looked at
     executors: tuple[ExecutorFigures, ...]
     executors_left_out: int
+    # largest distance of an executor's load per lane from the mean of those that are not draining,
+    # as a share of that mean (paper 2 §4.3.1 gives the distance itself)
     load_distance: float
+    # key groups: being warmed, still to be moved, with rows that wait, that do not run
     in_flight: int
     planned: int
     waiting: int
     suspended: int
+    # under way; as Spark noted last
     migrations: tuple[MigrationFigures, ...]
     sources: tuple[SourceFigures, ...]
-    measured: Told | None
+    measured: Told | None  # what the controller measured last, if there is one
+    # the controller's, and all else but epochs, oldest first
     decisions: tuple[Told, ...]
     events: tuple[Told, ...]
 
@@ -170,10 +131,8 @@ class RunFigures:
 def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
     """Project the entries of a journal.
 
-    Parameters
-    ----------
-    entries
-        The last ones, oldest first, as `godwit.checkpoint.journal.JournalReader.tail` gives them.
+    `entries`: the last ones, oldest first, as `godwit.checkpoint.journal.JournalReader.tail` gives
+    them.
     """
     events = [v for entry in entries if isinstance(v := entry.get("event"), Mapping)]
     told = [line for values in events if (line := _told(values)) is not None]

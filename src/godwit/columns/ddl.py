@@ -67,17 +67,9 @@ _TOKEN = re.compile(
 def columns_of_text(text: str, where: str) -> list[tuple[str, pa.DataType]]:
     """Read names and types of columns.
 
-    Parameters
-    ----------
-    text
-        Such as ``"symbol string, sizes array<bigint>, price decimal(10, 2) not null"``.
-    where
-        Subject of the messages, such as ``"The output of operator 'trades'"``.
-
-    Raises
-    ------
-    InvalidFlowError
-        If it cannot be read; says where it goes wrong.
+    `text`: such as ``"symbol string, sizes array<bigint>, price decimal(10, 2) not null"``.
+    `where`: subject of the messages, such as ``"The output of operator 'trades'"``. Raises
+    `InvalidFlowError` if it cannot be read; says where it goes wrong.
 
     Examples
     --------
@@ -99,10 +91,7 @@ def columns_of_text(text: str, where: str) -> list[tuple[str, pa.DataType]]:
 def type_of_text(name: str, text: str, where: str) -> pa.DataType:
     """Read the type of column `name`.
 
-    Raises
-    ------
-    InvalidFlowError
-        If it cannot be read, or Arrow has no such type.
+    Raises `InvalidFlowError` if it cannot be read, or Arrow has no such type.
     """
     reader = _Reader(text, where, column=name)
     if not reader.has_more():

@@ -21,10 +21,9 @@ from godwit.engine.deliveries import Deliveries
 from godwit.engine.lane.outputs import refusal, rejected_rows
 from godwit.model.errors import GodwitError, SinkError
 from godwit.plan.staging import REJECTED, Rejections, StagedSink
-from godwit.sinks.carried_files import CarriedFiles
+from godwit.sinks.carried_files import CarriedFiles, read_former_target
 from godwit.sinks.continuity import Position, continue_delivery, way_of
 from godwit.sinks.file_systems import destination_of
-from godwit.sinks.former_target import read_former_target
 from godwit.sinks.rows import with_columns_of
 from godwit.sinks.sink import SinkContext
 

@@ -28,13 +28,10 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from godwit.api.missing_names import SINKS, no_such_name
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
-from godwit.sinks.foreach_sink import ForeachSink
-from godwit.sinks.lane_files import LANE_BYTES
-from godwit.sinks.memory_sink import MemorySink
-from godwit.sinks.noop_sink import NoopSink
 from godwit.sinks.parquet_directory import latest_epoch
+from godwit.sinks.parquet_files import LANE_BYTES, MAX_PARTITIONS
 from godwit.sinks.parquet_sink import ParquetSink
-from godwit.sinks.partitions import MAX_PARTITIONS
+from godwit.sinks.simple_sinks import ForeachSink, MemorySink, NoopSink
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext, Views
 
 if TYPE_CHECKING:
@@ -85,7 +82,40 @@ def parquet(
 ) -> ParquetSink:
     """Write each epoch to Parquet files under ``<path>/epoch=<n>``; exactly-once.
 
-    See `godwit.sinks.parquet_sink.ParquetSink` for the guarantee and the parameters.
+    **Exactly-once**: an epoch delivered twice is written once. On local disks and HDFS an epoch
+    appears in one step, and on local disks it survives a loss of power. On object stores its files
+    appear one by one, and a reader that must not see half an epoch waits for its ``_SUCCESS``. One
+    query writes to one directory.
+
+    An epoch without rows leaves no directory, save in complete mode, where it means that the
+    result is empty.
+
+    Parameters
+    ----------
+    path
+        A local path or any URI that ``pyarrow.fs`` opens (``s3://``, ``gs://``, ``hdfs://``, ...).
+    partition_by
+        Columns to make directories of within an epoch: strings, integers, dates or booleans.
+        As in Spark, an empty string is read back as null.
+    compression
+        Codec of the files.
+    keep
+        In complete mode, the number of newest epochs to keep; ``None`` keeps all.
+    filesystem
+        An open file system that `path` is a plain path of, instead of one found by URI.
+    max_partitions
+        The most partition directories that one lane may fill in an epoch; more refuse it.
+    lane_bytes
+        Lanes write files of an epoch themselves if they have this many bytes of rows or more; the
+        driver writes what the others have, into as few files as it can.
+    rejects
+        Sink of the rows that Parquet or a directory's name cannot take (columns as in
+        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
+
+    Raises
+    ------
+    SinkError
+        If an option has a value that is never right.
     """
     _check_path("Parquet", path)
     _check_columns("Parquet", partition_by=partition_by)
@@ -114,7 +144,33 @@ def postgres(
 ) -> PostgresSink:
     """Write each epoch to a PostgreSQL table in one transaction; exactly-once.
 
-    See `godwit.sinks.postgres_sink.PostgresSink` for the guarantee and the parameters.
+    **Exactly-once**: readers see all rows of an epoch or none, and each epoch's rows once. The
+    table ``godwit_epochs``, beside the target, keeps the last epoch of each query and sink. Several
+    queries may append to one table.
+
+    Where the operator is complete, each epoch replaces all rows of the table in the same
+    transaction; such a table belongs to its sink alone.
+
+    Parameters
+    ----------
+    dsn
+        Connection string or URI, or a mapping of psycopg's connection parameters.
+    table
+        Name of the table, with its schema in front (``public.by_plane``) or without.
+    mode
+        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same keys.
+    keys
+        Columns that identify a row in ``"upsert"``; the operator's key columns by default. Keys
+        may be null: a null is a key like any other (PostgreSQL 15 or newer).
+    create
+        Whether to create the table if it is absent.
+    epoch_column
+        Column that gets the number of the epoch, so that the table can be rolled back; only where
+        rows are appended.
+    rejects
+        Sink of the rows that the table cannot take (columns as in
+        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch, or stops its
+        delivery if only the server can tell.
 
     Raises
     ------
@@ -155,7 +211,34 @@ def delta(
 ) -> DeltaSink:
     """Write each epoch to a Delta Lake table in one commit; exactly-once.
 
-    See `godwit.sinks.delta_sink.DeltaSink` for the guarantee and the parameters.
+    **Exactly-once**: each epoch is one version of the table, with the epoch's number in it.
+    Several queries may write to one table. Where the operator is complete, each epoch overwrites
+    the table's rows. Epochs without rows are not written, save in complete mode.
+
+    Compaction and removal of old files are left to you: ``OPTIMIZE`` and
+    ``VACUUM``, by any engine.
+
+    Parameters
+    ----------
+    path
+        Path or URI of the table; it is created if absent.
+    mode
+        ``"append"`` adds rows; ``"upsert"`` merges by keys: replaces the row with the same keys.
+    keys
+        Columns that identify a row in ``"upsert"``; the operator's key columns by default. A null
+        is a key like any other.
+    partition_by
+        Partition columns of a table that is created.
+    storage_options
+        Credentials and settings of the object store.
+    max_partitions
+        The most partitions that one lane may write in an epoch; more refuse it.
+    lane_bytes
+        Lanes write files of an epoch themselves if they have this many bytes of rows or more; the
+        driver writes what the others have, into as few files as it can.
+    rejects
+        Sink of the rows that the table cannot take (columns as in
+        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
 
     Raises
     ------
@@ -184,7 +267,20 @@ def delta(
 def foreach(fn: Callable[[DataFrame, int], object]) -> ForeachSink:
     """Call ``fn(rows, epoch)`` with every committed epoch; at least once.
 
-    See `godwit.sinks.foreach_sink.ForeachSink`.
+    **At least once**: after a crash the last epoch may come again, with the very same rows. A
+    function that writes by epoch (overwrites ``.../epoch=7``, or records the epoch in the
+    transaction that writes the rows) makes that exactly once. If the function raises, the query
+    stops; the epoch stays committed and is delivered again when the query starts again.
+
+    Parameters
+    ----------
+    fn
+        Called with a DataFrame and the number of the epoch; what it returns is ignored.
+
+    Raises
+    ------
+    SinkError
+        If `fn` cannot be called.
     """
     return ForeachSink(fn)
 
@@ -193,7 +289,19 @@ def foreach(fn: Callable[[DataFrame, int], object]) -> ForeachSink:
 def memory(name: str | None = None) -> MemorySink:
     """Keep results on the driver: ``.table()``, ``.epochs``, and view `name` if given.
 
-    See `godwit.sinks.memory_sink.MemorySink`.
+    **Exactly-once within a run**: an epoch delivered twice is kept once. What was kept is gone
+    with the process. It may be read from any thread while the query runs.
+
+    Parameters
+    ----------
+    name
+        Name of a Spark temporary view to keep up to date with `table`; ``None`` for no view.
+
+    Examples
+    --------
+    >>> results = MemorySink()  # flow.sink("by_plane", by_plane, results); flow.start(...)
+    >>> results.epochs
+    mappingproxy({})
     """
     return MemorySink(name)
 
@@ -202,7 +310,15 @@ def memory(name: str | None = None) -> MemorySink:
 def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
     """Print the first `limit` rows of every epoch.
 
-    See `godwit.sinks.console_sink.ConsoleSink`.
+    **At least once**: within one run an epoch is printed once; after a restart the last epoch may
+    be printed again.
+
+    Parameters
+    ----------
+    limit
+        Rows to print of an epoch, at most.
+    file
+        Where to print; standard output by default.
 
     Raises
     ------

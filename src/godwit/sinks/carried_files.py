@@ -1,11 +1,15 @@
-"""Files of the last epoch that a copy of a checkpoint carries with it.
+"""Files of the last epoch: carried with a copy of a checkpoint, and read back for another target.
 
-Problem: rows that lanes wrote are at the target of the query that was copied, and only there.  The
-copy delivers its last epoch to a target of its own, some day, when the other query has compacted
-its table, or on a machine that does not see it.
+**Carried files.** Rows that lanes wrote are at the target of the query that was copied, and only
+there.  The copy delivers its last epoch to a target of its own, some day, when the other query has
+compacted its table, or on a machine that does not see it.
 
 So whoever copies a checkpoint puts these files beside it, under a name made of where each is.  They
 are needed until the copy has an epoch of its own.
+
+**Former target.** After a restart the last epoch is delivered once more, perhaps to another target
+than the one its files were written for.  Then its rows are read from those files, from where lanes
+put them or from where delivery did.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from godwit.checkpoint.blocks import read_block
 from godwit.checkpoint.records import CARRIED
 from godwit.checkpoint.staged_output import decode_files
 from godwit.model.errors import SinkError
+from godwit.model.secrets import HIDDEN
 from godwit.sinks.file_systems import exists, open_file_system
 
 if TYPE_CHECKING:
@@ -28,10 +33,11 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
     from godwit.checkpoint.records import OutputRef
-    from godwit.checkpoint.staged_output import WrittenFile
+    from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["CarriedFiles", "carry_files"]
+__all__ = ["CarriedFiles", "carry_files", "read_former_target", "rows_of_file"]
+
 
 _LENGTH: Final = 32
 
@@ -41,19 +47,9 @@ def carry_files(
 ) -> Iterator[str]:
     """Put files of the last epoch beside a copy of a checkpoint.
 
-    Parameters
-    ----------
-    storage
-        The copy.
-    outputs
-        What its last record says of the output.
-    source
-        The checkpoint that was copied, which may be a copy itself and carry them.
-
-    Yields
-    ------
-    str
-        What could not be carried, for people: the target, rows, and why.
+    `storage`: the copy. `outputs`: what its last record says of the output. `source`: the
+    checkpoint that was copied, which may be a copy itself and carry them. Yields what could not be
+    carried, for people: the target, rows, and why.
     """
     carried = CarriedFiles(source)
     for ref in outputs:
@@ -83,10 +79,7 @@ def _read(filesystem: pafs.FileSystem, root: str, file: WrittenFile) -> pa.Buffe
 class CarriedFiles:
     """The files that a copy of a checkpoint carries.
 
-    Parameters
-    ----------
-    storage
-        The checkpoint, which the caller owns.
+    `storage`: the checkpoint, which the caller owns.
     """
 
     def __init__(self, storage: CheckpointStorage) -> None:
@@ -111,3 +104,69 @@ class CarriedFiles:
 def _path(target: str, file: WrittenFile) -> str:
     named = hashlib.sha256(f"{target}\0{file.path}".encode()).hexdigest()
     return f"{CARRIED}/{named[:_LENGTH]}.parquet"
+
+
+def read_former_target(
+    written: WrittenFiles, schema: pa.Schema, sink: str, carried: CarriedFiles | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files that were written for a target that `sink` does not write to.
+
+    A copy of a checkpoint carries such files with it.
+
+    Raises `SinkError` if the target or a file is not there, or cannot be reached.
+    """
+    copies = [None if carried is None else carried.read(written.target, f) for f in written.files]
+    if copies and all(copy is not None for copy in copies):
+        for file, copy in zip(written.files, copies, strict=True):
+            yield from _rows(pa.BufferReader(copy), file, schema)
+        return
+    try:
+        if HIDDEN in written.target:
+            raise PermissionError("its password is not known here")
+        filesystem, root = open_file_system(written.target)
+        if not exists(filesystem, root):
+            rows = sum(file.rows for file in written.files)
+            raise SinkError(
+                f"Sink {sink!r}: {rows} rows of the last epoch were written to {written.target}, "
+                "another target, which is not there.",
+                remedy="Bring it back to that path until the epoch is delivered. If it was removed "
+                "on purpose, start the query once with gw.sinks.noop() in place of the sink, until "
+                "an epoch has passed: that gives these rows up.",
+                sink=sink,
+                path=written.target,
+            )
+        for file in written.files:
+            yield from rows_of_file(filesystem, root, file, schema)
+    except OSError as error:
+        raise SinkError(
+            f"Sink {sink!r}: the last epoch was written to {written.target}, another target, and "
+            f"cannot be read there: {error}.",
+            remedy="Start the query once with the sink as it was, which delivers the epoch; then "
+            "change it. Or make the former target readable without options.",
+            sink=sink,
+            path=written.target,
+        ) from error
+
+
+def rows_of_file(
+    filesystem: pafs.FileSystem, root: str, file: WrittenFile, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file that a lane wrote, from where it is now."""
+    path = file.delivered if exists(filesystem, f"{root}/{file.delivered}") else file.path
+    with filesystem.open_input_file(f"{root}/{path}") as stream:
+        yield from _rows(stream, file, schema)
+
+
+def _rows(stream: pa.NativeFile, file: WrittenFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in pq.ParquetFile(stream).iter_batches():
+        columns = [
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names
+            else _repeated(file.partition.get(field.name), field.type, batch.num_rows)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _repeated(text: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, dtype) if text is None else pa.repeat(pa.scalar(text).cast(dtype), rows)

@@ -22,20 +22,7 @@ __all__ = ["ConsoleSink"]
 class ConsoleSink(Sink):
     """Prints a table of each epoch's first rows on the driver.
 
-    **At least once**: within one run an epoch is printed once; after a restart the last epoch may
-    be printed again.
-
-    Parameters
-    ----------
-    limit
-        Rows to print of an epoch, at most.
-    file
-        Where to print; standard output by default.
-
-    Raises
-    ------
-    SinkError
-        If `limit` is negative.
+    Parameters and guarantee are those of `godwit.sinks.console`.
     """
 
     def __init__(self, limit: int = 20, *, file: IO[str] | None = None) -> None:

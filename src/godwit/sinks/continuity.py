@@ -1,4 +1,4 @@
-"""Whether a target goes on from where the checkpoint's last epoch is, and what to do if not.
+"""Comparison of a target with the checkpoint: does it go on from its last epoch, and what if not.
 
 Problem: a sink takes an epoch that its target has for delivered.  That is right as long as target
 and checkpoint tell one history.  A checkpoint that was restored from a backup stands before epochs
@@ -20,27 +20,47 @@ another's      the checkpoint is a copy, and the target is that of the query tha
 =============  ==================================================================================
 
 Everything but the first is refused, unless the user says how to go on.
+
+**Without the flow.** `check_targets` looks at the targets of a checkpoint's sinks.  A commit record
+says where its sinks write.  What lies on this machine can be looked at: whether the target goes on
+from the checkpoint, and whether the files are there that lanes wrote for an epoch that is yet to be
+delivered.  Nothing is written, and no credentials are needed; what lies elsewhere is named as not
+looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+import pyarrow.fs as pafs
+
+from godwit.checkpoint.blocks import read_block
+from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.ownership import HistoryPoint
-from godwit.model.errors import SinkError
+from godwit.checkpoint.staged_output import decode_files
+from godwit.checkpoint.verification import Finding
+from godwit.model.errors import GodwitError, SinkError
+from godwit.sinks.carried_files import CarriedFiles
+from godwit.sinks.parquet_directory import last_point
 
 if TYPE_CHECKING:
-    from godwit.checkpoint.ownership import Relation
+    from collections.abc import Iterator
+
+    from godwit.checkpoint.records import CommitRecord, SinkRecord
+    from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.sinks.committed import CommittedEpochs
     from godwit.sinks.sink import Sink
 
 __all__ = [
     "WAYS",
-    "CommittedEpochs",
     "OnDivergence",
     "Position",
+    "TargetReport",
     "Way",
+    "check_targets",
     "continue_delivery",
     "is_shared",
     "point_at",
@@ -48,49 +68,19 @@ __all__ = [
     "way_of",
 ]
 
+
 Way: TypeAlias = Literal["refuse", "roll_back", "new_writer"]
 OnDivergence: TypeAlias = Way | Mapping[str, Way]
 WAYS: Final[tuple[Way, ...]] = ("refuse", "roll_back", "new_writer")
 
 
-class CommittedEpochs(Protocol):
-    """The committed epochs of a checkpoint: `godwit.checkpoint.commit_log.CommitLog`."""
-
-    @property
-    def latest_epoch(self) -> int:
-        """The last one; -1 before the first."""
-
-    @property
-    def retained_epochs(self) -> range:
-        """Those whose records are there."""
-
-    def point(self, epoch: int) -> HistoryPoint:
-        """Digest of a retained epoch, and whose history it is."""
-
-    def relation(self, point: HistoryPoint) -> Relation:
-        """How a point lies to this history."""
-
-    def shared_with(self, point: HistoryPoint) -> int:
-        """Last epoch in common with the history of a point, as far as is known; -1 for none."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """What a checkpoint knows of a sink.
+    """What a checkpoint knows of a sink."""
 
-    Attributes
-    ----------
-    before
-        Last epoch before the latest that had something for it; -1 if none had.
-    stays
-        Whether it is known to write where it wrote in the latest epoch.
-    copied
-        Whether another query committed the latest epoch.
-    """
-
-    before: int
-    stays: bool
-    copied: bool
+    before: int  # last epoch before the latest that had something for it; -1 if none had
+    stays: bool  # whether it is known to write where it wrote in the latest epoch
+    copied: bool  # whether another query committed the latest epoch
 
 
 def way_of(on_divergence: OnDivergence, sink: str) -> Way:
@@ -115,24 +105,10 @@ def continue_delivery(
 ) -> str | None:
     """Let an open sink go on after the checkpoint's last epoch, or refuse to.
 
-    Parameters
-    ----------
-    sink, name
-        The sink, and what it is called.
-    epochs, position
-        The checkpoint, and what it knows of the sink.
-    way
-        What to do where the two do not go on from one another.
-
-    Returns
-    -------
-    str or None
-        What was done about it, in words; ``None`` if there was nothing to do.
-
-    Raises
-    ------
-    SinkError
-        If they do not, and the user has not said how to go on, or it cannot be done.
+    `sink`, `name`: the sink, and what it is called. `epochs`, `position`: the checkpoint, and what
+    it knows of the sink. `way`: what to do where the two do not go on from one another. Returns
+    what was done about it, in words; ``None`` if there was nothing to do. Raises `SinkError` if
+    they do not, and the user has not said how to go on, or it cannot be done.
     """
     if not sink.keeps_epochs:
         return None
@@ -281,3 +257,140 @@ def _refused(name: str, problem: _Problem, sink: Sink) -> SinkError:
         sink=name,
         divergence=problem.kind,
     )
+
+
+_MARKER = "_godwit.json"
+_DELTA = "_delta_log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetReport:
+    """What was found at the targets."""
+
+    findings: tuple[Finding, ...]  # what an epoch that is yet to be delivered lacks
+    # targets that do not go on from the checkpoint, which a start on them refuses. That is as it
+    # should be for a backup whose query went on.
+    refused: tuple[Finding, ...]
+    unseen: tuple[str, ...]  # sinks whose targets were not looked at, with where they write
+
+
+def check_targets(storage: CheckpointStorage) -> TargetReport:
+    """Look at the targets that the latest epoch of a checkpoint writes to.
+
+    A query may be running on it.
+
+    Raises `GodwitError` if the checkpoint cannot be opened.
+    """
+    before = CommitLog.open_read_only(storage).latest
+    sinks = {} if before is None else before.sinks or {}
+    points: dict[str, HistoryPoint | None] = {}
+    unseen = []
+    for name, sink in sorted(sinks.items()):
+        try:
+            points[name] = None if before is None else _delivered(before, sink)
+        except _UnseenError as error:
+            unseen.append(f"{name} ({sink.target or 'known to the flow only'}{error})")
+    # The targets first: those of a running query are never ahead of what it has committed by then.
+    log = CommitLog.open_read_only(storage)
+    findings: list[Finding] = []
+    refused: list[Finding] = []
+    for name, point in points.items():
+        if log.latest is not None and name in (log.latest.sinks or {}):
+            findings += _lacking(log, log.latest, name, point)
+            refused += _not_continued(log, log.latest, name, point)
+    return TargetReport(findings=tuple(findings), refused=tuple(refused), unseen=tuple(unseen))
+
+
+class _UnseenError(Exception):
+    """A target that cannot be looked at from here."""
+
+
+def _delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
+    """Find the last epoch that a target holds; ``None`` if it holds none."""
+    root = Path(sink.target)
+    if not root.is_absolute():
+        raise _UnseenError
+    if (root / _MARKER).is_file():
+        return last_point(pafs.LocalFileSystem(), str(root))
+    if (root / _DELTA).is_dir():
+        return _delivered_to_delta(record, sink)
+    if root.exists() or not root.parent.exists():
+        raise _UnseenError
+    return None
+
+
+def _delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
+    try:
+        from deltalake import DeltaTable  # noqa: PLC0415  an extra
+
+        from godwit.sinks.delta_table import held_epoch  # noqa: PLC0415
+
+        held = held_epoch(
+            DeltaTable(sink.target),
+            record.query_id,
+            sink.writer,
+            f"godwit-{record.query_id}-{sink.writer}",
+        )
+    except Exception as error:  # the library also raises bare Exceptions
+        msg = f": {type(error).__name__}"
+        raise _UnseenError(msg) from error
+    return None if held is None or held.point.epoch < 0 else held.point
+
+
+def _not_continued(
+    log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
+) -> Iterator[Finding]:
+    sink = (record.sinks or {})[name]
+    if point is not None and not is_shared(point, log):
+        yield Finding(
+            file=sink.target,
+            problem=f"The target of sink {name!r} has epochs up to {point.epoch} that this "
+            f"checkpoint, which ends with epoch {log.latest_epoch}, does not have.",
+            remedy="Restore the target as of the checkpoint's backup, or say at the start how to "
+            "go on: flow.start(on_divergence=...).",
+        )
+    elif point is not None and point.epoch < sink.before:
+        yield Finding(
+            file=sink.target,
+            problem=f"The target of sink {name!r} has epochs up to {point.epoch}, and epochs up "
+            f"to {sink.before} were delivered to it.",
+            remedy="Restore the target as it was, or start from a backup of the checkpoint that "
+            "is as old as the target.",
+        )
+
+
+def _lacking(
+    log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
+) -> Iterator[Finding]:
+    sink = (record.sinks or {})[name]
+    if point is not None and point.epoch >= record.epoch:
+        return
+    for target, path in _lane_files_gone(log, record, name):
+        now = _delivered(record, sink)
+        if now is not None and now.epoch >= record.epoch:
+            return  # a running query has delivered it meanwhile
+        yield Finding(
+            file=f"{target}/{path}",
+            problem=f"It is gone, and epoch {record.epoch} is yet to be delivered to sink "
+            f"{name!r}: lanes wrote rows of it there.",
+            remedy="Restore it. If the target was moved, move it back for the next start.",
+        )
+
+
+def _lane_files_gone(log: CommitLog, record: CommitRecord, name: str) -> Iterator[tuple[str, str]]:
+    carried = CarriedFiles(log.storage)
+    for output in record.outputs:
+        if output.sink != name or output.kind != "files":
+            continue
+        try:
+            written = decode_files(read_block(log.storage, output.block))
+        except GodwitError:
+            continue  # a verification of the checkpoint tells
+        root = Path(written.target)
+        if not root.is_absolute():
+            continue
+        for file in written.files:
+            if carried.has(written.target, file):
+                continue
+            if not (root / file.path).exists() and not (root / file.delivered).exists():
+                yield written.target, file.path

@@ -21,29 +21,31 @@ from deltalake.exceptions import CommitFailedError
 
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
+from godwit.sinks.carried_files import rows_of_file
 from godwit.sinks.continuity import is_shared, too_few_left
-from godwit.sinks.delta_epochs import (
-    held_epoch,
-    metadata_of,
-    restored_since,
-    version_to_restore,
-)
-from godwit.sinks.delta_lanes import DeltaLaneWriter, add_action, mark, table_files
 from godwit.sinks.delta_table import (
+    DeltaLaneWriter,
+    add_action,
     as_delta_stores,
     check_table,
     error_text,
+    held_epoch,
+    mark,
+    metadata_of,
+    restored_since,
+    table_files,
     takes_plain_files,
+    version_to_restore,
 )
 from godwit.sinks.file_systems import destination_of
-from godwit.sinks.former_target import rows_of_file
-from godwit.sinks.lane_files import (
+from godwit.sinks.parquet_files import (
     LANE_BYTES,
+    MAX_PARTITIONS,
+    file_row_check,
     files_there,
     tell_what_went,
     went_with_target,
 )
-from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
 from godwit.sinks.rows import (
     check_mode,
     checked_rejects,
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
-    from godwit.sinks.continuity import CommittedEpochs
+    from godwit.sinks.committed import CommittedEpochs
 
 __all__ = ["DeltaSink"]
 
@@ -77,39 +79,7 @@ _REST_BYTES: Final = 128 * 2**20
 class DeltaSink(Sink):
     """Writes each epoch to a Delta Lake table in one commit.
 
-    **Exactly-once**: each epoch is one version of the table, with the epoch's number in it.
-    Several queries may write to one table. Where the operator is complete, each epoch overwrites
-    the table's rows. Epochs without rows are not written, save in complete mode.
-
-    Compaction and removal of old files are left to you: ``OPTIMIZE`` and
-    ``VACUUM``, by any engine.
-
-    Parameters
-    ----------
-    path
-        Path or URI of the table; it is created if absent.
-    mode
-        ``"append"`` adds rows; ``"upsert"`` merges by keys: replaces the row with the same keys.
-    keys
-        Columns that identify a row in ``"upsert"``; the operator's key columns by default. A null
-        is a key like any other.
-    partition_by
-        Partition columns of a table that is created.
-    storage_options
-        Credentials and settings of the object store.
-    max_partitions
-        The most partitions that one lane may write in an epoch; more refuse it.
-    lane_bytes
-        Lanes write files of an epoch themselves if they have this many bytes of rows or more; the
-        driver writes what the others have, into as few files as it can.
-    rejects
-        Sink of the rows that the table cannot take (columns as in
-        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
-
-    Raises
-    ------
-    SinkError
-        If an option has a value that is never right.
+    Parameters and guarantee are those of `godwit.sinks.delta`.
     """
 
     def __init__(
@@ -166,10 +136,7 @@ class DeltaSink(Sink):
     def lane_writer(self) -> LaneWriter | None:
         """Return what writes data files in lanes, if rows are added and nothing else is asked.
 
-        Raises
-        ------
-        SinkError
-            If the table cannot be written.
+        Raises `SinkError` if the table cannot be written.
         """
         if self._merge_keys or not takes_plain_files(self._table):
             return None
@@ -203,10 +170,7 @@ class DeltaSink(Sink):
     def open(self, context: SinkContext) -> None:
         """Create the table, or check that the rows fit it.
 
-        Raises
-        ------
-        SinkError
-            If the table cannot be opened or its columns are others.
+        Raises `SinkError` if the table cannot be opened or its columns are others.
         """
         self._context = context
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
@@ -287,10 +251,7 @@ class DeltaSink(Sink):
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         """Restore the table to the version of the last epoch that is of a history.
 
-        Raises
-        ------
-        SinkError
-            If others have written since, or the files of that version are gone.
+        Raises `SinkError` if others have written since, or the files of that version are gone.
         """
         version = None
         try:
@@ -344,10 +305,7 @@ class DeltaSink(Sink):
     def deliver(self, output: EpochOutput) -> None:
         """Commit the epoch's rows with its number, unless the table has it.
 
-        Raises
-        ------
-        SinkError
-            If the commit fails, or others commit in between time and again.
+        Raises `SinkError` if the commit fails, or others commit in between time and again.
         """
         if output.num_rows == 0 and not is_whole(output, self._context):
             return

@@ -1,10 +1,19 @@
-"""The file systems that sinks write to: how a path opens one, and what it can do."""
+"""File systems that sinks write to: how a path opens one, what it can do, and durability.
+
+**Durability** on a local disk, over a loss of power.  A file that was closed is still only in
+memory, and so is its name.  Forced from the inside out (files, then the directories that name
+them), and before the rename that shows them, no name ever stands for a file whose bytes are lost
+(Pillai et al., "All file systems are not created equal", OSDI 2014).  Object stores and HDFS see to
+this themselves when a file is closed.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -12,7 +21,20 @@ import pyarrow.fs as pafs
 from godwit.model.errors import SinkError
 from godwit.model.secrets import HIDDEN, Secrets, shown_uri
 
-__all__ = ["destination_of", "exists", "open_file_system", "renames_directories"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "destination_of",
+    "exists",
+    "force_file",
+    "force_names",
+    "force_tree",
+    "local_path",
+    "open_file_system",
+    "renames_directories",
+]
+
 
 _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 
@@ -22,10 +44,7 @@ def open_file_system(
 ) -> tuple[pafs.FileSystem, str]:
     """Open the file system that `path` is on; return it with the path inside it.
 
-    Raises
-    ------
-    SinkError
-        If the URI is of no known kind, or its file system cannot be reached.
+    Raises `SinkError` if the URI is of no known kind, or its file system cannot be reached.
     """
     if filesystem is not None:
         return filesystem, path.rstrip("/")
@@ -87,3 +106,41 @@ def renames_directories(filesystem: pafs.FileSystem) -> bool:
 def exists(filesystem: pafs.FileSystem, path: str) -> bool:
     """Whether there is a file or directory at `path`."""
     return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
+
+
+# Of network file systems, and of those that nothing is written to.
+_CANNOT_FORCE_DIRECTORIES: Final = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EROFS}
+
+
+def local_path(filesystem: pafs.FileSystem, path: str) -> Path | None:
+    """Where `path` is on this machine's disks; None if it is elsewhere or that cannot be told."""
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return local_path(filesystem.base_fs, f"{filesystem.base_path}/{path}")
+    return Path(path) if isinstance(filesystem, pafs.LocalFileSystem) else None
+
+
+def force_file(path: Path) -> None:
+    """Make the bytes of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def force_tree(directory: Path) -> None:
+    """Make all files and names under `directory` durable, but not its own name."""
+    for inner, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            force_file(Path(inner, name))
+        force_names([Path(inner)])
+
+
+def force_names(directories: Iterable[Path]) -> None:
+    """Make the names in `directories` durable."""
+    for directory in directories:
+        try:
+            force_file(directory)
+        except OSError as error:
+            if error.errno not in _CANNOT_FORCE_DIRECTORIES:
+                raise

@@ -1,4 +1,4 @@
-"""The directory of a Parquet sink: whose it is, which epochs are in it, what is being staged."""
+"""Directory of a Parquet sink: whose it is, which epochs are in it, what is being staged."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.frames import user_call
-from godwit.sinks.durability import force_file, force_names, local_path
-from godwit.sinks.file_systems import exists, open_file_system
+from godwit.sinks.file_systems import exists, force_file, force_names, local_path, open_file_system
 from godwit.sinks.parquet_files import escaped_in_paths
 
 if TYPE_CHECKING:
@@ -61,10 +60,7 @@ class _MakeError(Protocol):
 def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeError) -> None:
     """Refuse columns that Parquet or directories cannot hold.
 
-    Raises
-    ------
-    SinkError
-        Made by `error`.
+    Raises `SinkError`: made by `error`.
     """
     if any(name.lower() == "epoch" for name in schema.names):
         raise error(
@@ -103,10 +99,7 @@ def take_directory(
     directory at once, one is refused: here on a local disk, where the marker is claimed, and
     elsewhere here or in `check_directory`, before it has written a row.
 
-    Raises
-    ------
-    SinkError
-        Made by `error`.
+    Raises `SinkError`: made by `error`.
     """
     if _read_marker(filesystem, root, mine, error) is not None:
         return False
@@ -137,10 +130,7 @@ def check_directory(
     Columns may come and go between runs, since every file says which it has; one that changed its
     type would keep readers from reading the directory as a whole.
 
-    Raises
-    ------
-    SinkError
-        Made by `error`.
+    Raises `SinkError`: made by `error`.
     """
     found = _read_marker(filesystem, root, mine, error)
     if found is None:  # somebody has emptied the directory
@@ -337,12 +327,7 @@ def latest_epoch(
 
     In complete mode ``<path>/epoch=<latest>`` holds the whole result.
 
-    Parameters
-    ----------
-    path
-        What the sink was given.
-    filesystem
-        What the sink was given.
+    `path`: what the sink was given. `filesystem`: what the sink was given.
     """
     opened, root = open_file_system(os.fspath(path), filesystem)
     if not exists(opened, root):

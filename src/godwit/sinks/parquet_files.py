@@ -1,4 +1,4 @@
-"""The Parquet files of one epoch: one per partition directory, streamed.
+"""Parquet files of one epoch, one per partition directory: of the driver, and of lanes.
 
 Directories are named as Spark names them, so that Spark reads the same values back: special
 characters as ``%XX``, other characters as they are, nulls and empty strings by a word of their own.
@@ -6,33 +6,66 @@ characters as ``%XX``, other characters as they are, nulls and empty strings by 
 To some file systems, names that differ by case are one.  There capital letters A to Z are written
 as ``%XX`` too, which readers undo; and files of directories that such a file system may still take
 for one (of other letters, or other forms of Unicode) have different names, so that none is lost.
+
+**Files of lanes** are written where the rows are.  One attempt's files have names that no other
+attempt uses, so a retry or a zombie leaves only files that nobody names.  Few rows are not worth a
+file of their own on every lane: they are left to be staged in the checkpoint, and the driver writes
+those of all lanes together.
+
+**Partition columns** are checked before an epoch is committed.  A directory's name has at most 255
+bytes on common file systems, and a column of very many values would make as many files of a few
+rows each: the first is a matter of a row, the second of the column, so it refuses the epoch.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from godwit.model.errors import SinkError
+from godwit.sinks.row_checks import ColumnCheck, KnownYears, NoNanoseconds, RowChecks, Rule
 
-    import pyarrow.fs as pafs
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from godwit.checkpoint.staged_output import WrittenFile
+    from godwit.plan.staging import Rejections, RowCheck
+    from godwit.sinks.sink import EpochOutput, SinkContext
 
 __all__ = [
     "FILE_BYTES",
+    "LANE_BYTES",
+    "MAX_PARTITIONS",
     "NULL_PARTITION",
     "EpochFiles",
+    "Partition",
+    "PartitionedRows",
+    "ShortDirectoryName",
+    "are_worth_files",
     "directory_name",
     "escaped_in_paths",
+    "file_row_check",
+    "file_slices",
+    "files_there",
     "folded",
     "partition_directories",
+    "partitioned",
+    "tell_what_went",
+    "went_with_target",
+    "write_file",
 ]
+
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _SPECIAL: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
@@ -46,22 +79,10 @@ FILE_BYTES: Final = 2**30
 class EpochFiles:
     """Parquet files under one directory; of very many partitions, some are open at a time.
 
-    Parameters
-    ----------
-    filesystem
-        Where to write.
-    directory
-        Directory of the epoch.
-    schema
-        Columns of the rows, partition columns included.
-    partition_by
-        Columns that become directories instead of columns of the files.
-    compression
-        Codec of the files.
-    prefix
-        What names of files begin with.
-    folds
-        Whether names that differ by case are one.
+    `filesystem`: where to write. `directory`: directory of the epoch. `schema`: columns of the
+    rows, partition columns included. `partition_by`: columns that become directories instead of
+    columns of the files. `compression`: codec of the files. `prefix`: what names of files begin
+    with. `folds`: whether names that differ by case are one.
     """
 
     def __init__(
@@ -197,3 +218,201 @@ def escaped_in_paths(text: str) -> str:
     'a%2Fb 50%25'
     """
     return _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", text)
+
+
+_log = logging.getLogger(__name__)
+
+LANE_BYTES: Final = 2**20
+"""A lane with less for a sink leaves it to the driver, unless the sink says otherwise."""
+
+
+def are_worth_files(rows: pa.Table, partitions: int, lane_bytes: int) -> bool:
+    """Whether a lane's rows make files of a sensible size, on average a sixteenth of that."""
+    return bool(rows.nbytes >= lane_bytes and 16 * rows.nbytes >= lane_bytes * partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Rows of one partition."""
+
+    directory: str  # name of its directory; empty where nothing is partitioned
+    values: dict[str, str | None]  # partition column → its value in text, None for null
+    rows: pa.Table  # without the partition columns
+
+
+def partitioned(
+    rows: pa.Table, partition_by: Sequence[str], *, folds: bool = False
+) -> list[Partition]:
+    """Divide rows by partition columns, for a file system that may fold case."""
+    if not partition_by:
+        return [Partition("", {}, rows)]
+    columns = [name for name in rows.schema.names if name not in partition_by]
+    (keys,) = rows.select(list(partition_by)).combine_chunks().to_batches()
+    places: dict[str, list[npt.NDArray[np.int64]]] = {}
+    for directory, positions in partition_directories(keys, folds=folds):
+        places.setdefault(directory, []).append(positions)  # twice: of null, and of empty texts
+    parts = []
+    for directory, found in places.items():
+        positions = np.sort(np.concatenate(found))
+        values = keys.slice(int(positions[0]), 1)
+        texts = {name: _text(values.column(name)[0]) for name in partition_by}
+        parts.append(Partition(directory, texts, rows.select(columns).take(pa.array(positions))))
+    return parts
+
+
+def _text(value: pa.Scalar) -> str | None:
+    # An empty text counts as null, as in Spark.
+    plain = value.as_py()
+    if plain is None or plain == "":
+        return None
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)
+
+
+def file_slices(rows: pa.Table) -> Iterator[pa.Table]:
+    """Cut rows so that each part makes a file of a size that object stores copy."""
+    if rows.nbytes <= FILE_BYTES or rows.num_rows <= 1:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from file_slices(rows.slice(0, half))
+    yield from file_slices(rows.slice(half))
+
+
+def write_file(filesystem: pafs.FileSystem, path: str, rows: pa.Table, compression: str) -> int:
+    """Write a file and return its size; the caller makes it durable."""
+    with filesystem.open_output_stream(path) as stream:
+        pq.write_table(rows, stream, compression=compression)
+        return int(stream.tell())
+
+
+def files_there(
+    filesystem: pafs.FileSystem, root: str, written: Sequence[WrittenFile]
+) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
+    """Find the files that lanes wrote for an epoch.
+
+    Returns list of (WrittenFile, FileInfo) Those that are there. Returns paths of those that are
+    gone; where there are any, the epoch must not be delivered.
+    """
+    infos = filesystem.get_file_info([f"{root}/{file.path}" for file in written])
+    there = [
+        (file, info)
+        for file, info in zip(written, infos, strict=True)
+        if info.type != pafs.FileType.NotFound
+    ]
+    return there, [info.path for info in infos if info.type == pafs.FileType.NotFound]
+
+
+def went_with_target(gone: Sequence[str], opening: str) -> bool:
+    """Whether files are gone because somebody has removed the target as a whole.
+
+    That is so if the target is new since the opening, and none of them was written since.
+    """
+    return not any(f"-{opening}-" in path for path in gone)
+
+
+def tell_what_went(sink: str, target: str, output: EpochOutput) -> None:
+    """Warn of an epoch that is left out, since files of its rows went with the former target."""
+    _log.warning(
+        "Sink %r: epoch %d is not written to %s: %d of its rows were in files there, which went "
+        "when it was removed, and with them all earlier epochs. It begins anew with what comes "
+        "next.",
+        sink,
+        output.epoch,
+        target,
+        sum(file.rows for file in output.files()),
+    )
+
+
+MAX_PARTITIONS: Final = 10_000
+_LONGEST_NAME: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class ShortDirectoryName:
+    """A value whose directory, ``column=value``, has a name that file systems take."""
+
+    column: str
+    folds: bool = False
+
+    @property
+    def reason(self) -> str:
+        """What is wrong."""
+        return f"would name a directory of more than {_LONGEST_NAME} bytes"
+
+    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
+        """Mark values that are too long."""
+        if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+            return None
+        room = (_LONGEST_NAME - len(self.column.encode()) - 1) // 3  # a character may become %XX
+        long = pc.greater(pc.binary_length(values), room)
+        if not pc.any(long).as_py():
+            return long
+        return pa.array(
+            [
+                bool(may_be)
+                and len(directory_name(self.column, value, folds=self.folds).encode())
+                > _LONGEST_NAME
+                for may_be, value in zip(long.to_pylist(), values.to_pylist(), strict=True)
+            ],
+            pa.bool_(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedRows:
+    """Rows for a partitioned target (see `godwit.plan.staging.RowCheck`)."""
+
+    sink: str  # name of the sink
+    checks: RowChecks  # the rules for single rows
+    partition_by: tuple[str, ...]  # partition columns
+    max_partitions: int  # the most partitions that one lane may write in an epoch
+
+    def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
+        """Find the rows that break a rule.
+
+        Raises `SinkError` if the rows are of too many partitions.
+        """
+        found = self.checks(rows)
+        keys = pa.Table.from_batches([rows.select(list(self.partition_by))])
+        partitions = keys.group_by(list(self.partition_by)).aggregate([]).num_rows
+        if partitions > self.max_partitions:
+            raise SinkError(
+                f"Sink {self.sink!r}: one lane's rows of an epoch are of {partitions:,} partitions "
+                f"by {', '.join(map(repr, self.partition_by))}, of which each would become a file.",
+                remedy="Partition by columns of fewer values; or raise the limit, as in "
+                f"max_partitions={partitions}.",
+                sink=self.sink,
+                partitions=partitions,
+            )
+        return found
+
+
+def file_row_check(
+    context: SinkContext,
+    partition_by: tuple[str, ...],
+    max_partitions: int,
+    never_null: Collection[str] = (),
+    *,
+    folds: bool = False,
+) -> RowCheck:
+    """Make the check of a target that keeps rows in partitioned files.
+
+    `context`: the sink's. `partition_by`: partition columns. `max_partitions`: the most partitions
+    that one lane may write in an epoch. `never_null`: columns that the target does not let be null.
+    `folds`: whether names that differ by case are one.
+    """
+    columns = []
+    for field in context.schema:
+        rules: tuple[Rule, ...] = (KnownYears(), NoNanoseconds())
+        if field.name in partition_by:
+            rules = (*rules, ShortDirectoryName(field.name, folds))
+        columns.append(ColumnCheck(field.name, rules, nullable=field.name not in never_null))
+    checks = RowChecks(tuple(columns))
+    if not partition_by:
+        return checks
+    return PartitionedRows(
+        sink=context.name,
+        checks=checks,
+        partition_by=partition_by,
+        max_partitions=max_partitions,
+    )

@@ -31,29 +31,29 @@ import functools
 import math
 import os
 import uuid
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.checkpoint.ownership import HistoryPoint
+from godwit.checkpoint.staged_output import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.continuity import is_shared, too_few_left
-from godwit.sinks.durability import force_names, force_tree, local_path
 from godwit.sinks.file_systems import (
     destination_of,
     exists,
+    force_names,
+    force_tree,
+    local_path,
     open_file_system,
     renames_directories,
 )
-from godwit.sinks.lane_files import (
-    LANE_BYTES,
-    files_there,
-    tell_what_went,
-    went_with_target,
-)
 from godwit.sinks.parquet_directory import (
+    belongs_to,
     check_columns,
     check_directory,
     delivered_epochs,
@@ -68,9 +68,20 @@ from godwit.sinks.parquet_directory import (
     take_directory,
     write_point,
 )
-from godwit.sinks.parquet_files import EpochFiles
-from godwit.sinks.parquet_lanes import ParquetLaneWriter
-from godwit.sinks.partitions import MAX_PARTITIONS, file_row_check
+from godwit.sinks.parquet_files import (
+    LANE_BYTES,
+    MAX_PARTITIONS,
+    EpochFiles,
+    are_worth_files,
+    file_row_check,
+    file_slices,
+    files_there,
+    folded,
+    partitioned,
+    tell_what_went,
+    went_with_target,
+    write_file,
+)
 from godwit.sinks.rows import (
     checked_rejects,
     column_names,
@@ -86,9 +97,89 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.plan.staging import LaneWriter, RowCheck
-    from godwit.sinks.continuity import CommittedEpochs
+    from godwit.sinks.committed import CommittedEpochs
 
-__all__ = ["ParquetSink"]
+__all__ = ["ParquetLaneWriter", "ParquetSink"]
+
+
+_opened = functools.lru_cache(maxsize=8)(open_file_system)  # S3 asks for the bucket's region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetLaneWriter:
+    """Writes a lane's rows under ``_staging`` (see `godwit.plan.staging.LaneWriter`)."""
+
+    sink: str  # name of the sink
+    target: str  # where it writes, as it may be shown
+    path: str  # path or URI, as lanes open it
+    # the query, and the name that the directory knows the sink by. Where ``_godwit.json`` does not
+    # say that the directory is its, lanes are on another machine than the directory.
+    query_id: str
+    writer: str
+    opening: str  # what tells files that were written since the sink was opened from others
+    # as in `godwit.sinks.parquet_files.EpochFiles`
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    compression: str
+    lane_bytes: int  # as the sink was given it
+    folds: bool = False  # whether names that differ by case are one there
+
+    def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
+        """Write a file for each partition, in a directory of this attempt's own.
+
+        Raises `SinkError` if the directory is there and cannot be written.
+        """
+        if not are_worth_files(rows, 1, self.lane_bytes):
+            return None
+        parts = partitioned(rows.cast(self.schema), self.partition_by, folds=self.folds)
+        if not are_worth_files(rows, len(parts), self.lane_bytes):
+            return None
+        filesystem, root = _opened(self.path)
+        try:
+            with filesystem.open_input_stream(f"{root}/_godwit.json") as stream:
+                if not belongs_to(stream.read(), self.query_id, self.writer):
+                    return None
+        except OSError:
+            return None
+        attempt = f"_staging/{epoch}-{place}-{self.opening}-{uuid.uuid4().hex}"
+        try:
+            written = []
+            numbers: Counter[str] = Counter()
+            for part in parts:
+                for sliced in file_slices(part.rows):
+                    number = numbers[folded(part.directory)]
+                    numbers[folded(part.directory)] += 1
+                    name = f"part-{place:05d}{f'-{number}' if number else ''}.parquet"
+                    inner = f"{part.directory}/{name}".removeprefix("/")
+                    path = f"{root}/{attempt}/{inner}"
+                    filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
+                    size = write_file(filesystem, path, sliced, self.compression)
+                    written.append(
+                        WrittenFile(
+                            path=f"{attempt}/{inner}",
+                            delivered=f"epoch={epoch}/{inner}",
+                            rows=sliced.num_rows,
+                            size_bytes=size,
+                            partition=part.values,
+                        )
+                    )
+            if local := local_path(filesystem, f"{root}/{attempt}"):
+                force_tree(local)
+                force_names([local.parent, local.parent.parent])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                filesystem.delete_dir(f"{root}/{attempt}")
+            secrets = Secrets.of_uri(self.path)
+            raise SinkError(
+                f"Parquet sink {self.sink!r}: a lane cannot write to {self.target}: "
+                f"{secrets.hide(str(error))}. Nothing of epoch {epoch} was committed.",
+                remedy="Check the path, its permissions and its room, and start the query again.",
+                sink=self.sink,
+                path=self.target,
+                epoch=epoch,
+            ) from secrets.cause(error)
+        return written
+
 
 _FORMAT: Final = 1
 
@@ -96,40 +187,7 @@ _FORMAT: Final = 1
 class ParquetSink(Sink):
     """Writes each epoch to a directory of its own, ``<path>/epoch=<n>``.
 
-    **Exactly-once**: an epoch delivered twice is written once. On local disks and HDFS an epoch
-    appears in one step, and on local disks it survives a loss of power. On object stores its files
-    appear one by one, and a reader that must not see half an epoch waits for its ``_SUCCESS``. One
-    query writes to one directory.
-
-    An epoch without rows leaves no directory, save in complete mode, where it means that the
-    result is empty.
-
-    Parameters
-    ----------
-    path
-        A local path or any URI that ``pyarrow.fs`` opens (``s3://``, ``gs://``, ``hdfs://``, ...).
-    partition_by
-        Columns to make directories of within an epoch: strings, integers, dates or booleans.
-        As in Spark, an empty string is read back as null.
-    compression
-        Codec of the files.
-    keep
-        In complete mode, the number of newest epochs to keep; ``None`` keeps all.
-    filesystem
-        An open file system that `path` is a plain path of, instead of one found by URI.
-    max_partitions
-        The most partition directories that one lane may fill in an epoch; more refuse it.
-    lane_bytes
-        Lanes write files of an epoch themselves if they have this many bytes of rows or more; the
-        driver writes what the others have, into as few files as it can.
-    rejects
-        Sink of the rows that Parquet or a directory's name cannot take (columns as in
-        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
-
-    Raises
-    ------
-    SinkError
-        If an option has a value that is never right.
+    Parameters and guarantee are those of `godwit.sinks.parquet`.
     """
 
     def __init__(
@@ -211,10 +269,8 @@ class ParquetSink(Sink):
     def open(self, context: SinkContext) -> None:
         """Check columns and directory, take the directory for this query, sweep what crashes left.
 
-        Raises
-        ------
-        SinkError
-            If the columns cannot be written, the directory cannot be, or it holds something else.
+        Raises `SinkError` if the columns cannot be written, the directory cannot be, or it holds
+        something else.
         """
         self._context = context
         # Rows of an earlier flow have nulls in columns that are new, whatever these are declared.
@@ -255,10 +311,7 @@ class ParquetSink(Sink):
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         """Remove the directories of epochs that are not of a history, the newest first.
 
-        Raises
-        ------
-        SinkError
-            If one cannot be removed, or too few would be left.
+        Raises `SinkError` if one cannot be removed, or too few would be left.
         """
         last: HistoryPoint | None = None
         gone: list[int] = []
@@ -288,10 +341,8 @@ class ParquetSink(Sink):
     def continue_after(self, point: HistoryPoint) -> None:
         """Take epochs for delivered.
 
-        Raises
-        ------
-        SinkError
-            If directories of later epochs are there, which those to come could not be told from.
+        Raises `SinkError` if directories of later epochs are there, which those to come could not
+        be told from.
         """
         newest = max(delivered_epochs(self._fs, self._root), default=-1)
         if newest > point.epoch:
@@ -311,10 +362,8 @@ class ParquetSink(Sink):
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's directory unless it is there.
 
-        Raises
-        ------
-        SinkError
-            If the directory cannot be written; an epoch without ``_SUCCESS`` does not count.
+        Raises `SinkError` if the directory cannot be written; an epoch without ``_SUCCESS`` does
+        not count.
         """
         final = f"{self._root}/epoch={output.epoch}"
         empty = output.num_rows == 0 and not is_whole(output, self._context)

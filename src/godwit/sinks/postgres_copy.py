@@ -1,50 +1,133 @@
-"""Arrow columns as PostgreSQL columns: which type fits which, and rows as the text of COPY.
+"""Rows on their way to PostgreSQL: as the text of COPY, and those that only the server can refuse.
 
-Rows become CSV in whole columns: Arrow writes primitive types itself; binary and lists are
-brought into PostgreSQL's text form by operations on whole columns; only columns that become
+**Refused rows** are found one by one, by halving what was refused.  A constraint, a trigger, the
+form of an ``inet``: what they refuse is known when a row arrives, which is after its epoch was
+committed.  The epoch cannot be refused any more, so its other rows are written and these are set
+aside.
+
+Triggers and policies refuse rows with any code they like, so the code does not tell whether an
+error is about a row.  It is if the same statement without rows passes, save where the code says
+that the server is in trouble, which another attempt may not meet.
+
+**COPY.**  Rows become CSV in whole columns: Arrow writes primitive types itself; binary and lists
+are brought into PostgreSQL's text form by operations on whole columns; only columns that become
 ``jsonb`` pass through Python objects.  An empty field is null, a quoted one is a value.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from godwit.plan.staging import Rejections
 from godwit.sinks.rows import with_plain_types
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
 
 __all__ = [
+    "Connection",
     "PostgresType",
+    "UnwritableRowsError",
     "csv_rows",
     "decimal_digits",
     "element_type",
+    "error_text",
+    "find_refused",
     "key_types",
+    "may_be_about_a_row",
     "postgres_type",
 ]
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+
+_IN_TROUBLE: Final = ("08", "25", "28", "3D", "40", "53", "55P03", "57", "58")
+"""SQLSTATE classes: connection, transaction state, authorization, catalogue, rollback, resources,
+a lock that is not to be had, intervention of an operator, system error."""
+
+
+class UnwritableRowsError(Exception):
+    """Rows have values that no text stands for."""
+
+
+def may_be_about_a_row(error: psycopg.Error | UnwritableRowsError) -> bool:
+    """Whether what a row holds may be what was refused; another row might have passed."""
+    if isinstance(error, UnwritableRowsError):
+        return True
+    return error.sqlstate is not None and not error.sqlstate.startswith(_IN_TROUBLE)
+
+
+def find_refused(
+    connection: Connection,
+    parts: Iterable[pa.RecordBatch],
+    load: Callable[[pa.RecordBatch | None], None],
+) -> tuple[pa.RecordBatch, Rejections] | None:
+    """Load what the server takes; return the rows that it refuses, with its reasons.
+
+    `connection`: in a transaction, which each attempt is a part of. `parts`: the rows. `load`:
+    writes some of them; none, to begin with. Raises `psycopg.Error` if the server refuses what is
+    not about a row.
+    """
+    with connection.transaction():
+        load(None)
+    refused: list[pa.RecordBatch] = []
+    reasons: list[str] = []
+    for part in parts:
+        for row, reason in _refused(connection, part, load):
+            refused.append(row)
+            reasons.append(reason)
+    if not refused:
+        return None
+    rows = pa.concat_batches(refused)
+    return rows, Rejections(rows=np.arange(rows.num_rows), reasons=reasons)
+
+
+def _refused(
+    connection: Connection, rows: pa.RecordBatch, load: Callable[[pa.RecordBatch | None], None]
+) -> Iterator[tuple[pa.RecordBatch, str]]:
+    try:
+        with connection.transaction():  # a savepoint
+            load(rows)
+    except (psycopg.Error, UnwritableRowsError) as error:
+        if not may_be_about_a_row(error):
+            raise
+        if rows.num_rows == 1:
+            yield rows, _reason(error)
+            return
+    else:
+        return
+    half = rows.num_rows // 2
+    yield from _refused(connection, rows.slice(0, half), load)
+    yield from _refused(connection, rows.slice(half), load)
+
+
+def _reason(error: psycopg.Error | UnwritableRowsError) -> str:
+    if isinstance(error, UnwritableRowsError):
+        return f"cannot be written as text: {error_text(error)}"
+    return f"the server says: {error.diag.message_primary or error_text(error)}"
+
+
+def error_text(error: Exception) -> str:
+    """Text of an error on one line."""
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresType:
-    """How PostgreSQL stores an Arrow type.
+    """How PostgreSQL stores an Arrow type."""
 
-    Attributes
-    ----------
-    name
-        Type of a column that Godwit creates.
-    accepted
-        Names (``pg_type.typname``) of the types that an existing column may have: those that hold
-        every value.
-    """
-
-    name: str
+    name: str  # type of a column that Godwit creates
+    # names (``pg_type.typname``) of the types that an existing column may have: those that hold
+    # every value
     accepted: tuple[str, ...]
 
 

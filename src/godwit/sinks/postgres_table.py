@@ -1,20 +1,30 @@
-"""The PostgreSQL table that results go to: created to fit, or checked to fit, before any row.
+"""PostgreSQL table of a sink, created to fit or checked to fit before any row; connection strings.
 
-A mismatch found here stops the query before its first epoch; found during an epoch it would stop
-it at some hour of the night.
+**Connection strings** are read before anything connects, and never repeated.  The client library
+quotes what it cannot read, and a password that is not written as it should be is what it most often
+cannot read: ``postgresql://me:p@ss@host/db`` names a host ``ss@host``.  So its words about a
+connection string are never passed on, and one that it reads in such a way is refused before it
+connects.
+
+**Table.** A mismatch found here stops the query before its first epoch; found during an epoch it
+would stop it at some hour of the night.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from godwit.model.errors import SinkError
+from godwit.model.secrets import HIDDEN, Secrets
 from godwit.sinks.postgres_copy import (
+    Connection,
     decimal_digits,
     element_type,
     key_types,
@@ -38,9 +48,123 @@ if TYPE_CHECKING:
 
     from godwit.plan.staging import RowCheck
 
-__all__ = ["Connection", "TargetTable", "comma_separated"]
+__all__ = [
+    "TargetTable",
+    "check_dsn",
+    "comma_separated",
+    "secrets_of_dsn",
+    "server_of_dsn",
+    "shown_dsn",
+]
 
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+_OF_PSYCOPG: Final = {
+    *("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"),
+}
+_KINDS: Final = (
+    ('missing "="', "a word in it has no = and no value; does a value with a blank lack quotes?"),
+    ("unterminated quoted string", "a quotation mark in it is not closed"),
+    ("invalid connection option", "it names a parameter that PostgreSQL does not have"),
+    ("invalid URI query parameter", "it names a parameter that PostgreSQL does not have"),
+    ("unexpected spaces", "there are blanks in it"),
+    ("percent-encoded", "a % in it is not followed by two hexadecimal digits that may stand there"),
+)
+_REMEDY: Final = (
+    "Write \"host=... dbname=... user=... password='...'\", a URI whose password has %40 for @, "
+    "%2F for / and %25 for %, or a mapping; or leave the password to PGPASSWORD or ~/.pgpass."
+)
+
+
+def check_dsn(dsn: str | Mapping[str, Any]) -> None:
+    """Refuse a connection string that cannot be meant so.
+
+    Raises `SinkError`: says what is wrong without repeating any of it.
+    """
+    problem = _problem(dsn)
+    if problem is not None:  # raised where no other error is being handled that would be shown
+        raise SinkError(
+            f"PostgreSQL sink: the connection string cannot be used: {problem}.", remedy=_REMEDY
+        )
+
+
+def shown_dsn(dsn: str | Mapping[str, Any]) -> str:
+    """Return a connection string that `check_dsn` accepts without its secrets.
+
+    Examples
+    --------
+    >>> shown_dsn("postgresql://me:secret@host/db")
+    'user=me password=*** dbname=db host=host'
+    """
+    parameters = _parameters(dsn)
+    hidden = {
+        name: HIDDEN if str(value) in Secrets.of_values({name: value}).parts else value
+        for name, value in parameters.items()
+    }
+    return secrets_of_dsn(dsn).hide(make_conninfo(**hidden))
+
+
+def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
+    """Return what a connection string says of server, database and schemas, and nothing else.
+
+    Examples
+    --------
+    >>> server_of_dsn("postgresql://me:secret@host/db")
+    'host=host dbname=db'
+    """
+    parameters = _parameters(dsn)
+    told = {
+        name: str(parameters[name])
+        for name in ("host", "hostaddr", "port", "dbname", "service", "options")
+        if parameters.get(name) is not None
+    }
+    return secrets_of_dsn(dsn).hide(" ".join(f"{name}={value}" for name, value in told.items()))
+
+
+def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
+    """Find what is confidential in a connection string that `check_dsn` accepts."""
+    parameters = _parameters(dsn)
+    # A user with a colon is most likely a password in the wrong place.
+    misplaced = str(parameters.get("user") or "").partition(":")[2]
+    secrets = Secrets.of_values({**parameters, "user's password": misplaced})
+    return secrets | Secrets.of_uri(dsn) if isinstance(dsn, str) else secrets
+
+
+def _parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(dsn, str):
+        return dict(conninfo_to_dict(dsn))
+    return {name: value for name, value in dsn.items() if name not in _OF_PSYCOPG}
+
+
+def _problem(dsn: str | Mapping[str, Any]) -> str | None:
+    texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
+    if any("\0" in text for text in texts):
+        return "it holds a zero byte"
+    try:
+        parameters = _parameters(dsn)
+        parameters = dict(conninfo_to_dict(make_conninfo(**parameters)))
+    except psycopg.Error as error:
+        text = str(error)
+        return next((said for kind, said in _KINDS if kind in text), "it cannot be read")
+    except (TypeError, UnicodeError):
+        return "it holds values that are not text"
+    ports = str(parameters.get("port") or "")
+    if not re.fullmatch(r"\s*\d*\s*(,\s*\d*\s*)*", ports):
+        return "its port is no number; is there an unescaped / or : in the password?"
+    host, database = str(parameters.get("host") or ""), str(parameters.get("dbname") or "")
+    if "@" in host or "://" in host:
+        return "its host holds an @ or ://; is there an unescaped @ in the password?"
+    if "://" in database or ("@" in database and _is_uri(dsn) and _is_raw(dsn, database)):
+        return "its database holds an @ or ://; is there an unescaped / in the password?"
+    return None
+
+
+def _is_uri(dsn: str | Mapping[str, Any]) -> bool:
+    return isinstance(dsn, str) and "://" in dsn
+
+
+def _is_raw(dsn: str | Mapping[str, Any], text: str) -> bool:
+    return isinstance(dsn, str) and text in dsn
+
 
 _NULLS_NOT_DISTINCT_SINCE = 15_00_00
 
@@ -61,29 +185,14 @@ class _Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTable:
-    """The table a sink writes.
+    """The table a sink writes."""
 
-    Attributes
-    ----------
-    sink
-        Name of the sink, for errors.
-    table
-        Name of the table, with its schema in front (``public.by_plane``) or without.
-    schema
-        Columns of the rows.
-    keys
-        Columns that identify a row; empty where rows are only appended.
-    complete
-        Whether every epoch replaces all rows.
-    epoch_column
-        Column of `schema` that the sink fills with the number of the epoch; empty for none.
-    """
-
-    sink: str
-    table: str
-    schema: pa.Schema
-    keys: tuple[str, ...]
-    complete: bool
+    sink: str  # name of the sink, for errors
+    table: str  # name of the table, with its schema in front (``public.by_plane``) or without
+    schema: pa.Schema  # columns of the rows
+    keys: tuple[str, ...]  # columns that identify a row; empty where rows are only appended
+    complete: bool  # whether every epoch replaces all rows
+    # column of `schema` that the sink fills with the number of the epoch; empty for none
     epoch_column: str = ""
 
     @property
@@ -94,10 +203,7 @@ class TargetTable:
     def prepare(self, connection: Connection, *, create: bool) -> None:
         """Create the table if it is absent, or check that the rows fit it.
 
-        Raises
-        ------
-        SinkError
-            If the table is absent and `create` is false, or the rows do not fit.
+        Raises `SinkError` if the table is absent and `create` is false, or the rows do not fit.
         """
         self._check_names(connection)
         self._check_maps()
@@ -299,10 +405,7 @@ class TargetTable:
     ) -> None:
         """Refuse a table, this one or one that goes with it, that the user may not write.
 
-        Raises
-        ------
-        SinkError
-            Says which rights to grant.
+        Raises `SinkError`: says which rights to grant.
         """
         name, user = table.as_string(), connection.info.user
         for privilege in needed:

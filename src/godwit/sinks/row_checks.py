@@ -184,21 +184,11 @@ class NotNull:
 
 @dataclass(frozen=True, slots=True)
 class ColumnCheck:
-    """The rules for one column.
+    """The rules for one column."""
 
-    Attributes
-    ----------
-    column
-        Name of the column.
-    rules
-        About each value in it, however deep.
-    nullable
-        Whether the column itself may be null.
-    """
-
-    column: str
-    rules: tuple[Rule, ...]
-    nullable: bool = True
+    column: str  # name of the column
+    rules: tuple[Rule, ...]  # about each value in it, however deep
+    nullable: bool = True  # whether the column itself may be null
 
     def find(self, values: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], str]]:
         """Yield positions of values that will not do, and why."""

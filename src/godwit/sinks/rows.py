@@ -58,10 +58,7 @@ def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
 def checked_rejects(sink: Sink | None) -> Sink | None:
     """Return the sink of rejected rows that the user gave, if it can be one.
 
-    Raises
-    ------
-    SinkError
-        If it is no sink, or would reject rows in its turn.
+    Raises `SinkError` if it is no sink, or would reject rows in its turn.
     """
     if sink is None or (callable(getattr(sink, "deliver", None)) and sink.rejects is None):
         return sink
@@ -75,10 +72,7 @@ def checked_rejects(sink: Sink | None) -> Sink | None:
 def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> None:
     """Check how rows are to be added to a table.
 
-    Raises
-    ------
-    SinkError
-        If there is no such way, or keys are given where they mean nothing.
+    Raises `SinkError` if there is no such way, or keys are given where they mean nothing.
     """
     if mode not in {"append", "upsert"}:
         raise SinkError(f"{subject}: mode {mode!r} is not known.", remedy="Use append or upsert.")
@@ -92,11 +86,8 @@ def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> Non
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
     """Columns that identify a row: `keys`, or else what tells the rows of the result apart.
 
-    Raises
-    ------
-    SinkError
-        If there are none, one of them is not among the columns, or rows of several results would
-        replace one another.
+    Raises `SinkError` if there are none, one of them is not among the columns, or rows of several
+    results would replace one another.
     """
     unique = context.unique_keys
     if keys is None and not unique:
@@ -124,10 +115,7 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
 def require_columns(context: SinkContext, names: Iterable[str], option: str) -> None:
     """Check that every one of `names`, given as `option`, is a column of the rows.
 
-    Raises
-    ------
-    SinkError
-        If one is not.
+    Raises `SinkError` if one is not.
     """
     unknown = [name for name in names if name not in context.schema.names]
     if unknown:
@@ -206,10 +194,8 @@ def fit(
     Rows of an epoch that an earlier flow staged have that flow's columns. They are brought to
     today's by name: columns that are gone are left out, new ones are null.
 
-    Raises
-    ------
-    SinkError
-        If a value does not fit, or one of the columns `needed` is not among the rows'.
+    Raises `SinkError` if a value does not fit, or one of the columns `needed` is not among the
+    rows'.
     """
     missing = [name for name in needed if name not in output.schema.names]
     if missing:
@@ -246,10 +232,7 @@ def _brought_to(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) 
 def with_columns_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Bring rows to the columns of `schema` by name: others are left out, new ones are null.
 
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        If a value does not fit.
+    Raises `pyarrow.ArrowInvalid` if a value does not fit.
     """
     columns = [
         batch.column(field.name).cast(field.type)
@@ -303,15 +286,8 @@ def halved(batch: pa.RecordBatch, *, rows: int, size_bytes: int) -> Iterator[pa.
 def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
     """Mark the rows that no later row with the same key replaces.
 
-    Parameters
-    ----------
-    keys
-        N rows of key columns, oldest first. Nulls are equal to nulls, NaN to NaN, 0.0 to -0.0.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(N,)``: whether the row is the last one of its key.
+    `keys`: N rows of key columns, oldest first. Nulls are equal to nulls, NaN to NaN, 0.0 to -0.0.
+    Returns shape ``(N,)``: whether the row is the last one of its key.
 
     Examples
     --------

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, Rejections, RowCheck
-    from godwit.sinks.continuity import CommittedEpochs
+    from godwit.sinks.committed import CommittedEpochs
 
 __all__ = ["EpochOutput", "Sink", "SinkContext", "Views"]
 

@@ -12,9 +12,9 @@ from rich.console import Console
 from tests.support.checkpoints import write_checkpoint
 
 from godwit.checkpoint.verification import verify
-from godwit.cli import progress
+from godwit.cli import checkpoint as commands
+from godwit.cli.checkpoint import Lines, verify_watched, watcher_on
 from godwit.cli.main import main
-from godwit.cli.progress import Lines, verify_watched, watcher_on
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,7 @@ def test_only_people_are_told_and_not_on_standard_output(
     options: list[str],
     lines: int,
 ) -> None:
-    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(commands, "_LINE_EVERY_S", 0.0)
     assert main(["checkpoint", "verify", checkpoint.uri, *options]) == 0
     captured = capsys.readouterr()
     assert len(captured.err.splitlines()) == lines

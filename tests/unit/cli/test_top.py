@@ -27,10 +27,8 @@ from godwit.checkpoint.ownership import EXPIRY_S, acquire_lease
 from godwit.checkpoint.records import FORMAT, IDENTITY, FlowIdentity, journal_path
 from godwit.checkpoint.storage import RemoteStorage
 from godwit.cli.main import main
-from godwit.cli.symbols import ASCII, BLOCKS
-from godwit.cli.top import Sight, Viewer
+from godwit.cli.top import ASCII, BLOCKS, Sight, Viewer, frame
 from godwit.cli.top_figures import figures_of
-from godwit.cli.top_page import frame
 from godwit.model import events
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from godwit.sinks.continuity import Position, Way, continue_delivery, is_shared,
 from godwit.sinks.sink import Sink
 
 if TYPE_CHECKING:
-    from godwit.sinks.continuity import CommittedEpochs
+    from godwit.sinks.committed import CommittedEpochs
     from godwit.sinks.sink import EpochOutput, SinkContext
 
 

@@ -15,7 +15,7 @@ from tests.support.epoch_rows import SCHEMA, EpochRows, context
 from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.model.errors import SinkError
 from godwit.sinks import delta_sink
-from godwit.sinks.former_target import read_former_target
+from godwit.sinks.carried_files import read_former_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import pytest
 from tests.support.epoch_rows import EpochRows, context, rows
 
 from godwit.model.errors import SinkError, UserFunctionError
-from godwit.sinks.foreach_sink import ForeachSink
+from godwit.sinks.simple_sinks import ForeachSink
 
 
 class Handed(EpochRows):

@@ -9,7 +9,7 @@ import pytest
 from tests.support.epoch_rows import SCHEMA, Shown, context, rows
 
 from godwit.model.errors import SinkError
-from godwit.sinks.memory_sink import MemorySink
+from godwit.sinks.simple_sinks import MemorySink
 
 EPOCHS = [
     rows(0, ("N1", 1), ("N2", 2), (None, 3)),

@@ -18,8 +18,8 @@ from tests.support.file_systems import FaultyHandler
 
 from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.model.errors import SinkError
-from godwit.sinks import lane_files, parquet_lanes, parquet_sink
-from godwit.sinks.former_target import read_former_target
+from godwit.sinks import parquet_files, parquet_sink
+from godwit.sinks.carried_files import read_former_target
 from godwit.sinks.parquet_sink import ParquetSink
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def test_a_lane_that_cannot_write_refuses_its_epoch(
 
     writer = opened(tmp_path).lane_writer()
     assert writer is not None
-    monkeypatch.setattr(parquet_lanes, "write_file", full)
+    monkeypatch.setattr(parquet_sink, "write_file", full)
     with pytest.raises(SinkError, match=r"lane cannot write.*No space.*Nothing of epoch 4"):
         writer.write(LANES[0], epoch=4, place=0)
     assert list((tmp_path / "_staging").iterdir()) == []
@@ -205,7 +205,7 @@ def test_lanes_keep_partitions_apart_where_names_that_differ_by_case_are_one(
 ) -> None:
     sink = opened(tmp_path, partition_by="plane")
     made = sink.lane_writer()
-    assert isinstance(made, parquet_lanes.ParquetLaneWriter)
+    assert isinstance(made, parquet_sink.ParquetLaneWriter)
     writer = replace(made, folds=True)
     planes = ["N1", "n1", "\u00d6", "\u00f6"]
     lane = pa.table({"plane": planes, "total": range(4)}, schema=SCHEMA)
@@ -245,7 +245,7 @@ def test_files_that_a_rival_removed_since_it_delivered_are_not_missed(
 def test_a_lane_writes_files_no_larger_than_stores_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_files, "FILE_BYTES", 1000)
+    monkeypatch.setattr(parquet_files, "FILE_BYTES", 1000)
     rows = pa.table({"plane": [f"N{i}" for i in range(400)], "total": range(400)}, schema=SCHEMA)
     sink = opened(tmp_path)
     files = written(sink, 0, [rows])

@@ -7,8 +7,7 @@ import pytest
 from tests.support.epoch_rows import EpochRows, context
 
 from godwit.model.errors import SinkError
-from godwit.sinks.parquet_files import directory_name
-from godwit.sinks.partitions import file_row_check
+from godwit.sinks.parquet_files import directory_name, file_row_check
 
 
 def rejected(planes: list[str | None], limit: int = 100) -> list[int]:

@@ -14,8 +14,8 @@ from tests.support.epoch_rows import EpochRows, context
 from godwit import sinks
 from godwit.checkpoint.staged_output import WrittenFiles
 from godwit.model.errors import SinkError
-from godwit.sinks.former_target import read_former_target
-from godwit.sinks.parquet_lanes import ParquetLaneWriter
+from godwit.sinks.carried_files import read_former_target
+from godwit.sinks.parquet_sink import ParquetLaneWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,17 @@
-"""What the stateful stages of a run have in common: sums over micro-batches, and a verdict.
+"""Advice on the stateful stages of a run, and what they would have taken with work elsewhere.
+
+A stateful stage of Spark runs one task per state partition on ``s`` slots; the micro-batch waits
+for the last of them.  With task times p₁ … pₙ of one micro-batch:
+
+- *as it ran*: from the first launch to the last finish;
+- *moved*: the same tasks, freely placed on the slots by the rule "longest processing time first"
+  (Graham 1969: within 4/3 - 1/(3s) of the best possible);
+- *bound*: max(mean, max pᵢ), below which no placement of whole partitions can be;
+- *mean*: Σ pᵢ / s, what work takes that can be divided at will (key groups finer than partitions).
+
+What is saved by moving partitions is the time as it ran less the time moved; splitting them saves
+at most the time as it ran less the mean.  Nothing is ever saved by less than nothing: as it ran
+includes what the scheduler took, and the rule is not the best possible.
 
 Everything is summed up stage by stage as it is read; of a long run, the micro-batches that are
 drawn are merged in pairs, so memory depends on partitions and not on the run's length.
@@ -6,17 +19,74 @@ drawn are merged in pairs, so memory depends on partitions and not on the run's 
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from godwit.cli.advise.what_if import what_if
 from godwit.model.wording import counted
 
 if TYPE_CHECKING:
-    from godwit.cli.advise.stages import StageRun
-    from godwit.cli.advise.what_if import WhatIf
+    from collections.abc import Sequence
 
-__all__ = ["Advice", "Batches", "Partition", "StageAdvice"]
+    from godwit.cli.advise.stages import StageRun
+
+__all__ = ["Advice", "Batches", "Partition", "StageAdvice", "WhatIf", "longest_first_s", "what_if"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """One stage of one micro-batch, in seconds."""
+
+    # see the module
+    as_run_s: float
+    moved_s: float
+    bound_s: float
+    mean_s: float
+    longest_s: float  # the longest task
+    work_s: float  # all tasks together
+
+    @property
+    def saved_by_moving_s(self) -> float:
+        """What placing whole partitions freely would have saved."""
+        return max(0.0, self.as_run_s - self.moved_s)
+
+    @property
+    def saved_by_splitting_s(self) -> float:
+        """What dividing the work at will would have saved, at most."""
+        return max(0.0, self.as_run_s - self.mean_s)
+
+
+def what_if(as_run_s: float, tasks_s: Sequence[float], slots: int) -> WhatIf:
+    """Compare a stage with what it could have been.
+
+    `as_run_s`: from the first launch to the last finish, in seconds. `tasks_s`: what each task
+    took, in seconds; at least one. `slots`: how many tasks can run at once; at least one.
+
+    Examples
+    --------
+    >>> made = what_if(8.0, [4.0, 4.0, 1.0, 1.0], slots=2)
+    >>> made.moved_s, made.bound_s, made.mean_s
+    (5.0, 5.0, 5.0)
+    """
+    work_s, longest_s = sum(tasks_s), max(tasks_s)
+    mean_s = work_s / slots
+    return WhatIf(
+        as_run_s=as_run_s,
+        moved_s=min(as_run_s, longest_first_s(tasks_s, slots)),
+        bound_s=max(mean_s, longest_s),
+        mean_s=mean_s,
+        longest_s=longest_s,
+        work_s=work_s,
+    )
+
+
+def longest_first_s(tasks_s: Sequence[float], slots: int) -> float:
+    """Give the length of the schedule that gives the longest task left to the slot that is free."""
+    free_s = [0.0] * min(slots, len(tasks_s))
+    for task_s in sorted(tasks_s, reverse=True):
+        heapq.heapreplace(free_s, free_s[0] + task_s)
+    return max(free_s)
+
 
 _DRAWN = 1024
 _WORST = 5
@@ -25,22 +95,15 @@ _WORTH = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class Partition:
-    """One state partition, summed over micro-batches.
+    """One state partition, summed over micro-batches."""
 
-    Attributes
-    ----------
-    work_s, cpu_s
-        Time and CPU time of its tasks, in seconds.
-    shuffle_rows, shuffle_bytes
-        What they read from the exchange.
-    state_rows, state_bytes
-        What its state stores held at last.
-    """
-
+    # time and CPU time of its tasks, in seconds
     work_s: float = 0.0
     cpu_s: float = 0.0
+    # what they read from the exchange
     shuffle_rows: int = 0
     shuffle_bytes: int = 0
+    # what its state stores held at last
     state_rows: int = 0
     state_bytes: int = 0
 
@@ -70,43 +133,27 @@ class Batches:
 
 @dataclass(slots=True, kw_only=True)
 class StageAdvice:
-    """One stateful stage of one query, summed over its micro-batches; times in seconds.
+    """One stateful stage of one query, summed over its micro-batches; times in seconds."""
 
-    Attributes
-    ----------
-    query, operators, place
-        Which (see `StageRun`).
-    batches
-        Micro-batches.
-    slots
-        Least and most tasks that could run at once.
-    as_run_s, moved_s, bound_s, mean_s, longest_s, work_s
-        See `godwit.cli.advise.what_if`.
-    saved_by_moving_s, saved_by_splitting_s
-        Likewise; the sum over micro-batches of what each would have saved.
-    partitions
-        Number → what it did.
-    executors
-        Name → time of tasks there.
-    drawn, worst
-        Micro-batches in order; those that would have saved most, worst first.
-    """
-
+    # which (see `StageRun`)
     query: str
     operators: tuple[str, ...]
     place: int
-    batches: int = 0
-    slots: tuple[int, int] = (0, 0)
+    batches: int = 0  # micro-batches
+    slots: tuple[int, int] = (0, 0)  # least and most tasks that could run at once
+    # see `godwit.cli.advise.advice`
     as_run_s: float = 0.0
     moved_s: float = 0.0
     bound_s: float = 0.0
     mean_s: float = 0.0
     longest_s: float = 0.0
     work_s: float = 0.0
+    # likewise; the sum over micro-batches of what each would have saved
     saved_by_moving_s: float = 0.0
     saved_by_splitting_s: float = 0.0
-    partitions: dict[int, Partition] = field(default_factory=dict)
-    executors: dict[str, float] = field(default_factory=dict)
+    partitions: dict[int, Partition] = field(default_factory=dict)  # number → what it did
+    executors: dict[str, float] = field(default_factory=dict)  # name → time of tasks there
+    # micro-batches in order; those that would have saved most, worst first
     drawn: list[Batches] = field(default_factory=list)
     worst: list[tuple[int, float, float]] = field(default_factory=list)
 

@@ -203,7 +203,7 @@ def _range(least: int, most: int) -> str:
 
 def _draw(reader: StageReader, advice: Advice, path: Path) -> None:
     try:
-        from godwit.cli.advise import plot  # noqa: PLC0415  matplotlib is slow to import
+        from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("matplotlib"):
             raise
@@ -214,7 +214,7 @@ def _draw(reader: StageReader, advice: Advice, path: Path) -> None:
     stages = [(printable(_title(reader, stage)), stage) for stage in advice.ordered()]
     try:
         with warnings.catch_warnings(action="ignore"):  # of characters that the font lacks
-            plot.figure_of(stages).savefig(path, dpi=150)
+            plots.figure_of(stages).savefig(path, dpi=150)
     except (ValueError, OSError) as error:
         raise GodwitError(
             f"--plot {path} cannot be written: {error}.",

@@ -1,19 +1,16 @@
-"""Spark's event logs as a stream of lines, in every form that Spark writes.
+"""Spark's event logs as a stream of lines.
 
 One file, or a directory ``eventlog_v2_<application>`` of numbered ones; plain or compressed by
-zstd (the default since Spark 4.0), lz4 or snappy in the framing of Spark's codecs, or packed with
-gzip by hand; complete, still being written, or cut short by a crash.  The codec is told by the
-first bytes, not by the name.
+zstd (the default since Spark 4.0), or packed with gzip by hand; complete, still being written, or
+cut short by a crash.  The codec is told by the first bytes, not by the name.
 
-The invariant: memory does not grow with the log.  Files are read in pieces, and no piece, block or
-line is believed to be larger than it may be.
+The invariant: memory does not grow with the log.  Files are read in pieces, and no line is believed
+to be larger than it may be.
 """
 
 from __future__ import annotations
 
 import re
-import struct
-import zlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -34,16 +31,13 @@ __all__ = ["EventLog", "EventLogError", "open_event_log"]
 _PIECE: Final = 2**20
 # What is decompressed is lost from the piece on in which the file is cut short.
 _SMALL_PIECE: Final = 2**14
-_BLOCK_BYTES: Final = 64 * 2**20
 _LINE_BYTES: Final = 64 * 2**20
 _ROLLED = re.compile(r"events_(\d{1,9})_.+")
 _LOGS = re.compile(r"(eventlog_v2_|local-|app-|application_|spark-).+")
-_LZ4: Final = struct.Struct("<8sBiii")  # magic, token, compressed, plain, checksum
-_LZ4_MAGIC: Final = b"LZ4Block"
-_LZ4_PLAIN: Final = 0x10
-_SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
-_SNAPPY_HEADER_BYTES: Final = 16
-_DAMAGE = (OSError, pa.ArrowException, EOFError, ValueError, zlib.error)
+_COMPRESSED: Final = {"zstd": b"\x28\xb5\x2f\xfd", "gzip": b"\x1f\x8b"}
+# In a framing of Spark's own, which no library for Python reads.
+_REFUSED: Final = {"lz4": b"LZ4Block", "snappy": b"\x82SNAPPY\x00", "LZF": b"ZV"}
+_DAMAGE = (OSError, pa.ArrowException, EOFError, ValueError)
 
 
 class EventLogError(GodwitError):
@@ -52,24 +46,15 @@ class EventLogError(GodwitError):
 
 @dataclass(slots=True, kw_only=True)
 class EventLog:
-    """One application's log.
+    """One application's log."""
 
-    Attributes
-    ----------
-    filesystem, files
-        Where it is, and the paths there, in order.
-    unfinished
-        Whether the application was still running when it was written, by its name.
-    notes
-        What is wrong with the log, in sentences; complete once all lines are read.
-    cut_short
-        Files of which not all could be read; likewise.
-    """
-
+    # where it is, and the paths there, in order
     filesystem: Any
     files: tuple[str, ...]
-    unfinished: bool
+    unfinished: bool  # whether the application was still running when it was written, by its name
+    # what is wrong with the log, in sentences; complete once all lines are read
     notes: list[str] = field(default_factory=list)
+    # files of which not all could be read; likewise
     cut_short: set[str] = field(default_factory=set)
 
     def lines(self) -> Iterator[bytes]:
@@ -113,15 +98,8 @@ class EventLog:
 def open_event_log(path: str) -> EventLog:
     """Find the files of an event log.
 
-    Parameters
-    ----------
-    path
-        A file, or a directory of rolled ones; a path, or a URI that ``pyarrow.fs`` opens.
-
-    Raises
-    ------
-    EventLogError
-        If there is no event log there, or several.
+    `path`: a file, or a directory of rolled ones; a path, or a URI that ``pyarrow.fs`` opens.
+    Raises `EventLogError` if there is no event log there, or several.
     """
     try:
         filesystem, root = _resolved(path)
@@ -203,95 +181,21 @@ def _rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:
 
 
 def _decompressed(path: str, file: Any, start: bytes) -> Iterator[bytes]:
-    if start.startswith(b"\x28\xb5\x2f\xfd"):
-        yield from _pieces_of(pa.CompressedInputStream(file, "zstd"), _SMALL_PIECE)
-    elif start.startswith(b"\x1f\x8b"):
-        yield from _gzip(file)
-    elif start.startswith(_LZ4_MAGIC):
-        yield from _lz4(file)
-    elif start.startswith(_SNAPPY_MAGIC):
-        yield from _snappy(file)
-    elif start.startswith(b"ZV"):
-        raise EventLogError(
-            f"The event log {path!r} is compressed by LZF, which is not read here.",
-            remedy="Unpack it, or let Spark write it by spark.eventLog.compression.codec=zstd.",
-            path=path,
-        )
-    else:
-        yield from _pieces_of(file, _PIECE)
+    for codec, magic in _REFUSED.items():
+        if start.startswith(magic):
+            raise EventLogError(
+                f"The event log {path!r} is compressed by {codec}, which is not read here.",
+                remedy="Have Spark write the log by spark.eventLog.compression.codec=zstd, its "
+                "default, or by spark.eventLog.compress=false; or unpack the file.",
+                path=path,
+            )
+    for codec, magic in _COMPRESSED.items():
+        if start.startswith(magic):
+            yield from _pieces_of(pa.CompressedInputStream(file, codec), _SMALL_PIECE)
+            return
+    yield from _pieces_of(file, _PIECE)
 
 
 def _pieces_of(file: Any, size: int) -> Iterator[bytes]:
     while piece := file.read(size):
         yield piece
-
-
-def _gzip(file: Any) -> Iterator[bytes]:
-    inflate, begun = zlib.decompressobj(wbits=31), False
-    for piece in _pieces_of(file, _PIECE):
-        rest = piece
-        while rest:
-            begun = True
-            yield inflate.decompress(rest, _PIECE)
-            rest = inflate.unconsumed_tail
-            if inflate.eof:  # another member may follow
-                rest, inflate, begun = inflate.unused_data, zlib.decompressobj(wbits=31), False
-    yield inflate.flush()
-    if begun and not inflate.eof:
-        msg = "the file ends within what was packed"
-        raise EOFError(msg)
-
-
-def _lz4(file: Any) -> Iterator[bytes]:
-    """Undo ``LZ4BlockOutputStream``: blocks with a header each; an empty one ends a stream."""
-    codec = pa.Codec("lz4_raw")
-    while head := file.read(_LZ4.size):
-        magic, token, packed_bytes, plain_bytes, _ = _LZ4.unpack(_whole(head, _LZ4.size))
-        if magic != _LZ4_MAGIC or not 0 <= packed_bytes <= _BLOCK_BYTES:
-            msg = "a block of lz4 does not begin like one"
-            raise ValueError(msg)
-        if plain_bytes == 0:
-            continue
-        packed = _whole(file.read(packed_bytes), packed_bytes)
-        yield packed if token & 0xF0 == _LZ4_PLAIN else _unpacked(codec, packed, plain_bytes)
-
-
-def _snappy(file: Any) -> Iterator[bytes]:
-    """Undo ``SnappyOutputStream``: a header, then blocks with their length before them."""
-    codec = pa.Codec("snappy")
-    _whole(file.read(_SNAPPY_HEADER_BYTES), _SNAPPY_HEADER_BYTES)
-    while head := file.read(4):
-        if _whole(head, 4) == _SNAPPY_MAGIC[:4]:  # of a stream that was appended
-            _whole(file.read(_SNAPPY_HEADER_BYTES - 4), _SNAPPY_HEADER_BYTES - 4)
-            continue
-        length = int.from_bytes(head, "big")
-        if length > _BLOCK_BYTES:
-            msg = f"a block of snappy is said to have {length} bytes"
-            raise ValueError(msg)
-        packed = _whole(file.read(length), length)
-        yield _unpacked(codec, packed, _varint(packed))
-
-
-def _varint(data: bytes) -> int:
-    """Read how long a block of snappy is unpacked, which it begins with."""
-    value = 0
-    for place, byte in enumerate(data[:5]):
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return value
-    raise EOFError
-
-
-def _unpacked(codec: Any, packed: bytes, plain_bytes: int) -> bytes:
-    if not 0 <= plain_bytes <= _BLOCK_BYTES:
-        msg = f"a block is said to have {plain_bytes} bytes"
-        raise ValueError(msg)
-    plain: bytes = codec.decompress(packed, decompressed_size=plain_bytes, asbytes=True)
-    return plain
-
-
-def _whole(data: bytes, size: int) -> bytes:
-    if len(data) != size:
-        msg = "the file ends within a block"
-        raise EOFError(msg)
-    return data

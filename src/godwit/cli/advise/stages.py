@@ -96,28 +96,17 @@ class _Executor(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRun:
-    """One task that succeeded.
+    """One task that succeeded."""
 
-    Attributes
-    ----------
-    executor
-        Where.
-    launch_ms, finish_ms
-        From when to when, in milliseconds, as Spark counts.
-    cpu_s
-        CPU time.
-    shuffle_bytes, shuffle_rows
-        What it read from the exchange.
-    state_rows, state_bytes
-        What its state stores held afterwards, as they tell.
-    """
-
-    executor: str
+    executor: str  # where
+    # from when to when, in milliseconds, as Spark counts
     launch_ms: int
     finish_ms: int
-    cpu_s: float
+    cpu_s: float  # CPU time
+    # what it read from the exchange
     shuffle_bytes: int
     shuffle_rows: int
+    # what its state stores held afterwards, as they tell
     state_rows: int
     state_bytes: int
 
@@ -129,64 +118,36 @@ class TaskRun:
 
 @dataclass(slots=True, kw_only=True)
 class StageRun:
-    """One stateful stage of one micro-batch.
+    """One stateful stage of one micro-batch."""
 
-    Attributes
-    ----------
-    query
-        Identifier of the query, the same over restarts.
-    batch
-        Number of the micro-batch; -1 if Spark does not say.
-    operators
-        Names of its stateful operators.
-    place
-        Which of the stages with these operators it is within its micro-batch.
-    slots
-        Tasks that could run at once when it began; 0 if Spark does not say.
-    tasks
-        Partition → its first task that succeeded.
-    """
-
-    query: str
-    batch: int
-    operators: tuple[str, ...]
-    place: int
-    slots: int
+    query: str  # identifier of the query, the same over restarts
+    batch: int  # number of the micro-batch; -1 if Spark does not say
+    operators: tuple[str, ...]  # names of its stateful operators
+    place: int  # which of the stages with these operators it is within its micro-batch
+    slots: int  # tasks that could run at once when it began; 0 if Spark does not say
+    # partition → its first task that succeeded
     tasks: dict[int, TaskRun] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class QueryFigures:
-    """What a query's progress says.
+    """What a query's progress says."""
 
-    Attributes
-    ----------
-    name
-        Its name; empty if it has none.
-    batches, trigger_s
-        Micro-batches, and what they took altogether, in seconds.
-    operators
-        State operators as of the last one: name, rows, bytes in memory, commit time in seconds
-        summed over micro-batches.
-    """
-
-    name: str = ""
+    name: str = ""  # its name; empty if it has none
+    # micro-batches, and what they took altogether, in seconds
     batches: int = 0
     trigger_s: float = 0.0
+    # state operators as of the last one: name, rows, bytes in memory, commit time in seconds summed
+    # over micro-batches
     operators: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class StageReader:
     """Reads events one after the other.
 
-    Attributes
-    ----------
-    spark_version, application
-        As the log says; empty if it does not.
-    queries
-        Identifier → figures, of every streaming query.
-    events, bad_lines
-        Lines that are events, and lines that are not.
+    `spark_version`, `application`: as the log says; empty if it does not. `queries`: identifier →
+    figures, of every streaming query. `events`, `bad_lines`: lines that are events, and lines that
+    are not.
     """
 
     def __init__(self) -> None:
@@ -213,10 +174,7 @@ class StageReader:
     def read(self, lines: Iterator[bytes]) -> Iterator[StageRun]:
         """Give every stateful stage that is complete, in the order in which they ended.
 
-        Raises
-        ------
-        EventLogError
-            If the first line is no event of Spark.
+        Raises `EventLogError` if the first line is no event of Spark.
         """
         for line in lines:
             kind = _kind(line)

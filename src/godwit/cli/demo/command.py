@@ -178,7 +178,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_scenario(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
-    from godwit.cli.demo.scenarios.command import play_both  # noqa: PLC0415
+    from godwit.cli.demo.scenarios import play_both  # noqa: PLC0415
 
     finished = False
     temporary = args.work_dir is None and not args.keep

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["epoch_figure", "highest_shown", "label_rows", "save"]
 
+
 _STARTING_UP = 2
 """Epochs that would flatten all others: Python processes start in them."""
 _ROW = 0.06
@@ -88,10 +89,7 @@ def highest_shown(durations: Sequence[float]) -> float:
 def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
     """Row of each label, so that none covers another, and whether it stands left of its moment.
 
-    Parameters
-    ----------
-    labels
-        Where each begins, as a part of the width, and its text.
+    `labels`: where each begins, as a part of the width, and its text.
     """
     taken: list[list[tuple[float, float]]] = []
     rows = []

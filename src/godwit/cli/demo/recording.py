@@ -1,6 +1,9 @@
-"""What a demo run leaves behind: a figure for every epoch, every event, the verdict.
+"""Record of a demo run: a figure for every epoch, every event, and the verdict.
 
-The terminal, the picture and ``--json`` all show the same recording.
+The terminal, the picture and ``--json`` all show the same recording.  The verdict compares what the
+stream delivered with one batch query over the same files.  Every column compared is exact (counts,
+integer sums, extremes, and means that both sides divide from the same integers), so "equal" means
+equal.
 """
 
 from __future__ import annotations
@@ -9,39 +12,87 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
 
     from godwit.model import events
 
-__all__ = ["EpochFigures", "Mark", "Recording"]
+__all__ = ["Comparison", "EpochFigures", "Mark", "Recording", "compare", "newest_rows"]
+
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How a result compares with the batch query's."""
+
+    what: str  # which result
+    rows: int  # rows of the batch query
+    differences: tuple[str, ...]  # what differs, one sentence each, in order of keys
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+
+def newest_rows(delivered: pa.Table, keys: Sequence[str], *, epoch: str = "epoch") -> pa.Table:
+    """Return the newest row of every key, of rows that carry the epoch that wrote them.
+
+    Raises `ValueError` if one epoch delivered a key twice, so that "newest" would be ambiguous.
+    """
+    ordered = delivered.sort_by(epoch)
+    last: dict[Key, tuple[int, int]] = {}
+    columns = [ordered[name].to_pylist() for name in (*keys, epoch)]
+    for row, (*key, number) in enumerate(zip(*columns, strict=True)):
+        seen = last.get(tuple(key))
+        if seen is not None and seen[0] == number:
+            raise ValueError(f"epoch {number} delivered key {tuple(key)} twice")
+        last[tuple(key)] = (number, row)
+    return ordered.take([row for _, row in last.values()]).drop_columns([epoch])
+
+
+def compare(what: str, streamed: pa.Table, batch: pa.Table, keys: Sequence[str]) -> Comparison:
+    """Compare two tables row by row, matched by `keys`, on the columns of `batch`."""
+    names = [name for name in batch.column_names if name not in keys]
+    left, right = _by_key(streamed, keys, names), _by_key(batch, keys, names)
+    differences = []
+    if streamed.num_rows != len(left):
+        differences.append(f"{streamed.num_rows - len(left)} keys are in the stream's rows twice")
+    for key in sorted(left.keys() | right.keys(), key=repr):
+        named = ", ".join(f"{k}={v!r}" for k, v in zip(keys, key, strict=True))
+        if key not in left:
+            differences.append(f"{named}: missing in the stream; batch has {right[key]}")
+        elif key not in right:
+            differences.append(f"{named}: only in the stream, which has {left[key]}")
+        elif left[key] != right[key]:
+            differences.append(f"{named}: stream has {left[key]}, batch has {right[key]}")
+    return Comparison(what=what, rows=len(right), differences=tuple(differences))
+
+
+def _by_key(
+    table: pa.Table, keys: Sequence[str], names: Sequence[str]
+) -> dict[Key, Mapping[str, Any]]:
+    return {
+        tuple(row[key] for key in keys): {name: row[name] for name in names}
+        for row in table.select([*keys, *names]).to_pylist()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFigures:
-    """One committed epoch.
+    """One committed epoch."""
 
-    Attributes
-    ----------
-    epoch
-        Its number.
-    at_s
-        When it was done, in seconds since the stream began.
-    rows, rows_per_s
-        Source rows, and those per second of the epoch.
-    duration_ms
-        How long it took.
-    key_groups
-        Executor → key groups it owns, over all operators.
-    in_flight, waiting, suspended
-        Key groups that are on their way, that have rows waiting, that do not run.
-    """
-
-    epoch: int
-    at_s: float
+    epoch: int  # its number
+    at_s: float  # when it was done, in seconds since the stream began
+    # source rows, and those per second of the epoch
     rows: int
     rows_per_s: float
-    duration_ms: float
-    key_groups: Mapping[str, int]
+    duration_ms: float  # how long it took
+    key_groups: Mapping[str, int]  # executor → key groups it owns, over all operators
+    # key groups that are on their way, that have rows waiting, that do not run
     in_flight: int
     waiting: int
     suspended: int
@@ -57,20 +108,11 @@ class Mark:
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """Everything measured so far.
+    """Everything measured so far."""
 
-    Attributes
-    ----------
-    started_s
-        When the stream began, on the clock of the events.
-    rows_in_all
-        Rows that there are to stream.
-    epochs, marks, told
-        In the order in which they happened.
-    """
-
-    started_s: float
-    rows_in_all: int
+    started_s: float  # when the stream began, on the clock of the events
+    rows_in_all: int  # rows that there are to stream
+    # in the order in which they happened
     epochs: list[EpochFigures] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     told: list[events.Event] = field(default_factory=list)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from godwit.cli.demo import story
-from godwit.cli.demo.comparison import Comparison
-from godwit.cli.demo.recording import Recording
+from godwit.cli.demo.recording import Comparison, Recording
 from godwit.cli.main import main
 
 if TYPE_CHECKING:

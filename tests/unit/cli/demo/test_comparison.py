@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from godwit.cli.demo.comparison import compare, newest_rows
+from godwit.cli.demo.recording import compare, newest_rows
 
 BATCH = pa.table({"plane": ["N1", None, "N3"], "total": [1, 2, None]})
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from godwit.cli.demo.script import third_to
+from godwit.cli.demo.story import third_to
 from godwit.model.assignment import even_assignment
 
 

@@ -11,11 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from godwit.cli.demo import scenarios
 from godwit.cli.demo.recording import Recording
-from godwit.cli.demo.scenarios import play
-from godwit.cli.demo.scenarios.picture import scenario_figure
-from godwit.cli.demo.scenarios.play import ScenarioRun, imbalance, slow_rows
-from godwit.cli.demo.scenarios.workload import KEY_GROUPS, SCENARIOS, write_files
+from godwit.cli.demo.scenarios import (
+    KEY_GROUPS,
+    SCENARIOS,
+    ScenarioRun,
+    imbalance,
+    scenario_figure,
+    slow_rows,
+    write_files,
+)
 from godwit.columns.hashing import hash_keys
 from godwit.model.assignment import even_assignment
 
@@ -67,8 +73,8 @@ def test_the_function_counts_and_is_slow_where_it_is_told(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
-    monkeypatch.setattr(play, "_LOOK_S", 0.0)
-    monkeypatch.setattr(play, "current_executor", lambda _expected: "3")
+    monkeypatch.setattr(scenarios, "_LOOK_S", 0.0)
+    monkeypatch.setattr(scenarios, "current_executor", lambda _expected: "3")
     slow = tmp_path / "slow"
     state: list[int] = []
     rows: Any = type("Rows", (list,), {"column": lambda self, _name: list(self)})([1, 2, 3])

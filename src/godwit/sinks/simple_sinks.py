@@ -1,30 +1,31 @@
-"""Results in the driver's memory, for notebooks, examples and tests."""
+"""Sinks of a few lines: the driver's memory, a function of the user's, and nowhere.
+
+A function's rows stay on the executors; it decides what happens to them.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from godwit.model.errors import SinkError
-from godwit.sinks.rows import (
-    column_names,
-    fit,
-    instants_in_utc,
-    last_of_each_key,
-    require_columns,
-)
+from godwit.model.errors import GodwitError, SinkError, UserFunctionError
+from godwit.sinks.rows import column_names, fit, instants_in_utc, last_of_each_key, require_columns
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
 
     from godwit.checkpoint.ownership import HistoryPoint
 
-__all__ = ["MemorySink"]
+__all__ = ["ForeachSink", "MemorySink", "NoopSink"]
+
 
 _logger = logging.getLogger("godwit")
 
@@ -32,19 +33,7 @@ _logger = logging.getLogger("godwit")
 class MemorySink(Sink):
     """Keeps every epoch's rows on the driver, and shows the current result.
 
-    **Exactly-once within a run**: an epoch delivered twice is kept once. What was kept is gone
-    with the process. It may be read from any thread while the query runs.
-
-    Parameters
-    ----------
-    name
-        Name of a Spark temporary view to keep up to date with `table`; ``None`` for no view.
-
-    Examples
-    --------
-    >>> results = MemorySink()  # flow.sink("by_plane", by_plane, results); flow.start(...)
-    >>> results.epochs
-    mappingproxy({})
+    Parameters and guarantee are those of `godwit.sinks.memory`.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -57,10 +46,7 @@ class MemorySink(Sink):
     def open(self, context: SinkContext) -> None:
         """Take columns and keys from the context; keep rows of this very query and columns only.
 
-        Raises
-        ------
-        SinkError
-            If Spark cannot keep the view.
+        Raises `SinkError` if Spark cannot keep the view.
         """
         with self._lock:
             if self._context is not None:
@@ -107,16 +93,9 @@ class MemorySink(Sink):
         In complete mode that is the newest epoch. Rows that nothing tells apart (what functions
         emit, pairs of a join) are all there.
 
-        Parameters
-        ----------
-        keys
-            Columns of whose values the newest row is wanted; by default, those that tell the rows
-            of the result apart.
-
-        Raises
-        ------
-        SinkError
-            If no query has opened the sink yet, or one of `keys` is no column.
+        `keys`: columns of whose values the newest row is wanted; by default, those that tell the
+        rows of the result apart. Raises `SinkError` if no query has opened the sink yet, or one of
+        `keys` is no column.
         """
         context = self._opened()
         tables = list(self.epochs.values())
@@ -157,3 +136,58 @@ class MemorySink(Sink):
                 "has, or leave the name out.",
                 sink=context.name,
             ) from error
+
+
+class ForeachSink(Sink):
+    """Calls ``fn(rows, epoch)`` on the driver with every committed epoch, in order.
+
+    Parameters and guarantee are those of `godwit.sinks.foreach`.
+    """
+
+    def __init__(self, fn: Callable[[DataFrame, int], object]) -> None:
+        if not callable(fn):
+            raise SinkError(
+                f"The foreach sink was given {fn!r}, which cannot be called.",
+                remedy="Give a function of a DataFrame and an epoch.",
+            )
+        self._fn = fn
+
+    def open(self, context: SinkContext) -> None:
+        """Remember the sink's name, for errors."""
+        self._name = context.name
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Call the function.
+
+        Raises `UserFunctionError` if the function raised; carries its traceback.
+        """
+        rows = output.dataframe()
+        try:
+            self._fn(rows, output.epoch)
+        except GodwitError:
+            raise
+        except Exception as error:
+            name = getattr(self._fn, "__qualname__", repr(self._fn))
+            raise UserFunctionError(
+                f"Foreach sink {self._name!r}: function {name} raised {type(error).__name__} on "
+                f"epoch {output.epoch}: {error}.",
+                remedy="Mend the function and start the query again; the epoch will come again."
+                f"\n{''.join(traceback.format_exception(error))}",
+                sink=self._name,
+                epoch=output.epoch,
+            ) from error
+
+
+class NoopSink(Sink):
+    """Throws all rows away; lanes do not even stage them."""
+
+    @property
+    def wants_rows(self) -> bool:
+        """False: nothing is staged."""
+        return False
+
+    def open(self, context: SinkContext) -> None:
+        """Accept anything."""
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Do nothing."""
