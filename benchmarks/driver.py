@@ -32,7 +32,7 @@ from godwit.checkpoint.records import FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
-from godwit.engine.instructor import Instructor
+from godwit.engine.instructions import Instructor
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.outcomes import outcome_of, record_of
 from godwit.engine.progress import Stopwatch, progress_of
@@ -104,7 +104,7 @@ def flow_of(num_key_groups: int, operators: int) -> CompiledFlow:
 
 
 class Driver:
-    """The driver of one run, as `opening.open_run` makes it, around lanes in this process."""
+    """The driver of one run, as `open_run` makes it, around lanes in this process."""
 
     def __init__(self, flow: CompiledFlow, root: Path, lanes: int) -> None:
         self.flow, self.root, self.took_ms = flow, root, dict[str, float]()

@@ -13,7 +13,7 @@ from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, build
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
-from godwit.cluster.spark.run.errands import Errands
+from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.migration import LanesRequested
 from godwit.model.errors import MigrationError
 
@@ -82,9 +82,9 @@ class OnSpark:
         self._query: gw.Query
         self._put = self._cores = 0
         self._goes, self._allowed = "works", threading.Event()
-        warm = Errands._warm
+        warm = BackgroundCopies._warm
 
-        def as_it_goes(errands: Errands, order: Any) -> None:
+        def as_it_goes(errands: BackgroundCopies, order: Any) -> None:
             if self._goes == "held":
                 assert self._allowed.wait(_PATIENCE_S)
             if self._goes == "fails":
@@ -93,7 +93,7 @@ class OnSpark:
             elif self._goes != "lost":
                 warm(errands, order)
 
-        patch.setattr(Errands, "_warm", as_it_goes)
+        patch.setattr(BackgroundCopies, "_warm", as_it_goes)
         patch.setattr(SparkContext, "defaultParallelism", property(lambda _: self._cores))
 
     def executor(self, name: str) -> str:

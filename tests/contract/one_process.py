@@ -23,14 +23,14 @@ from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
-from godwit.engine.instructor import Instructor
+from godwit.engine.instructions import Instructor
 from godwit.engine.lane.copies import drop_copies, receive_copies, send_copies, warm_copies
 from godwit.engine.lane.executor import local_store_root
 from godwit.engine.lane.lane import lane_flow, local_store
 from godwit.engine.outcomes import outcome_of, record_of, state_bytes
+from godwit.engine.recovery import recover_flow, run_started
 from godwit.engine.regrouping import plan_regrouping
 from godwit.engine.settings import LaneSettings
-from godwit.engine.takeover import run_started, take_up
 from godwit.engine.warming import warm_states
 from godwit.migration import (
     Bounds,
@@ -151,15 +151,15 @@ class OneProcess:
         flow = self.compiled()
         if self._plan is not None:
             flow = flow.under(self._plan)
-        self.log, taken_up = take_up(flow, self.storage, run, retain_epochs=4)
-        self.flow = taken_up.flow
+        self.log, recovery = recover_flow(flow, self.storage, run, retain_epochs=4)
+        self.flow = recovery.flow
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self._there = _executors(executors)
         self._orders.clear()
         self._seconds = 0.0
         self.conductor = Conductor(
             run_started(
-                self.flow, self.log, taken_up, {}, [*self._there.values()], run_id=self.run_id
+                self.flow, self.log, recovery, {}, [*self._there.values()], run_id=self.run_id
             ),
             states={c.name: c.states for c in self.flow.components},
             policy=self._policy,
@@ -169,13 +169,13 @@ class OneProcess:
         self._instructor = Instructor(
             self.flow,
             self.log,
-            taken_up.layouts,
+            recovery.layouts,
             self._settings,
             on_loss=self._policy.on_loss,
             run_id=self.run_id,
         )
-        self._lanes = lane_flow(self.flow, taken_up.layouts, self._staged_sinks())
-        self._times = EventTimes(self.flow, taken_up.times(self.log.latest))
+        self._lanes = lane_flow(self.flow, recovery.layouts, self._staged_sinks())
+        self._times = EventTimes(self.flow, recovery.times(self.log.latest))
         self._counting = frozenset({(self.flow.operators[0].name, 0)})
         if self.log.latest is not None:
             self._deliver(self.log.latest)

@@ -29,7 +29,7 @@ from godwit.engine.instructions import (
 )
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.lane.messages import EpochInstruction
-from godwit.engine.takeover import take_up
+from godwit.engine.recovery import recover_flow
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.model.key_groups import key_groups_of
@@ -117,13 +117,13 @@ class Runtime:
     def __init__(self, program: Program, storage: CheckpointStorage, local: Path) -> None:
         self.flow, self.storage, self.local = compiled(program), storage, local
         self.run_id = f"{uuid4().hex[:12]}-{uuid4().hex[:12]}"
-        self.log, self.taken_up = take_up(self.flow, storage, self.run_id, retain_epochs=3)
+        self.log, self.recovery = recover_flow(self.flow, storage, self.run_id, retain_epochs=3)
         self.copies = Copies()
 
     def epoch(self, rows: Sequence[Row], suspended: frozenset[int]) -> None:
         """Carry out one epoch, whose rows reach every operator."""
         told = self._instruction(suspended)
-        lanes = lane_flow(self.flow, self.taken_up.layouts, ())
+        lanes = lane_flow(self.flow, self.recovery.layouts, ())
         batch = pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], schema=COLUMNS)
         given = {
             member.index: [batch.select(list(self.flow.inputs_of(member.operator.name)[0].columns))]
@@ -206,7 +206,7 @@ class Runtime:
         log = CommitLog.open_read_only(self.storage)
         found: dict[str, dict[str, Any]] = {}
         for operator in self.flow.operators:
-            layout = self.taken_up.layouts[operator.name][0][operator.states[0].state]
+            layout = self.recovery.layouts[operator.name][0][operator.states[0].state]
             of: dict[str, Any] = {}
             for key_group in range(NUM_KEY_GROUPS):
                 rows = read_chain(

@@ -22,7 +22,7 @@ from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.event_time import EventTimes
 from godwit.engine.lane.lane import lane_flow
-from godwit.engine.takeover import take_up
+from godwit.engine.recovery import recover_flow
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import hopping, tumbling
 from godwit.plan.staging import StagedSink
@@ -82,7 +82,7 @@ class Run:
         flow.sink("rings", rings, FakeSink())
         compiled = flow.compile(resolver(flow))
         storage = CheckpointStorage.open(str(root / "checkpoint"))
-        log, taken = take_up(compiled, storage, uuid4().hex[:12], retain_epochs=3)
+        log, taken = recover_flow(compiled, storage, uuid4().hex[:12], retain_epochs=3)
         sinks = [
             StagedSink(name=name, maps=(), keys=(), check=None, rejects=None, writer=None)
             for name in ("windows", "rings")

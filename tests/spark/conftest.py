@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.cluster.spark.run.few_rows import FewRows
+from godwit.cluster.spark.run.source_rows import FewRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -118,7 +118,7 @@ def snapshots_of_small_changelogs() -> Iterator[None]:
     """Let runs take a snapshot of whatever has a changelog, at the first opportunity."""
     with pytest.MonkeyPatch.context() as patch:
         eager = partial(choose_snapshots, min_changelog_bytes=1)
-        patch.setattr("godwit.engine.instructor.choose_snapshots", eager)
+        patch.setattr("godwit.engine.instructions.choose_snapshots", eager)
         yield
 
 

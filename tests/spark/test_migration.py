@@ -107,7 +107,7 @@ def test_a_component_has_one_migration_at_a_time_and_it_can_be_cancelled(
 def test_a_query_that_is_stopped_while_epochs_are_held_has_not_failed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from godwit.cluster.spark.run.errands import Errands
+    from godwit.cluster.spark.run.background_copies import BackgroundCopies
 
     inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
     epochs = generated(1)
@@ -116,7 +116,7 @@ def test_a_query_that_is_stopped_while_epochs_are_held_has_not_failed(
     query = example.flow.start(checkpoint=tmp_path / "ck")
     query.processAllAvailable()
     # Warming that neither ends nor fails: the world stands still.
-    monkeypatch.setattr(Errands, "_warm", lambda _self, _command: None)
+    monkeypatch.setattr(BackgroundCopies, "_warm", lambda _self, _command: None)
     plan = exchanged(query, "order")
     query.migrate(plan, component="order", strategy="stop_the_world")
     assert any("moves everything first" in reason for reason in query.status["held"])

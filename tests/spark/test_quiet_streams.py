@@ -11,7 +11,7 @@ from tests.spark.streams import Inbox, rows_of
 from tests.spark.test_losses import PATIENCE_S, Stream, lose_executor, until
 from tests.spark.test_restart import Example, generated
 
-from godwit.cluster.spark.run.errands import Errands
+from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ def test_rows_that_wait_are_drained_before_all_available_counts_as_processed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed = threading.Event()
-    warm = Errands._warm
+    warm = BackgroundCopies._warm
 
-    def patient(self: Errands, command: Any) -> None:
+    def patient(self: BackgroundCopies, command: Any) -> None:
         assert allowed.wait(PATIENCE_S)
         warm(self, command)
 
-    monkeypatch.setattr(Errands, "_warm", patient)
+    monkeypatch.setattr(BackgroundCopies, "_warm", patient)
     epochs = generated(1)
     stream = Stream(spark, tmp_path)
     stream.process(*epochs[:3])

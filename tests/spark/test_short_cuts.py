@@ -9,8 +9,8 @@ from pyspark.sql import functions as sf
 from tests.spark.streams import Inbox, counted, drain
 
 import godwit as gw
-from godwit.cluster.spark.run.few_rows import FewRows
-from godwit.cluster.spark.stages import source_rows
+from godwit.cluster.spark.run import source_rows
+from godwit.cluster.spark.run.source_rows import FewRows
 from godwit.cluster.spark.stages.exchange import paired
 from godwit.cluster.spark.stages.python_stage import PythonStage, fetch, python_rdd
 from godwit.cluster.spark.stages.rehearsal import rehearse

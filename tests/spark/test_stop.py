@@ -190,7 +190,9 @@ def test_while_epochs_are_held(
     inbox.put([("a", 1)])
     query = totals(inbox, Door()).start(checkpoint=tmp_path / "ck")
     query.processAllAvailable()
-    monkeypatch.setattr("godwit.cluster.spark.run.errands.Errands._warm", lambda *_: None)  # never
+    monkeypatch.setattr(
+        "godwit.cluster.spark.run.background_copies.BackgroundCopies._warm", lambda *_: None
+    )  # never
     query.migrate(dict.fromkeys(range(4), "local-1"), strategy="stop_the_world")
     inbox.put([("a", 2)])
     theirs = next(iter(inbox.spark.streams.active))

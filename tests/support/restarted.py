@@ -19,7 +19,7 @@ from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.event_time import EventTimes
 from godwit.engine.lane.lane import lane_flow
-from godwit.engine.takeover import take_up
+from godwit.engine.recovery import recover_flow
 from godwit.plan.compiled import SourceInput
 from godwit.plan.staging import StagedSink
 
@@ -92,7 +92,7 @@ class Restarted:
             flow.sink(f"beside-{number}", stream, FakeSink())
         compiled = flow.compile(resolver(flow), _retimed)
         storage = CheckpointStorage.open(str(root / "checkpoint"))
-        log, taken = take_up(compiled, storage, uuid4().hex[:12], retain_epochs=3)
+        log, taken = recover_flow(compiled, storage, uuid4().hex[:12], retain_epochs=3)
         shutil.rmtree(root / "local", ignore_errors=True)
         sink = StagedSink(name="out", maps=(), keys=(), check=None, rejects=None, writer=None)
         self.compiled = compiled

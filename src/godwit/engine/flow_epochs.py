@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from godwit.engine.event_time import EventTimes
-from godwit.engine.instructor import Instructor
+from godwit.engine.instructions import Instructor
 from godwit.engine.outcomes import counted_inputs, outcome_of, record_of, told_left_out
 from godwit.model import events
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from godwit.engine.cluster import Cluster, SourceBatch
     from godwit.engine.event_time import Times
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.recovery import Recovery
     from godwit.engine.settings import LaneSettings
-    from godwit.engine.takeover import TakenUp
     from godwit.migration import Conductor, Copies, EpochOutcome, EpochPlan, Policy
     from godwit.migration.views import ProtocolView
     from godwit.operators.windows.moments import OperatorTime
@@ -54,15 +54,11 @@ def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_
 
 
 class FlowEpochs(Generic[RowsT]):
-    """Epochs of a flow on a cluster (see `godwit.engine.loop.Epochs`).
-
-    `taken_up` and `log` are the flow and its checkpoint as `godwit.engine.takeover.take_up` opened
-    them; `on_regroup` is called before the first epoch under another physical plan.
-    """
+    """Epochs of a flow on a cluster (see `godwit.engine.loop.Epochs`)."""
 
     def __init__(
         self,
-        taken_up: TakenUp,
+        recovery: Recovery,
         log: CommitLog,
         cluster: Cluster[RowsT],
         *,
@@ -70,14 +66,15 @@ class FlowEpochs(Generic[RowsT]):
         policy: Policy,
         run_id: str,
         close_at_end: bool = False,
+        # called before the first epoch under another physical plan
         on_regroup: Callable[[CompiledFlow], None] = lambda _flow: None,
     ) -> None:
-        self.flow, self.log, self.run_id = taken_up.flow, log, run_id
+        self.flow, self.log, self.run_id = recovery.flow, log, run_id
         self.cluster, self._on_regroup = cluster, on_regroup
         self.instructor = Instructor(
-            self.flow, log, taken_up.layouts, settings, on_loss=policy.on_loss, run_id=run_id
+            self.flow, log, recovery.layouts, settings, on_loss=policy.on_loss, run_id=run_id
         )
-        self.times = EventTimes(self.flow, taken_up.times(log.latest), close_at_end=close_at_end)
+        self.times = EventTimes(self.flow, recovery.times(log.latest), close_at_end=close_at_end)
         self.counting = counted_inputs(self.flow)
 
     # -- what to do -------------------------------------------------------------------------------

@@ -11,24 +11,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from godwit.engine.lane.messages import OperatorInstruction, Place, StateInstruction
+from godwit.checkpoint.chains import choose_snapshots
+from godwit.engine.lane.messages import (
+    EpochInstruction,
+    OperatorInstruction,
+    Place,
+    StateInstruction,
+)
+from godwit.migration import LossPolicy
 from godwit.operators.windows.moments import NO_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from godwit.checkpoint.chains import Chains
-    from godwit.checkpoint.records import SegmentRef, StateId
-    from godwit.engine.cluster import Executor
-    from godwit.migration import EpochPlan
-    from godwit.operators.windows.moments import OperatorTime
+    from numpy import bool_, int64, integer
 
-__all__ = [
-    "mask_of",
-    "operator_instruction",
-    "places_of",
-    "state_instruction",
-]
+    from godwit.checkpoint.chains import Chains
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.entries import EntryLayout
+    from godwit.checkpoint.records import SegmentRef, StateId
+    from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.engine.cluster import Executor
+    from godwit.engine.settings import LaneSettings
+    from godwit.migration import Copies, EpochPlan, ProtocolView
+    from godwit.operators.operator import KeyedOperator
+    from godwit.operators.windows.moments import OperatorTime
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.plan.lineage import Layouts
+
+__all__ = ["Instructor", "mask_of", "operator_instruction", "places_of", "state_instruction"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -57,40 +68,21 @@ def places_of(
 
 def operator_instruction(
     *,
-    operator: str,
-    level: int,
-    plan: EpochPlan,
-    places: Sequence[Place],
-    chains: Chains,
-    states: Sequence[StateInstruction],
+    operator: str,  # its name
+    level: int,  # level of its component
+    plan: EpochPlan,  # how its component runs
+    places: Sequence[Place],  # lane tasks of the epoch
+    chains: Chains,  # what leads to the committed version of every key group
+    states: Sequence[StateInstruction],  # what brings its states to that version
+    # whether lanes load whatever they lack in place of letting its rows wait. Operators that feed
+    # others need it: if an executor dies after its lane has sent its output, Spark runs the lane
+    # again elsewhere, and some receivers have the first attempt's rows and some the second's. So
+    # both must be the same, whatever the second one finds in its local store. In one component,
+    # what is behind them would go on without their rows.
     always_load: bool,
-    time: OperatorTime = NO_TIME,
+    time: OperatorTime = NO_TIME,  # event time of the operator in this epoch
 ) -> OperatorInstruction:
-    """Tell the lanes of one operator what they need for the next epoch.
-
-    Parameters
-    ----------
-    operator
-        Its name.
-    level
-        Level of its component.
-    plan
-        How its component runs.
-    places
-        Lane tasks of the epoch.
-    chains
-        What leads to the committed version of every key group.
-    states
-        What brings its states to that version.
-    always_load
-        Whether lanes load whatever they lack in place of letting its rows wait. Operators that feed
-        others need it: if an executor dies after its lane has sent its output, Spark runs the lane
-        again elsewhere, and some receivers have the first attempt's rows and some the second's. So
-        both must be the same, whatever the second one finds in its local store. In one component,
-        what is behind them would go on without their rows.
-    time
-        Event time of the operator in this epoch.
-    """
+    """Tell the lanes of one operator what they need for the next epoch."""
     assignment = plan.assignment
     num_key_groups = assignment.num_key_groups
     index = {(place.executor, place.lane): i for i, place in enumerate(places)}
@@ -121,28 +113,16 @@ def operator_instruction(
 
 def state_instruction(
     *,
-    state: StateId,
+    state: StateId,  # state, recorded_as: Whose, and its names as of the committed version
     recorded_as: StateId,
-    chains: Chains,
+    chains: Chains,  # what leads to the committed version of every key group
+    # shape ``(num_key_groups,)``: version that is held where it is to be brought forward
     floor: IntArray,
+    # shape ``(num_key_groups,)``: key groups that are to be brought forward
     wanted: npt.NDArray[np.bool_],
-    to_snapshot: Sequence[int] = (),
+    to_snapshot: Sequence[int] = (),  # key groups of which a snapshot is due
 ) -> StateInstruction:
-    """Tell what brings one state to the committed version.
-
-    Parameters
-    ----------
-    state, recorded_as
-        Whose, and its names as of the committed version.
-    chains
-        What leads to the committed version of every key group.
-    floor
-        Shape ``(num_key_groups,)``: version that is held where it is to be brought forward.
-    wanted
-        Shape ``(num_key_groups,)``: key groups that are to be brought forward.
-    to_snapshot
-        Key groups of which a snapshot is due.
-    """
+    """Tell what brings one state to the committed version."""
     segments, apart = chains.tail(state, floor, wanted)
     snapshots = {g: chain.snapshot for g, chain in apart.items() if chain.snapshot is not None}
     floor = floor.copy()
@@ -162,3 +142,151 @@ def mask_of(key_groups: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
     mask = np.zeros(size, np.bool_)
     mask[list(key_groups)] = True
     return mask
+
+
+_NONE = np.empty(0, np.int64)
+
+
+class Instructor:
+    """Makes instructions of one run."""
+
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        log: CommitLog,  # the checkpoint's commits; its chains are read under its lock
+        layouts: Layouts,  # operator → how its states are read
+        settings: LaneSettings,  # as the user gave them
+        *,
+        on_loss: LossPolicy,  # what becomes of key groups whose state is nowhere near
+        run_id: str,  # the run; local stores belong to it
+    ) -> None:
+        self._flow, self._log, self._layouts, self._settings = flow, log, layouts, settings
+        self._loads = on_loss is LossPolicy.LOAD
+        self.run_id = run_id
+        self.num_key_groups = flow.num_key_groups
+
+    @property
+    def storage(self) -> CheckpointStorage:
+        """The checkpoint's directory."""
+        return self._log.storage
+
+    @property
+    def local_dir(self) -> str | None:
+        """Where local stores lie, if the user said so."""
+        return self._settings.local_dir
+
+    def regrouped(self, flow: CompiledFlow) -> None:
+        """Go on with the flow under another physical plan."""
+        self._flow = flow
+
+    def layout_of(self, state: StateId) -> EntryLayout:
+        """How a state is read from the checkpoint."""
+        return self._layouts[state.operator][0][state.state]
+
+    def epoch(
+        self,
+        epoch: int,
+        plans: Mapping[str, EpochPlan],
+        *,
+        view: ProtocolView,
+        copies: Copies,
+        executors: Mapping[str, Executor],
+        times: Mapping[str, OperatorTime],
+    ) -> EpochInstruction:
+        """Tell the lanes of an epoch what they need; the caller holds the conductor."""
+        places = places_of(plans, executors)
+        told: dict[str, OperatorInstruction] = {}
+        with self._log.lock:
+            for component in self._flow.components:
+                plan = plans[component.name]
+                settled = self._settled(view, component.name, plan)
+                wanted = ~mask_of(plan.suspended, self.num_key_groups)
+                for operator in component.operators:
+                    states = [
+                        self._state(
+                            state,
+                            copies.held_by(plan.assignment, state),
+                            wanted,
+                            settled,
+                            also=self._drained(operator, state, times[operator.name]),
+                        )
+                        for state in operator.states
+                    ]
+                    told[operator.name] = operator_instruction(
+                        operator=operator.name,
+                        level=component.level,
+                        plan=plan,
+                        places=places,
+                        chains=self._log.chains,
+                        states=states,
+                        # What is over in an epoch is over in all key groups, or in none.
+                        always_load=component.level < self._flow.levels
+                        or bool(self._flow.fed_by(operator.name))
+                        or self._loads
+                        or operator.needs_state(times[operator.name]),
+                        time=times[operator.name],
+                    )
+        return EpochInstruction(
+            epoch=epoch,
+            flow=self._log.flow,
+            run_id=self.run_id,
+            places=places,
+            operators=tuple(told[operator.name] for operator in self._flow.operators),
+            storage=self._log.storage,
+            local_dir=self._settings.local_dir,
+            inline_bytes=self._settings.inline_bytes,
+            compression=self._settings.compression,
+            hot_keys=self._settings.hot_keys,
+        )
+
+    def catching_up(
+        self, state: StateId, floor: npt.NDArray[int64], key_groups: Iterable[int]
+    ) -> tuple[StateInstruction, int]:
+        """Tell what brings copies at `floor` to the committed version, and which that is."""
+        with self._log.lock:
+            told = self._state(state, floor, mask_of(key_groups, self.num_key_groups))
+            return told, self._log.latest_epoch
+
+    def _state(
+        self,
+        state: StateId,
+        floor: npt.NDArray[int64],
+        wanted: npt.NDArray[bool_],
+        settled: npt.NDArray[integer] = _NONE,
+        *,
+        also: npt.NDArray[integer] = _NONE,
+    ) -> StateInstruction:
+        chosen = choose_snapshots(
+            self._log.chains,
+            state,
+            settled,
+            budget_bytes=self._settings.snapshot_budget_bytes,
+            growth=self._settings.snapshot_growth,
+        )
+        return state_instruction(
+            state=state,
+            recorded_as=self._log.recorded_as(state),
+            chains=self._log.chains,
+            floor=floor,
+            wanted=wanted,
+            to_snapshot=list(dict.fromkeys([*chosen, *np.intersect1d(also, settled).tolist()])),
+        )
+
+    def _drained(
+        self, operator: KeyedOperator, state: StateId, time: OperatorTime
+    ) -> npt.NDArray[integer]:
+        """Key groups of which a slot holds only panes that are gone: a snapshot empties it."""
+        role = operator.two_phase
+        if role is None or role.slot is None or time.slots is None:
+            return _NONE
+        drained = time.slots.drained(role.slot, time.closed)
+        return np.flatnonzero(drained & ~self._log.chains.is_empty(state))
+
+    def _settled(self, view: ProtocolView, component: str, plan: EpochPlan) -> npt.NDArray[integer]:
+        """Key groups to take snapshots of: those that run here and are not on their way.
+
+        A copy that is being warmed would have to start again from a newer snapshot.
+        """
+        transfers = view.components[component].transfers
+        moving = {transfer.key_group for transfer in transfers} | plan.suspended
+        return np.flatnonzero(~mask_of(moving, self.num_key_groups))

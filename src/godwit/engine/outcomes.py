@@ -60,33 +60,19 @@ def counted_inputs(flow: CompiledFlow) -> frozenset[tuple[str, int]]:
 
 
 def record_of(
+    # epoch, reports, plans: The epoch, what its lanes did, and the plans that they did it under
     epoch: int,
     reports: Sequence[LaneReport],
     plans: Mapping[str, EpochPlan],
     *,
-    run_id: str,
-    batch: BatchRef | None,
-    before: BatchRef | None,
-    times: Times,
+    run_id: str,  # whose epoch
+    batch: BatchRef | None,  # the micro-batch that it covers, if any
+    before: BatchRef | None,  # the last one that was covered before
+    times: Times,  # event time as the epoch leaves it
+    # what the sinks are; ``None`` where there are none
     sinks: Mapping[str, SinkRecord] | None = None,
 ) -> CommitRecord:
-    """Name everything that the lanes of an epoch wrote.
-
-    Parameters
-    ----------
-    epoch, reports, plans
-        The epoch, what its lanes did, and the plans that they did it under.
-    run_id
-        Whose epoch.
-    batch
-        The micro-batch that it covers, if any.
-    before
-        The last one that was covered before.
-    times
-        Event time as the epoch leaves it.
-    sinks
-        What the sinks are; ``None`` where there are none.
-    """
+    """Name everything that the lanes of an epoch wrote."""
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
     for report in ordered:
@@ -113,29 +99,16 @@ def record_of(
 
 
 def outcome_of(
-    record: CommitRecord,
+    record: CommitRecord,  # record, reports: What was committed, and what the lanes reported
     reports: Sequence[LaneReport],
     *,
-    flow: CompiledFlow,
-    chains: Chains,
-    copies: Copies,
+    flow: CompiledFlow,  # whose epoch
+    chains: Chains,  # as of the commit
+    copies: Copies,  # who held what before
+    # operators and numbers of their inputs whose rows are the source's: one for each feed
     counting: frozenset[tuple[str, int]],
 ) -> EpochOutcome:
-    """Say what an epoch did.
-
-    Parameters
-    ----------
-    record, reports
-        What was committed, and what the lanes reported.
-    flow
-        Whose epoch.
-    chains
-        As of the commit.
-    copies
-        Who held what before.
-    counting
-        Operators and numbers of their inputs whose rows are the source's: one for each feed.
-    """
+    """Say what an epoch did."""
     parts: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
     done_for: dict[str, list[OperatorReport]] = {}
     waited: dict[str, list[int]] = {}

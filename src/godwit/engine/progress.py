@@ -45,31 +45,23 @@ class Stopwatch:
 def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> dict[str, Any]:
     """Put an epoch's figures together.
 
-    Parameters
-    ----------
-    outcome, view, watch
-        What the epoch did, how the protocol stands now, what it took.
+    outcome, view, watch: What the epoch did, how the protocol stands now, what it took.
 
-    Returns
-    -------
-    dict
-        ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` for an epoch without input),
-        ``timestamp`` (ISO 8601, UTC), ``numInputRows`` (source rows after the DataFrame maps),
-        ``numOutputRows``, ``sinkRows`` (sink → rows staged for it; what a sink cannot take under
-        ``<sink>_rejects``), ``crossedBytes`` (sent between operators on different executors),
-        ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``),
-        ``laneMs`` (per phase of the lanes, the sum over lanes), ``changelogBytes``,
-        ``snapshotBytes``, ``watermarks`` (source, or
-        ``<source>/<operator>`` where maps compute the event time anew → ISO 8601, UTC),
-        ``leftOutRows`` (operator →
-        ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as JSON → its share of the
-        operator's rows), ``heldTwice`` (operator → partials of keys that two slots held, of windows
-        that were over), ``stateBytes`` (of the key groups touched), ``numKeys``
-        (distinct keys touched), ``waitingKeyGroups``, ``suspendedKeyGroups``,
-        ``inFlightKeyGroups``, ``plannedMoves`` (key groups that are to move and are not in flight
-        yet), ``keyGroups`` (component → executor → number), ``executors`` (executor → ``lanes``,
-        ``draining``, ``cpuMs`` and ``busyMs``: CPU time that its lanes spent on key groups in this
-        epoch, and time that they were busy with them, waiting included).
+    Returns: ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` for an epoch without input),
+    ``timestamp`` (ISO 8601, UTC), ``numInputRows`` (source rows after the DataFrame maps),
+    ``numOutputRows``, ``sinkRows`` (sink → rows staged for it; what a sink cannot take under
+    ``<sink>_rejects``), ``crossedBytes`` (sent between operators on different executors),
+    ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``), ``laneMs`` (per phase of
+    the lanes, the sum over lanes), ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source,
+    or ``<source>/<operator>`` where maps compute the event time anew → ISO 8601, UTC),
+    ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
+    JSON → its share of the operator's rows), ``heldTwice`` (operator → partials of keys that two
+    slots held, of windows that were over), ``stateBytes`` (of the key groups touched), ``numKeys``
+    (distinct keys touched), ``waitingKeyGroups``, ``suspendedKeyGroups``, ``inFlightKeyGroups``,
+    ``plannedMoves`` (key groups that are to move and are not in flight yet), ``keyGroups``
+    (component → executor → number), ``executors`` (executor → ``lanes``, ``draining``, ``cpuMs``
+    and ``busyMs``: CPU time that its lanes spent on key groups in this epoch, and time that they
+    were busy with them, waiting included).
     """
     took = watch.took_ms()
     return {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy import int64
 
     from godwit.checkpoint.records import StateId
-    from godwit.engine.instructor import Instructor
+    from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
     from godwit.migration import PeerCopies, StartWarming
 
@@ -29,39 +29,22 @@ Held = dict["StateId", "npt.NDArray[int64]"]
 
 
 def warm_states(
-    order: StartWarming,
-    instructor: Instructor,
+    order: StartWarming,  # whose copies, and where
+    instructor: Instructor,  # knows what brings a copy forward
     *,
+    # state → shape ``(num_key_groups,)``: versions that the executor holds now
     held: Callable[[StateId], npt.NDArray[int64]],
-    transfers: Iterable[PeerCopies],
+    transfers: Iterable[PeerCopies],  # what peers are to send, each when its links are free
+    # has a peer send its copies; returns, of each state, key group → version of what came
     fetch: Callable[[PeerCopies], Mapping[StateId, Mapping[int, int]]],
+    # brings copies of one state to the committed version; returns key group → version of the
+    # table that is there then
     bring: Callable[[StateInstruction, int], Mapping[int, int]],
-    now_s: Callable[[], float],
+    now_s: Callable[[], float],  # the time, in seconds
 ) -> Warmed:
     """Warm the copies of all states of a component.
 
-    Parameters
-    ----------
-    order
-        Whose copies, and where.
-    instructor
-        Knows what brings a copy forward.
-    held
-        State → shape ``(num_key_groups,)``: versions that the executor holds now.
-    transfers
-        What peers are to send, each when its links are free.
-    fetch
-        Has a peer send its copies; returns, of each state, key group → version of what came.
-    bring
-        Brings copies of one state to the committed version; returns key group → version of the
-        table that is there then.
-    now_s
-        The time, in seconds.
-
-    Raises
-    ------
-    MigrationError
-        If a peer has sent what nobody has committed.
+    Raises `MigrationError` if a peer has sent what nobody has committed.
     """
     versions: Held = {state: held(state).copy() for state in order.states}
     nothing_here = [g for g in order.key_groups if all(v[g] < 0 for v in versions.values())]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from godwit.checkpoint.records import BlockRef, CommitRecord, OutputRef, SinkRecord
-from godwit.engine.deliveries import Deliveries
+from godwit.engine.outputs import Deliveries
 from godwit.plan.compiled import CompiledFlow, Output
 from godwit.sinks.sink import Sink
 

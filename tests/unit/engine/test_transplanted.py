@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.engine.takeover import transplanted
+from godwit.engine.recovery import transplanted
 from godwit.model.assignment import Assignment, even_assignment
 
 

@@ -23,8 +23,8 @@ from godwit.engine.lane.copies import drop_copies, receive_copies, send_copies, 
 from godwit.engine.lane.executor import local_store_root
 from godwit.engine.lane.lane import lane_flow, local_store
 from godwit.engine.loop import EpochLoop
+from godwit.engine.recovery import recover_flow, run_started
 from godwit.engine.shared_conductor import SharedConductor
-from godwit.engine.takeover import run_started, take_up
 from godwit.engine.warming import warm_states
 from godwit.migration import Conductor, DropCopies, Policy, StartWarming
 from godwit.model import events
@@ -83,7 +83,7 @@ class LocalRun:
         emit: Callable[[Event], None] = lambda _: None,
     ) -> None:
         policy, run = policy or Policy(), uuid.uuid4().hex[:12]
-        self.log, recovered = take_up(
+        self.log, recovered = recover_flow(
             flow if plan is None else flow.under(plan),
             storage,
             run,
@@ -122,7 +122,7 @@ class LocalRun:
         )
         resumed = self.log.latest_epoch >= 0
         self.conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
-        if resumed and (changes := recovered.told()) is not None:
+        if resumed and (changes := recovered.changes_event()) is not None:
             self.conductor.announce(events.FlowChanged, **changes)
 
     @property

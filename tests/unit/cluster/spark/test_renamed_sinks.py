@@ -17,7 +17,7 @@ from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.records import CommitRecord, OutputRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks
-from godwit.engine.takeover import take_up
+from godwit.engine.recovery import recover_flow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,9 +51,9 @@ class Program:
         """Deliver the last epoch, and commit another one without delivering it."""
         compiled = self.flow.compile(resolver(self.flow))
         storage = CheckpointStorage.open(self.directory / "checkpoint")
-        log, taken_up = take_up(compiled, storage, uuid4().hex[:12], retain_epochs=3)
-        renamed = taken_up.changes.renamed
-        flow = taken_up.flow
+        log, recovery = recover_flow(compiled, storage, uuid4().hex[:12], retain_epochs=3)
+        renamed = recovery.changes.renamed
+        flow = recovery.flow
         with closing(OpenSinks(flow, log, cast("Any", None), renamed=renamed)) as sinks:
             if log.latest is not None:
                 sinks.deliver(log.latest, again=True)

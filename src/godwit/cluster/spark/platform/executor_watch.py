@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.platform.lost_executors import LostExecutors
     from godwit.cluster.spark.run.cluster import SparkCluster
-    from godwit.cluster.spark.stages.source_rows import SourceRows
+    from godwit.cluster.spark.run.source_rows import SourceRows
     from godwit.engine.cluster import Executor
     from godwit.engine.shared_conductor import SharedConductor
 

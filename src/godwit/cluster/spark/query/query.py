@@ -16,11 +16,10 @@ from godwit.api.calls import NoSuchCallError
 from godwit.cluster.spark.observe.progress_sources import rows_held_back, sources_of, with_sources
 from godwit.cluster.spark.query.ending import Ending
 from godwit.cluster.spark.query.failures import epoch_failed
-from godwit.cluster.spark.query.input_end import is_bounded
 from godwit.cluster.spark.query.placement import Migration, QueryPlacement
 from godwit.cluster.spark.query.regrouping import QueryComponents
 from godwit.cluster.spark.query.scaling import QueryScaling
-from godwit.cluster.spark.run.quiet_epochs import QuietEpochs
+from godwit.cluster.spark.run.epoch_driver import QuietEpochs, is_bounded
 from godwit.cluster.spark.run.threads import close_all
 from godwit.engine.outcomes import state_bytes
 from godwit.migration import Strategy

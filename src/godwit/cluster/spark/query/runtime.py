@@ -17,13 +17,12 @@ from godwit.cluster.spark.observe.progress_log import quick_local_logs, wait_for
 from godwit.cluster.spark.observe.progress_spark import SparkProgress
 from godwit.cluster.spark.platform.executors_python import insist_on_python
 from godwit.cluster.spark.query.failures import for_spark, without_credentials
-from godwit.cluster.spark.query.input_end import is_stopped
 from godwit.cluster.spark.query.picklable import check_picklable
 from godwit.cluster.spark.query.query import Query, end_terminated
-from godwit.cluster.spark.run.epoch_driver import EpochDriver
+from godwit.cluster.spark.run.epoch_driver import EpochDriver, is_stopped
 from godwit.cluster.spark.run.feeds import arrow_schema, feed_frames, feeds_of, streaming_dataframe
 from godwit.cluster.spark.run.gate import EpochGate
-from godwit.cluster.spark.run.opening import open_run
+from godwit.cluster.spark.run.run import open_run
 from godwit.cluster.spark.stages.source_plans import check_plan, leaves_column
 from godwit.cluster.spark.stages.source_streams import check_offset_log, offset_layout
 from godwit.model.errors import InvalidFlowError

@@ -1,4 +1,1 @@
-"""One run of a flow on Spark's driver: epochs, and the threads beside them.
-
-Begin with `run`, whose docstring is the epoch protocol; `opening` puts its parts together.
-"""
+"""One run of a flow on Spark's driver; its epoch protocol is in `godwit.engine.loop`."""

@@ -1,35 +1,41 @@
-"""Spark's executors as the engine's cluster (see `godwit.engine.cluster.Cluster`)."""
+"""Spark's executors as the engine's cluster (`godwit.engine.cluster.Cluster`), and its session."""
 
 from __future__ import annotations
 
+import pickle
 import time
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.cluster.spark.stages.stages import run_stages
 from godwit.engine.cluster import AttemptLostError
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.checkpoint.records import BatchRef, CommitRecord, SinkRecord
+    from godwit.checkpoint.records import BatchRef, BlockRef, CommitRecord, SinkRecord
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.cluster.spark.platform.lost_executors import LostExecutors
-    from godwit.cluster.spark.run.few_rows import FewRows
     from godwit.cluster.spark.run.gate import EpochGate
     from godwit.cluster.spark.run.micro_batches import MicroBatches
+    from godwit.cluster.spark.run.source_rows import FewRows, SourceRows
     from godwit.cluster.spark.run.threads import DaemonPool
     from godwit.cluster.spark.stages.shipping import ShippedProgram
-    from godwit.cluster.spark.stages.source_rows import SourceRows
     from godwit.engine.cluster import Executor, SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.outputs import OpenSinks
     from godwit.migration import DropCopies, StartWarming
 
-__all__ = ["SparkCluster"]
+__all__ = ["SinkSession", "SparkCluster"]
 
 _HELD_PAUSE_S = 0.2
 _CANCELLED = "as part of cancellation of all jobs"
@@ -125,3 +131,32 @@ class SparkCluster:
     def monotonic_us(self) -> int:
         """See `Cluster.monotonic_us`."""
         return time.monotonic_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSession:
+    """Makes DataFrames and temporary views in a Spark session."""
+
+    spark: SparkSession
+
+    def show(self, name: str, rows: pa.Table) -> None:
+        """Keep a temporary view."""
+        self.spark.createDataFrame(rows).createOrReplaceTempView(name)
+
+    def dataframe(self, rows: pa.Table) -> DataFrame:
+        """Make a DataFrame of rows that are here."""
+        return self.spark.createDataFrame(rows)
+
+    def stored_dataframe(
+        self, storage: CheckpointStorage, blocks: Sequence[BlockRef], schema: pa.Schema
+    ) -> DataFrame:
+        """Make a DataFrame of rows in the checkpoint, which executors read."""
+
+        def read(pickled: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in pickled:
+                for block in batch.column(0).to_pylist():
+                    yield decode_batch(read_block(storage, pickle.loads(block)))  # noqa: S301  our own
+
+        rows = [(pickle.dumps(block),) for block in blocks]
+        frame = self.spark.createDataFrame(rows, "block binary").repartition(len(rows))
+        return frame.mapInArrow(read, from_arrow_schema(schema))

@@ -36,55 +36,27 @@ _FEED = "__godwit_feed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedInput:
-    """What one operator takes from a feed.
+    """What one operator takes from a feed."""
 
-    Attributes
-    ----------
-    operator
-        Index of the operator in the flow.
-    slots
-        Slots of its columns: key columns, then the others.
-    schema
-        Their names and Arrow types.
-    time
-        Slot of the event time, at one of the inputs of a feed; ``None`` at the others.
-    watermark
-        Number of the watermark that its event times move (`CompiledFlow.watermarks`).
-    number
-        Which of the operator's inputs it is.
-    """
-
-    operator: int
-    slots: tuple[str, ...]
-    schema: pa.Schema
+    operator: int  # index of the operator in the flow
+    slots: tuple[str, ...]  # slots of its columns: key columns, then the others
+    schema: pa.Schema  # their names and Arrow types
+    # slot of the event time, at one of the inputs of a feed; ``None`` at the others
     time: str | None = None
+    # number of the watermark that its event times move (`CompiledFlow.watermarks`)
     watermark: int = 0
-    number: int = 0
+    number: int = 0  # which of the operator's inputs it is
 
 
 @dataclass(slots=True, kw_only=True)
 class Feed:
-    """A source after its maps, and the operators that read it.
+    """A source after its maps, and the operators that read it."""
 
-    Attributes
-    ----------
-    source
-        Name of the source.
-    maps
-        DataFrame maps, in order.
-    columns
-        Column → slot.
-    types
-        Slot → Arrow type.
-    inputs
-        The operators.
-    """
-
-    source: str
-    maps: tuple[Any, ...]
-    columns: dict[str, str] = field(default_factory=dict)
-    types: dict[str, pa.DataType] = field(default_factory=dict)
-    inputs: list[FeedInput] = field(default_factory=list)
+    source: str  # name of the source
+    maps: tuple[Any, ...]  # dataFrame maps, in order
+    columns: dict[str, str] = field(default_factory=dict)  # column → slot
+    types: dict[str, pa.DataType] = field(default_factory=dict)  # slot → Arrow type
+    inputs: list[FeedInput] = field(default_factory=list)  # the operators
 
 
 def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
@@ -176,12 +148,8 @@ def read_feeds(
 
     Event times come once for every feed that has them.
 
-    Parameters
-    ----------
-    feeds
-        Inputs of the operators that read each feed.
-    table
-        Rows as `streaming_dataframe` laid them out.
+    feeds: Inputs of the operators that read each feed.
+    table: Rows as `streaming_dataframe` laid them out.
     """
     for number, inputs in enumerate(feeds):
         rows = table

@@ -55,16 +55,10 @@ class EpochGate:
     def epoch(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Carry out an epoch inside, once no other one is being carried out.
 
-        Parameters
-        ----------
-        stopped
-            Says whether the query was stopped by another way than through this gate; asked while
-            the epoch cannot begin yet (see `pause`).
+        stopped: Says whether the query was stopped by another way than through this gate; asked
+        while the epoch cannot begin yet (see `pause`).
 
-        Raises
-        ------
-        GateClosedError
-            If the gate is closed, or closes while others are before this one.
+        Raises `GateClosedError` if the gate is closed, or closes while others are before this one.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._inside is None)
@@ -81,20 +75,15 @@ class EpochGate:
     def between_epochs(self) -> AbstractContextManager[None]:
         """Do something inside while no epoch is carried out and none begins.
 
-        Raises
-        ------
-        GateClosedError
-            As `epoch`.
+        Raises `GateClosedError` as `epoch`.
         """
         return self.epoch()
 
     def pause(self, seconds: float) -> None:
         """Wait a moment within an epoch that cannot begin yet.
 
-        Raises
-        ------
-        GateClosedError
-            If the gate closes meanwhile, or the query is stopped in another way.
+        Raises `GateClosedError` if the gate closes meanwhile, or the query is stopped in another
+        way.
         """
         if self.wait_for_close(seconds) or self._stopped():
             raise GateClosedError

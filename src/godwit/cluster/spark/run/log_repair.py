@@ -55,12 +55,8 @@ def plan_log_repair(
 ) -> tuple[RepairStep, ...]:
     """Find what in Spark's log disagrees with the committed records, and what would mend it.
 
-    Parameters
-    ----------
-    storage
-        The checkpoint.
-    records
-        Its committed records that are still there, in order of epochs.
+    storage: The checkpoint.
+    records: Its committed records that are still there, in order of epochs.
     """
     batches = [batch for record in records if (batch := record.last_batch) is not None]
     if not batches:

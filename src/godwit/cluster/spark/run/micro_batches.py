@@ -38,13 +38,9 @@ _NAMES = ("", ".compact")
 class MicroBatches:
     """Spark's log of one query, as far as micro-batches go.
 
-    Parameters
-    ----------
-    storage
-        The checkpoint; Spark's log is a directory of it.
-    lines
-        The number of Spark's source that each line of an entry is of
-        (`godwit.checkpoint.spark_log`).
+    storage: The checkpoint; Spark's log is a directory of it.
+    lines: The number of Spark's source that each line of an entry is of
+    (`godwit.checkpoint.spark_log`).
     """
 
     def __init__(self, storage: CheckpointStorage, lines: tuple[int, ...]) -> None:
@@ -53,17 +49,10 @@ class MicroBatches:
     def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
         """Identify the micro-batch that Spark offers; ``None`` if it is committed already.
 
-        Parameters
-        ----------
-        number
-            Its number.
-        last
-            The last one that was committed, if any.
+        number: Its number.
+        last: The last one that was committed, if any.
 
-        Raises
-        ------
-        CheckpointMismatchError
-            If Spark's log and the checkpoint do not go together.
+        Raises `CheckpointMismatchError` if Spark's log and the checkpoint do not go together.
         """
         done = -1 if last is None else last.number
         if number > done + 1:

@@ -46,10 +46,7 @@ _BYTES_FIRST = 10.0
 class PendingFiles:
     """Counts what file sources still have to give.
 
-    Parameters
-    ----------
-    now_s
-        A clock that never runs backwards, in seconds.
+    now_s: A clock that never runs backwards, in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -62,17 +59,10 @@ class PendingFiles:
     def rows_after(self, batch: BatchRef, rows: int) -> int | None:
         """Count the rows that lie there and that a micro-batch, the last one, did not take.
 
-        Parameters
-        ----------
-        batch
-            What Spark's logs say of it.
-        rows
-            What it took.
+        batch: What Spark's logs say of it.
+        rows: What it took.
 
-        Returns
-        -------
-        int
-            ``None`` where that is not known (now), and where not all sources are files.
+        Returns: ``None`` where that is not known (now), and where not all sources are files.
         """
         began_s = self._now_s()
         if began_s < self._next_s or not _files_only(batch):

@@ -44,12 +44,8 @@ def one_line(error: BaseException) -> str:
 class Guard:
     """Carries out steps of a thread, and tells what they raise.
 
-    Parameters
-    ----------
-    what
-        What the steps do, as in "watching executors".
-    announce
-        Takes `what` and the error in one line, for an event; ``None``: there is only the log.
+    what: What the steps do, as in "watching executors".
+    announce: Takes `what` and the error in one line, for an event; ``None``: there is only the log.
     """
 
     def __init__(self, what: str, announce: Callable[[str, str], None] | None = None) -> None:
@@ -86,12 +82,8 @@ class Guard:
 class DaemonPool:
     """Threads that carry out calls in the order in which they come, and that no exit waits for.
 
-    Parameters
-    ----------
-    threads
-        How many at most; they start as calls come.
-    name
-        Of the threads.
+    threads: How many at most; they start as calls come.
+    name: Of the threads.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -120,10 +112,7 @@ class DaemonPool:
     def close(self, *, cancel: bool = True) -> None:
         """Take no more calls, and begin none that wait; what runs goes on, nobody waits for it.
 
-        Parameters
-        ----------
-        cancel
-            ``False``: those that wait are carried out all the same.
+        cancel: ``False``: those that wait are carried out all the same.
         """
         with self._changed:
             self._closed = True
@@ -159,10 +148,7 @@ class DaemonPool:
 def close_all(parts: Iterable[tuple[str, Callable[[], object]]]) -> list[tuple[str, str]]:
     """Close parts one after the other, each whatever becomes of the others.
 
-    Returns
-    -------
-    list of tuple
-        What could not be closed, and the error in one line.
+    Returns: What could not be closed, and the error in one line.
     """
     problems = []
     for what, close in parts:

@@ -17,8 +17,8 @@ from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.deciding import Deciding
 from godwit.engine.cluster import Executor
+from godwit.engine.recovery import recover_flow, run_started
 from godwit.engine.shared_conductor import SharedConductor
-from godwit.engine.takeover import run_started, take_up
 from godwit.migration import Conductor, EpochOutcome, Policy
 from godwit.model.events import (
     BackgroundFailed,
@@ -45,12 +45,14 @@ class Story:
         a = made.source("rows", frame).key_by("k").compute(name="a", v=gw.sum("v"))
         made.sink("out", a.key_by("k").compute(name="b", v=gw.sum("v")), FakeSink())
         storage = CheckpointStorage.open(str(directory))
-        self.log, taken_up = take_up(made.compile(resolver(made)), storage, "r", retain_epochs=3)
-        self.flow, self.ports = taken_up.flow, NotingPorts()
+        self.log, recovery = recover_flow(
+            made.compile(resolver(made)), storage, "r", retain_epochs=3
+        )
+        self.flow, self.ports = recovery.flow, NotingPorts()
         there = [Executor(name=name, location=None, lanes=1) for name in ("x", "y")]
         first = gw.even_assignment(4, ["x", "y"], [1, 1])
         given = {"b": first.moved({0: "y"})} if apart else {}
-        started = run_started(self.flow, self.log, taken_up, given, there, run_id="r")
+        started = run_started(self.flow, self.log, recovery, given, there, run_id="r")
         self.conductor = Conductor(
             started,
             states={c.name: c.states for c in self.flow.components},

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from py4j.protocol import Py4JError
 
-from godwit.cluster.spark.run import quiet_epochs
-from godwit.cluster.spark.run.epoch_driver import EpochDriver
+from godwit.cluster.spark.run import epoch_driver
+from godwit.cluster.spark.run.epoch_driver import EpochDriver, QuietEpochs
 from godwit.cluster.spark.run.gate import EpochGate
-from godwit.cluster.spark.run.quiet_epochs import QuietEpochs
 from godwit.model.errors import CheckpointInUseError, UserFunctionError
 
 if TYPE_CHECKING:
@@ -94,8 +93,8 @@ class Story:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet_epochs, "_LOOK_S", 0.001)
-    monkeypatch.setattr(quiet_epochs, "_LOOK_AT_SPARK_S", 0.0)
+    monkeypatch.setattr(epoch_driver, "_LOOK_S", 0.001)
+    monkeypatch.setattr(epoch_driver, "_LOOK_AT_SPARK_S", 0.0)
 
 
 def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:

@@ -31,38 +31,27 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import StateId
     from godwit.cluster.spark.run.cluster import SparkCluster
-    from godwit.engine.instructor import Instructor
+    from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
     from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import PeerCopies, Warmed
 
-__all__ = ["Errands"]
+__all__ = ["BackgroundCopies"]
 
 
-class Errands:
-    """Threads that run errands: one to hand them out, and one per executor.
+class BackgroundCopies:
+    """Threads that warm and drop copies: one to hand orders out, and one per executor.
 
     An executor's copies are warmed and dropped in the order in which that was ordered.
-
-    Parameters
-    ----------
-    cluster
-        Where orders come from, and where executors are.
-    conducting
-        Told what came of them.
-    instructor
-        Knows what brings a copy forward.
-    spark
-        The session.
     """
 
     def __init__(
         self,
-        cluster: SparkCluster,
+        cluster: SparkCluster,  # where orders come from, and where executors are
         *,
-        conducting: SharedConductor,
-        instructor: Instructor,
-        spark: SparkSession,
+        conducting: SharedConductor,  # told what came of them
+        instructor: Instructor,  # knows what brings a copy forward
+        spark: SparkSession,  # the session
     ) -> None:
         self._cluster, self._orders = cluster, cluster.background
         self._conducting, self._instructor, self._spark = conducting, instructor, spark
@@ -70,7 +59,9 @@ class Errands:
         self._pools: dict[str, DaemonPool] = {}
         self._guard = Guard("background copies", conducting.background_failed)
         self._links, self._link_is_free = PeerLinks(), threading.Condition()
-        self._thread = threading.Thread(target=self._hand_out, name="godwit-errands", daemon=True)
+        self._thread = threading.Thread(
+            target=self._hand_out, name="godwit-background", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -129,7 +120,7 @@ class Errands:
 
         def bring(told: StateInstruction, committed: int) -> dict[int, int]:
             return warm_copies(
-                self._errand(told.state, order.executor),
+                self._request(told.state, order.executor),
                 order.key_groups,
                 told,
                 layout=self._instructor.layout_of(told.state),
@@ -144,7 +135,7 @@ class Errands:
                 raise MigrationError(f"Executor {asked.executor} is gone.")
             return {
                 state: fetch_copies(
-                    self._errand(state, order.executor),
+                    self._request(state, order.executor),
                     source.name,
                     source.location,
                     asked.key_groups,
@@ -181,10 +172,10 @@ class Errands:
         for state in order.states:
             with suppress(Exception):  # a copy too many costs room, nothing else
                 drop_copies(
-                    self._errand(state, order.executor), order.key_groups, self._spark.sparkContext
+                    self._request(state, order.executor), order.key_groups, self._spark.sparkContext
                 )
 
-    def _errand(self, state: StateId, executor: str) -> Errand:
+    def _request(self, state: StateId, executor: str) -> Errand:
         there = self._cluster.executors[executor]
         return Errand(
             state=state,

@@ -16,7 +16,7 @@ from godwit.checkpoint.flow_changes import FlowChanges
 from godwit.checkpoint.records import CommitRecord, ComponentPlan, PhysicalPlan
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
-from godwit.engine.takeover import TakenUp, carried_on, remembered_load, run_started, take_up
+from godwit.engine.recovery import Recovery, carried_on, recover_flow, remembered_load, run_started
 from godwit.migration import ComponentLoad, LoadSummary
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
 
@@ -34,7 +34,7 @@ def of_sources(*sources: str) -> CompiledFlow:
 
 
 def start(directory: Path, flow: CompiledFlow) -> None:
-    take_up(flow, CheckpointStorage.open(directory), "run", retain_epochs=3)
+    recover_flow(flow, CheckpointStorage.open(directory), "run", retain_epochs=3)
 
 
 def write_sparks_part(directory: Path) -> list[Path]:
@@ -60,7 +60,7 @@ def test_the_checkpoint_of_a_spark_query_is_not_taken_for_a_new_one(
 
 def test_offsets_are_never_forgotten_once_an_epoch_is_committed(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
-    log, _ = take_up(of_sources("left", "right"), storage, "run", retain_epochs=3)
+    log, _ = recover_flow(of_sources("left", "right"), storage, "run", retain_epochs=3)
     log.commit(CommitRecord(epoch=0, run_id=""))
     files = write_sparks_part(tmp_path)
     with pytest.raises(CheckpointMismatchError, match="source 'left' is gone"):
@@ -70,7 +70,7 @@ def test_offsets_are_never_forgotten_once_an_epoch_is_committed(tmp_path: Path) 
 
 def test_a_start_that_does_not_fit_takes_nothing_over(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
-    log, _ = take_up(FLOW, storage, "first", retain_epochs=3)
+    log, _ = recover_flow(FLOW, storage, "first", retain_epochs=3)
     log.commit(CommitRecord(epoch=0, run_id=""))
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     with pytest.raises(CheckpointMismatchError, match="operator 'a': kind was 'compute'"):
@@ -104,14 +104,14 @@ def test_a_start_goes_on_under_the_plan_of_the_last_epoch(tmp_path: Path) -> Non
     two = compiled(Program(operators={"a": ("total",), "b": ("rows",)}))
     storage = CheckpointStorage.open(tmp_path)
     shared = two.under(plan(both=("a", "b")))
-    log, taken_up = take_up(shared, storage, "run", retain_epochs=3)
+    log, recovery = recover_flow(shared, storage, "run", retain_epochs=3)
     assert log.commit(CommitRecord(epoch=0, run_id="")).plan == 0
-    log, taken_up = take_up(two, storage, "run", retain_epochs=3)
-    assert taken_up.flow.physical_plan == shared.physical_plan
+    log, recovery = recover_flow(two, storage, "run", retain_epochs=3)
+    assert recovery.flow.physical_plan == shared.physical_plan
     assert log.commit(CommitRecord(epoch=1, run_id="")).plan == 0
     # Without the other one, the component goes on with one operator, and that is another plan.
-    log, taken_up = take_up(FLOW, storage, "run", retain_epochs=3)
-    assert taken_up.flow.physical_plan == plan(both=("a",))
+    log, recovery = recover_flow(FLOW, storage, "run", retain_epochs=3)
+    assert recovery.flow.physical_plan == plan(both=("a",))
     assert log.commit(CommitRecord(epoch=2, run_id="")).plan == 1
 
 
@@ -120,15 +120,17 @@ def test_a_start_that_names_components_begins_under_them_where_their_operators_w
 ) -> None:
     two = compiled(Program(operators={"a": ("total",), "b": ("rows",)}))
     storage = CheckpointStorage.open(tmp_path)
-    log, taken_up = take_up(two, storage, "run", retain_epochs=3, components={"both": ["b", "a"]})
-    assert taken_up.flow.physical_plan == plan(both=("a", "b"))
+    log, recovery = recover_flow(
+        two, storage, "run", retain_epochs=3, components={"both": ["b", "a"]}
+    )
+    assert recovery.flow.physical_plan == plan(both=("a", "b"))
     executors = [Executor(name=name, location=None, lanes=1) for name in ("0", "1")]
-    first = run_started(taken_up.flow, log, taken_up, {}, executors, run_id="run").assignments
+    first = run_started(recovery.flow, log, recovery, {}, executors, run_id="run").assignments
     moved = first["both"].moved({0: "1", 1: "1"})
     log.commit(CommitRecord(epoch=0, run_id="", assignments={"both": moved.to_dict()}))
-    log, taken_up = take_up(two, storage, "run", retain_epochs=3, components={"b": ["b"]})
-    assert taken_up.flow.physical_plan == plan(b=("b",), a=("a",))
-    then = run_started(taken_up.flow, log, taken_up, {}, executors, run_id="run").assignments
+    log, recovery = recover_flow(two, storage, "run", retain_epochs=3, components={"b": ["b"]})
+    assert recovery.flow.physical_plan == plan(b=("b",), a=("a",))
+    then = run_started(recovery.flow, log, recovery, {}, executors, run_id="run").assignments
     assert then["a"] == then["b"] == moved
 
 
@@ -146,13 +148,13 @@ def test_a_plan_that_the_changed_flow_cannot_run_under_is_given_up(tmp_path: Pat
 
     storage = CheckpointStorage.open(tmp_path)
     straight = flow(between=False)
-    log, taken_up = take_up(
+    log, recovery = recover_flow(
         straight, storage, "run", retain_epochs=3, components={"row": ["a", "b"]}
     )
-    assert taken_up.flow.levels == 1
+    assert recovery.flow.levels == 1
     log.commit(CommitRecord(epoch=0, run_id=""))
-    _, taken_up = take_up(flow(between=True), storage, "run", retain_epochs=3)
-    assert taken_up.flow.physical_plan == plan(a=("a",), c=("c",), b=("b",))
+    _, recovery = recover_flow(flow(between=True), storage, "run", retain_epochs=3)
+    assert recovery.flow.physical_plan == plan(a=("a",), c=("c",), b=("b",))
 
 
 def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
@@ -170,13 +172,13 @@ def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
         return LoadSummary(epoch=epoch, epochs=2, loads=loads)
 
     changes = FlowChanges(version=None, renamed={"old": "a"}, added=(), returned=(), removed=())
-    taken_up = TakenUp(flow=FLOW, layouts={}, changes=changes, before=FLOW.physical_plan)
+    recovery = Recovery(flow=FLOW, layouts={}, changes=changes, before=FLOW.physical_plan)
     written = [summary(1, a=3), summary(2, old=5, gone=1)]
-    found = remembered_load(written, FLOW, taken_up)
+    found = remembered_load(written, FLOW, recovery)
     assert found is not None
     assert found.epoch == 2
     assert {name: load.key_groups.tolist() for name, load in found.loads.items()} == {"a": [0, 5]}
-    beyond = remembered_load([summary(1, a=NUM_KEY_GROUPS)], FLOW, taken_up)
+    beyond = remembered_load([summary(1, a=NUM_KEY_GROUPS)], FLOW, recovery)
     assert beyond is not None
     assert beyond.loads == {}
-    assert remembered_load([], FLOW, taken_up) is None
+    assert remembered_load([], FLOW, recovery) is None

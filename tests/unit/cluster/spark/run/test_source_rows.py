@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from godwit.cluster.spark.run.few_rows import FewRows
-from godwit.cluster.spark.stages.source_rows import SourceRows
+from godwit.cluster.spark.run.source_rows import FewRows, SourceRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -32,49 +32,36 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 
-_T = TypeVar("_T")
-
 __all__ = [
-    "TakenUp",
+    "Recovery",
     "carried_on",
     "first_assignments",
+    "recover_flow",
     "remembered_load",
     "run_started",
-    "take_up",
     "transplanted",
 ]
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenUp:
-    """How a flow takes up what its checkpoint holds.
+class Recovery:
+    """How a flow goes on from what its checkpoint holds."""
 
-    Attributes
-    ----------
-    flow
-        The flow under the physical plan that the checkpoint holds, as far as its operators are
-        still there.
-    layouts
-        Operator → how its state, and the rows that wait for it, are read.
-    changes
-        What became of the operators since the last run.
-    before
-        The physical plan of the last run, by the names of this one: assignments were recorded by
-        its components.
-    """
-
+    # the flow under the physical plan that the checkpoint holds, as far as its operators are
+    # still there
     flow: CompiledFlow
-    layouts: Layouts
-    changes: FlowChanges
+    layouts: Layouts  # operator → how its state, and the rows that wait for it, are read
+    changes: FlowChanges  # what became of the operators since the last run
+    # the physical plan of the last run, by the names of this one: assignments were recorded by
+    # its components
     before: PhysicalPlan
 
-    def told(self, *sinks: str) -> dict[str, Any] | None:
+    def changes_event(self, *sinks: str) -> dict[str, Any] | None:
         """Fields of the event that says what changed; ``None`` if there is nothing to say.
 
-        Parameters
-        ----------
-        *sinks
-            What became of sinks, in words.
+        *sinks: What became of sinks, in words.
         """
         changes = self.changes
         fields = {
@@ -141,33 +128,25 @@ class TakenUp:
         return found
 
 
-def take_up(
+def recover_flow(
+    # flow, storage, run_id, retain_epochs: The flow, the checkpoint, the run, and how long epochs
+    # stay readable
     flow: CompiledFlow,
     storage: CheckpointStorage,
     run_id: str,
     *,
     retain_epochs: int,
+    # component → operators that are to make it from now on; the others are as the checkpoint has
+    # them
     components: Mapping[str, Iterable[str]] | None = None,
-) -> tuple[CommitLog, TakenUp]:
+) -> tuple[CommitLog, Recovery]:
     """Open a checkpoint for a flow, or create it.
 
     Nothing is claimed before the flow is known to fit.
 
-    Parameters
-    ----------
-    flow, storage, run_id, retain_epochs
-        The flow, the checkpoint, the run, and how long epochs stay readable.
-    components
-        Component → operators that are to make it from now on; the others are as the checkpoint
-        has them.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If the checkpoint is of another flow, or this one has changed so that its state does not
-        fit: every difference is listed.
-    InvalidPlanError
-        If operators of one component could not run together.
+    Raises `CheckpointMismatchError` if the checkpoint is of another flow, or this one has changed
+    so that its state does not fit: every difference is listed; `InvalidPlanError` if operators of
+    one component could not run together.
     """
     new = all(entry.path != IDENTITY for entry in storage.list(""))
     if new:
@@ -198,7 +177,7 @@ def take_up(
         plan=flow.physical_plan,
         retain_epochs=retain_epochs,
     )
-    return log, TakenUp(flow=flow, layouts=layouts, changes=changes, before=last)
+    return log, Recovery(flow=flow, layouts=layouts, changes=changes, before=last)
 
 
 def _carrying_on(
@@ -212,17 +191,13 @@ def _carrying_on(
 
 
 def remembered_load(
-    written: Sequence[LoadSummary], flow: CompiledFlow, taken_up: TakenUp
+    written: Sequence[LoadSummary], flow: CompiledFlow, recovery: Recovery
 ) -> LoadSummary | None:
     """Find what key groups cost in the last run, as far as the journal says.
 
-    Parameters
-    ----------
-    written
-        What the journal has of them, oldest first.
-    flow, taken_up
-        The flow, and how it takes up the checkpoint: of components that are gone, and of key groups
-        that do not exist, nothing is remembered.
+    written: What the journal has of them, oldest first.
+    flow, recovery: The flow, and how it goes on from the checkpoint: of components that are gone,
+    and of key groups that do not exist, nothing is remembered.
     """
     if not written:
         return None
@@ -230,7 +205,7 @@ def remembered_load(
     here = {component.name for component in flow.components}
     loads = {
         name: load
-        for name, load in taken_up.renamed(summary.loads).items()
+        for name, load in recovery.renamed(summary.loads).items()
         if name in here and (load.key_groups < flow.num_key_groups).all()
     }
     return replace(summary, loads=loads)
@@ -241,14 +216,11 @@ def carried_on(
 ) -> PhysicalPlan:
     """Carry a physical plan on to the operators that a flow has now.
 
-    Parameters
-    ----------
-    held
-        The plan of the checkpoint, by the operators' names of that time; ``None`` if there is none.
-    given
-        The plan of the flow by itself, which says where operators go that the other does not know.
-    renamed
-        Old name → new name of operators.
+    held: The plan of the checkpoint, by the operators' names of that time; ``None`` if there is
+    none.
+    given: The plan of the flow by itself, which says where operators go that the other does not
+    know.
+    renamed: Old name → new name of operators.
     """
     now = {name for component in given.components for name in component.operators}
     carried: list[ComponentPlan] = []
@@ -278,33 +250,22 @@ def carried_on(
 
 
 def run_started(
+    # flow, log, recovery: The flow, its checkpoint, and how the one goes on from the other
     flow: CompiledFlow,
     log: CommitLog,
-    taken_up: TakenUp,
-    given: Mapping[str, Assignment],
-    executors: Sequence[Executor],
+    recovery: Recovery,
+    given: Mapping[str, Assignment],  # see `first_assignments`
+    executors: Sequence[Executor],  # the executors
     *,
-    run_id: str,
+    run_id: str,  # the run
 ) -> inputs.RunStarted:
-    """Say what is durable, and which executors there are.
-
-    Parameters
-    ----------
-    flow, log, taken_up
-        The flow, its checkpoint, and how the one takes up the other.
-    given
-        See `first_assignments`.
-    executors
-        The executors.
-    run_id
-        The run.
-    """
-    recorded = {} if log.latest is None else taken_up.renamed(log.latest.assignments)
+    """Say what is durable, and which executors there are."""
+    recorded = {} if log.latest is None else recovery.renamed(log.latest.assignments)
     return inputs.RunStarted(
         run_id=run_id,
         executors={e.name: e.lanes for e in executors},
         assignments=first_assignments(
-            flow, _inherited(flow, taken_up.before, recorded), given, executors
+            flow, _inherited(flow, recovery.before, recorded), given, executors
         ),
         committed=log.latest_epoch,
         waiting={
@@ -316,7 +277,7 @@ def run_started(
             for c in flow.components
             for sizes in [state_bytes(c.states, log.chains)]
         },
-        slots=slot_pairs(flow, log.chains, taken_up.slots(log.latest)),
+        slots=slot_pairs(flow, log.chains, recovery.slots(log.latest)),
     )
 
 
@@ -331,28 +292,17 @@ def _inherited(
 
 def first_assignments(
     flow: CompiledFlow,
+    # component → what the last commit record says; put on the executors there are now
     recorded: Mapping[str, Mapping[str, Any]],
+    # component → what the user says; counts where nothing is recorded. The others are dealt out
+    # evenly.
     given: Mapping[str, Assignment],
-    executors: Sequence[Executor],
+    executors: Sequence[Executor],  # the executors
 ) -> dict[str, Assignment]:
     """Choose the assignment of every component for the beginning of a run.
 
-    Parameters
-    ----------
-    flow
-        The flow.
-    recorded
-        Component → what the last commit record says; taken up on the executors there are now.
-    given
-        Component → what the user says; counts where nothing is recorded. The others are dealt out
-        evenly.
-    executors
-        The executors.
-
-    Raises
-    ------
-    InvalidPlanError
-        If the user names a component that does not exist, or places another number of key groups.
+    Raises `InvalidPlanError` if the user names a component that does not exist, or places another
+    number of key groups.
     """
     components = [component.name for component in flow.components]
     unknown = sorted(given.keys() - set(components))

@@ -8,8 +8,8 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from godwit.cluster.spark.run import errands as errands_module
-from godwit.cluster.spark.run.errands import Errands
+from godwit.cluster.spark.run import background_copies
+from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.migration import DropCopies
 
 if TYPE_CHECKING:
@@ -24,14 +24,16 @@ class Story:
     """Background copies on a cluster of which a test says what there is."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(errands_module, "inheritable_thread_target", lambda _: lambda run: run)
-        monkeypatch.setattr(Errands, "_drop", self._drop)
+        monkeypatch.setattr(
+            background_copies, "inheritable_thread_target", lambda _: lambda run: run
+        )
+        monkeypatch.setattr(BackgroundCopies, "_drop", self._drop)
         self.executors: dict[str, object] = {"1": object(), "2": object()}
         self.background: SimpleQueue[Any] = SimpleQueue()
         self.failures: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self.dropped: SimpleQueue[DropCopies] = SimpleQueue()
         self.error: Exception | None = None
-        self.errands = Errands(
+        self.copies = BackgroundCopies(
             cast("Any", self),
             conducting=cast("Any", SimpleNamespace(background_failed=self._failed)),
             instructor=cast("Any", None),
@@ -55,7 +57,7 @@ class Story:
 def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
     story = Story(monkeypatch)
     yield story
-    story.errands.close()
+    story.copies.close()
 
 
 def test_what_a_copy_raises_is_told_and_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +75,7 @@ def test_an_executor_that_is_gone_leaves_no_thread_behind(monkeypatch: pytest.Mo
             story.executors = {str(number): object()}
             story.drop(str(number))
             assert story.dropped.get(timeout=PATIENCE_S).executor == str(number)
-        assert len(story.errands._pools) == 1
+        assert len(story.copies._pools) == 1
         for thread in threading.enumerate():
             if thread.name.startswith("godwit-copies-") and not thread.name.startswith(
                 "godwit-copies-19"
