@@ -62,6 +62,7 @@ from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
 from godwit.operators.timers import FiredTimer, TimedRows, Timers
 from godwit.operators.windows.calls import Window
+from godwit.operators.windows.rows import rows
 from godwit.operators.windows.spec import hopping, session, tumbling
 from godwit.values.codec import State
 
@@ -131,6 +132,7 @@ __all__ = [
     "min",
     "min_by",
     "read_state",
+    "rows",
     "scripted",
     "session",
     "sinks",

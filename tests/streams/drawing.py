@@ -143,7 +143,10 @@ def draw(seed: int, *, most_operators: int = 3) -> Drawn:
             "idle": None if idle is None else drawn.spelled(idle),
         }
         drawn.text.append(f"{name}: {drawn.options[name]}")
-    node, maker = _stream(drawn, most_operators)
+    if rng.random() < 0.06:  # which know no event time, so that nothing can come behind them
+        node, maker = _last_rows(drawn, *_stream(drawn, 0))
+    else:
+        node, maker = _stream(drawn, most_operators)
     while not isinstance(node, ref.Operator):
         node, maker = _operator(drawn, node, maker)
     drawn.node, drawn.makers["out"] = node, maker
@@ -288,6 +291,30 @@ def _session(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str
             maker(streams)
             .key_by(*keys)
             .window(spec, name=name)
+            .compute(**_given(drawn, aggregates))
+        ),
+    )
+
+
+def _last_rows(drawn: Drawn, node: ref.Node, maker: Any) -> tuple[ref.Node, Any]:
+    if not drawn.ordered:
+        return node, maker
+    rng = drawn.rng
+    keys = ["k", "g"] if rng.random() < 0.4 else ["k"]
+    every = rng.randint(1, 4)
+    length = every * rng.randint(1, 4)
+    aggregates = _aggregates(drawn, node, ordered=True)
+    drawn.text.append(f"o0: rows {length} every {every} {keys} {aggregates}")
+    operator = ref.LastRows(
+        "o0", keys, feed=node, length=length, every=every, aggregates=aggregates
+    )
+    drawn.operators.append(operator)
+    return (
+        operator,
+        lambda streams: (
+            maker(streams)
+            .key_by(*keys)
+            .window(gw.rows(length, every=every), name="o0")
             .compute(**_given(drawn, aggregates))
         ),
     )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from godwit.operators.firing import TimerClock
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
+    from godwit.operators.windows.rows import RowWindows
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Codec, OperatorNode, StreamNode
 
@@ -185,7 +186,7 @@ class KeyedStream:
     @user_call
     def window(
         self,
-        *windows: WindowSpec,
+        *windows: WindowSpec | RowWindows,
         time: str | None = None,
         output: Literal["append", "update"] = "append",
         late: Any = None,
@@ -202,7 +203,7 @@ class KeyedStream:
         ----------
         *windows
             ``gw.tumbling(...)``, ``gw.hopping(...)``, several of them at once, or one
-            ``gw.session(...)``.
+            ``gw.session(...)`` or ``gw.rows(...)``.
         time
             Column that holds the event time. Default: that of the source; after windows, the end
             of the window.

@@ -26,12 +26,13 @@ from godwit.model.naming import (
     type_name,
 )
 from godwit.model.time_lengths import microseconds
+from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, WindowSpec, grid_of
-from godwit.plan.nodes import WindowedNode, sources_of
+from godwit.plan.nodes import ComputeNode, WindowedNode, sources_of
 from godwit.plan.output_time import check_output_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from godwit.api.keyed_stream import KeyedStream
     from godwit.api.stream import Stream
@@ -49,7 +50,7 @@ class WindowedStream:
     """A keyed stream in windows; `KeyedStream.window` makes it."""
 
     keyed: KeyedStream
-    windows: tuple[WindowSpec, ...]
+    windows: tuple[WindowSpec | RowWindows, ...]
     time: str | None
     update: bool
     late: Any
@@ -64,7 +65,7 @@ class WindowedStream:
     def of(
         cls,
         keyed: KeyedStream,
-        windows: tuple[WindowSpec, ...],
+        windows: tuple[WindowSpec | RowWindows, ...],
         *,
         time: str | None,
         output: Literal["append", "update"],
@@ -84,18 +85,23 @@ class WindowedStream:
                 remedy='Name at least one, as in window(gw.tumbling("1 hour")).',
             )
         for spec in windows:
-            if not isinstance(spec, Hopping | Session):
+            if not isinstance(spec, Hopping | Session | RowWindows):
                 raise InvalidFlowError(
                     f"{where} was given a value of type {type_name(spec)}.",
                     remedy='Give windows, as in window(gw.hopping("6 hours", every="1 hour")).',
                 )
+        if any(isinstance(spec, RowWindows) for spec in windows):
+            _check_rows(
+                where, windows, time=time, output=output, late=late, share=share,
+                consolidate=consolidate, allowed_lateness=allowed_lateness, length_as=length_as,
+            )  # fmt: skip
         sessions = [spec for spec in windows if isinstance(spec, Session)]
         if sessions and len(windows) > 1:
             raise InvalidFlowError(
                 f"{where} has a session beside other windows.",
                 remedy="Call window(...) twice on the keyed stream, and give each result a name.",
             )
-        if not sessions:
+        if not sessions and not isinstance(windows[0], RowWindows):
             grid_of([spec for spec in windows if isinstance(spec, Hopping)], where)
         if not is_one_of(output, ("append", "update")):
             raise InvalidFlowError(
@@ -205,7 +211,8 @@ class WindowedStream:
         -------
         Stream
             The key columns, ``window_start`` (in the window) and ``window_end`` (not in it any
-            more), then one column per aggregate.
+            more), or ``window_number`` of windows of rows (which of the key's windows, from 0),
+            then one column per aggregate.
 
         Raises
         ------
@@ -257,6 +264,12 @@ class WindowedStream:
             left out, or the operator's name is taken.
         """
         check_function(function, f"process on {self._what()}", "process(rank, output=...)")
+        if isinstance(self.windows[0], RowWindows):
+            raise InvalidFlowError(
+                f"process on {self._what()}: windows of rows have aggregates only.",
+                remedy="Call compute, or keep the last rows in a state of your own, as in "
+                "key_by(...).process(function, state=...).",
+            )
         action = function_name(function)
         name = self._operator_name("process" if action == "<lambda>" else action)
         if self.update:
@@ -299,12 +312,19 @@ class WindowedStream:
 
     def _operate(self, name: str, **values: Any) -> Stream:
         check_formerly(name, self.formerly)
-        return self.keyed.flow._operate(  # noqa: SLF001 - a flow and its streams are one module's worth
-            WindowedNode(
-                name=name,
-                upstream=self.keyed.node,
-                keys=self.keyed.keys,
-                windows=self.windows,
+        values |= {
+            "name": name,
+            "upstream": self.keyed.node,
+            "keys": self.keyed.keys,
+            "formerly": self.formerly or "",
+            "named": self.name is not None,
+        }
+        node: ComputeNode | WindowedNode
+        if isinstance(self.windows[0], RowWindows):
+            node = ComputeNode(windows=self.windows[0], complete=False, **values)
+        else:
+            node = WindowedNode(
+                windows=tuple(w for w in self.windows if not isinstance(w, RowWindows)),
                 time=self.time,
                 update=self.update,
                 late=self.late,
@@ -312,11 +332,9 @@ class WindowedStream:
                 consolidate=self.consolidate,
                 lateness_us=self.lateness_us,
                 length_as=self.length_as,
-                formerly=self.formerly or "",
-                named=self.name is not None,
                 **values,
             )
-        )
+        return self.keyed.flow._operate(node)  # noqa: SLF001 - a flow and its streams are one module's worth
 
     def _operator_name(self, action: str) -> str:
         if self.name is not None:
@@ -330,3 +348,25 @@ class WindowedStream:
     def _what(self) -> str:
         windows = ", ".join(map(str, self.windows))
         return f"{describe(self.keyed.node)} by {', '.join(self.keyed.keys)}, {windows}"
+
+
+def _check_rows(where: str, windows: Sequence[WindowSpec | RowWindows], **options: Any) -> None:
+    """Refuse what windows of rows cannot have: others beside them, and options of event time."""
+    if len(windows) > 1:
+        raise InvalidFlowError(
+            f"{where} has windows of rows beside other windows.",
+            remedy="Call window(...) twice on the keyed stream, and give each result a name.",
+        )
+    defaults = {
+        "output": "append",
+        "share": "measured",
+        "consolidate": "together",
+        "allowed_lateness": "0 seconds",
+    }
+    for option, value in options.items():
+        if value != defaults.get(option):
+            raise InvalidFlowError(
+                f"{where} has windows of rows and {option}={value!r}.",
+                remedy="Windows of rows know no event time, and come out when their last row has "
+                f"come; leave {option}= out.",
+            )

@@ -8,7 +8,7 @@ from godwit.model.naming import function_name
 from godwit.model.time_lengths import spelled
 from godwit.operators.aggregates.conditional import Conditional
 from godwit.operators.states.declared import MapState
-from godwit.plan.nodes import DropDuplicatesNode, JoinNode, ProcessNode, WindowedNode
+from godwit.plan.nodes import ComputeNode, DropDuplicatesNode, JoinNode, ProcessNode, WindowedNode
 
 if TYPE_CHECKING:
     from godwit.operators.aggregates import Aggregate
@@ -38,6 +38,8 @@ def action_of(node: OperatorNode) -> str:
         return f"drop duplicates by {', '.join(node.keys)}{within}"
     if isinstance(node, JoinNode):
         return _join_in_words(node)
+    if isinstance(node, ComputeNode) and node.windows is not None:
+        windows = f" per window: {node.windows}"
     results = (
         f"{result} = {_aggregate_text(aggregate)}" for result, aggregate in node.aggregates.items()
     )

@@ -377,6 +377,10 @@ class _Compilation:
 def _operator(
     node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema, zone: str
 ) -> KeyedOperator:
+    if isinstance(node, ComputeNode) and node.windows is not None:
+        return node.windows.operator(
+            name=node.name, keys=keys, inputs=inputs, aggregates=dict(node.aggregates)
+        )
     if isinstance(node, ComputeNode):
         return ComputeOperator(
             name=node.name,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.moments import SourceTime
+    from godwit.operators.windows.rows import RowWindows
     from godwit.operators.windows.spec import WindowSpec
 
 __all__ = [
@@ -98,6 +99,8 @@ class ComputeNode:
         Name of the result → aggregate.
     complete
         Whether every epoch emits all keys, or those that changed.
+    windows
+        Windows of rows that are aggregated; ``None``: all rows of a key.
     formerly
         Name that it had before; empty if that is not said.
     named
@@ -109,6 +112,7 @@ class ComputeNode:
     keys: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]
     complete: bool
+    windows: RowWindows | None = None
     formerly: str = ""
     named: bool = True
 

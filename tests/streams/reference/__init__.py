@@ -5,11 +5,12 @@ Nothing of the product is used here. A row is a dict; moments are microseconds s
 
 from tests.streams.reference.meeting import Duplicates, Interval, Newest
 from tests.streams.reference.streams import Node, Operator, Source, Union, World
-from tests.streams.reference.windows import Session, Window
+from tests.streams.reference.windows import LastRows, Session, Window
 
 __all__ = [
     "Duplicates",
     "Interval",
+    "LastRows",
     "Newest",
     "Node",
     "Operator",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from tests.streams.reference.streams import Node, Operator, Row
+from tests.streams.reference.streams import NEVER, Front, Node, Operator, Row, World
 
-__all__ = ["Session", "Window"]
+__all__ = ["LastRows", "Session", "Window"]
 
 
 def aggregate(what: str, column: str | None, rows: list[Row]) -> Any:
@@ -153,4 +153,55 @@ class Session(OfWindows):
                     sessions.remove(one)
                     start, of = min(m for m, _ in one), [row for _, row in one]
                     found.append(self.result(key, start, end, of))
+        return found
+
+
+@dataclass
+class LastRows(Operator):
+    """Aggregates of the last rows of a key, whenever some more have come."""
+
+    feed: Node = None  # type: ignore[assignment]  # given always
+    aggregates: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    length: int = 1
+    every: int = 1
+    seen: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
+
+    time: str = ""
+
+    def __post_init__(self) -> None:
+        self.columns = [*self.keys, "window_number", *self.aggregates]
+
+    def feeds(self) -> list[Node]:
+        return [self.feed]
+
+    def is_late(self, at: int) -> bool:
+        del at
+        return False
+
+    def over_at(self, newest: int) -> int:
+        return newest
+
+    def front(self, world: World) -> Front:
+        del world
+        return Front(NEVER, NEVER, drained=True)
+
+    def epoch(self, world: World) -> list[Row]:
+        return self.run([self.feed.epoch(world)])
+
+    def run(self, rows: list[list[Row]]) -> list[Row]:
+        found = []
+        for row in rows[0]:
+            seen = self.seen.setdefault(self.key(row), [])
+            seen.append(row)
+            number, rest = divmod(len(seen) - self.length, self.every)
+            if number < 0 or rest:
+                continue
+            last = seen[-self.length :]
+            found.append(
+                {
+                    **{key: seen[0][key] for key in self.keys},
+                    "window_number": number,
+                    **{name: aggregate(*of, last) for name, of in self.aggregates.items()},
+                }
+            )
         return found

@@ -13,6 +13,7 @@ from tests.support.window_flows import ROWS
 from godwit.api.flow import LogicalFlow
 from godwit.model.errors import InvalidFlowError
 from godwit.operators import aggregates as gw
+from godwit.operators.windows.rows import rows
 from godwit.operators.windows.spec import hopping, tumbling
 
 if TYPE_CHECKING:
@@ -46,6 +47,15 @@ def keyed(**options: Any) -> KeyedStream:
         (lambda: keyed().window(tumbling("1 hour"), late="late/"), "not a sink"),
         (lambda: keyed().window(tumbling("1 hour")).compute(), "no aggregates"),
         (lambda: keyed().window(tumbling("1 hour")).process(print), "no output columns"),
+        (lambda: rows(0), "is 0"),
+        (lambda: rows(True), "is True"),
+        (lambda: rows(10, every=3), "cannot come out every 3 rows"),
+        (lambda: rows(100_000, every=1), "cannot come out every 1 rows"),
+        (lambda: keyed().window(rows(9), tumbling("1 hour")), "beside other windows"),
+        (lambda: keyed().window(rows(9), output="update"), "output='update'"),
+        (lambda: keyed().window(rows(9), time="ts"), "time='ts'"),
+        (lambda: keyed().window(rows(9)).process(print, output="k string"), "aggregates only"),
+        (lambda: keyed().window(rows(9)).compute(), "no aggregates"),
         (lambda: keyed(slack="-1 second"), "negative"),
         (lambda: keyed(idle="0 seconds"), "no time"),
         (lambda: keyed(event_time=3), "as event time"),

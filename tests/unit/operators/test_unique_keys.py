@@ -10,6 +10,7 @@ from tests.support.window_flows import ROWS
 
 from godwit.api.flow import LogicalFlow
 from godwit.operators import aggregates as gw
+from godwit.operators.windows.rows import rows
 from godwit.operators.windows.spec import hopping, session, tumbling
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def nothing(key: Any, rows: Any, window: Any) -> None: ...
         (lambda k: k.window(hopping("6 hours", every="1 hour")).compute(n=gw.count()), ONE_LENGTH),
         (lambda k: k.window(HOUR, DAY).compute(n=gw.count()), SEVERAL),
         (lambda k: k.window(session("1 hour")).compute(n=gw.count()), ONE_LENGTH),
+        (lambda k: k.window(rows(9)).compute(n=gw.count()), (("k", "window_number"),)),
         (lambda k: k.window(HOUR).process(nothing, output="k string"), ()),
         (lambda k: k.window(session("1 hour")).process(nothing, output="k string"), ()),
     ],

@@ -1,0 +1,340 @@
+"""``window(gw.rows(n, every=m)).compute``: aggregates of a key's last n rows, every m rows.
+
+Rows are numbered per key in order of arrival, and cut into *panes* of m rows; window w is the panes
+w to w + n/m - 1, and comes out in the epoch in which its last row arrives.  A key has two states:
+how many rows it has had, with the partial states of the pane that is open; and, where windows
+overlap, the partial states of its last n/m - 1 full panes, each in a slot of its own (its number
+modulo n/m - 1).  So an epoch that fills no pane reads and writes one entry a key.
+
+Invariant: what comes out follows from the order of arrival alone, not from when epochs begin.
+
+Source: count windows as in Flink (``countWindow(size, slide)``), but for windows before the first n
+rows of a key, which do not come out here; panes as in Li et al., "No Pane, No Gain", SIGMOD Record
+34(1), 2005.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.checkpoint.entries import StateRows
+from godwit.checkpoint.evolution import columns_of
+from godwit.checkpoint.records import StateId
+from godwit.columns.arrays import column_of, values_of
+from godwit.columns.groups import Groups
+from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_call
+from godwit.model.naming import RESERVED_PREFIX, check_column_names
+from godwit.operators.compute import ComputeOperator
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
+from godwit.store.schema import StateSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
+    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.operator import Changed, OperatorInput, StateView
+
+__all__ = ["RowWindows", "RowWindowsOperator", "rows"]
+
+WINDOW_NUMBER: Final = "window_number"
+_PANES: Final = "panes"
+_COUNT: Final = pa.field(f"{RESERVED_PREFIX}_rows", pa.int64())
+_SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int64())
+_MAX_PANES: Final = 10_000
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowWindows:
+    """Windows of the last `length` rows of a key, one every `every` rows; `rows` makes them."""
+
+    length: int
+    every: int
+
+    def __str__(self) -> str:
+        return f"rows {self.length}" + ("" if self.every == self.length else f" every {self.every}")
+
+    def operator(
+        self, *, name: str, keys: pa.Schema, inputs: pa.Schema, aggregates: Mapping[str, Aggregate]
+    ) -> RowWindowsOperator:
+        """Make the operator of these windows."""
+        return RowWindowsOperator(
+            name=name, keys=keys, inputs=inputs, aggregates=aggregates, windows=self
+        )
+
+
+@user_call
+def rows(length: int, *, every: int | None = None) -> RowWindows:
+    """Windows of the last `length` rows of a key, in order of arrival; no event time is needed.
+
+    Parameters
+    ----------
+    length
+        Rows of a window. Nothing comes out for a key before it has had that many.
+    every
+        A window comes out whenever this many rows of the key have come; it divides `length`.
+        Default: `length`, so that windows do not overlap.
+
+    Raises
+    ------
+    InvalidFlowError
+        If one is no positive number of rows, or `every` does not divide `length`.
+
+    Examples
+    --------
+    >>> str(rows(100, every=10))
+    'rows 100 every 10'
+    """
+    every = length if every is None else every
+    for what, number in (("The length of a window of rows", length), ("every=", every)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise InvalidFlowError(
+                f"{what} is {number!r}.", remedy="Give a number of rows, as in gw.rows(100)."
+            )
+    if length % every or length // every > _MAX_PANES:
+        raise InvalidFlowError(
+            f"Windows of {length} rows cannot come out every {every} rows.",
+            remedy=f"Give an every= that divides {length}, into at most {_MAX_PANES} parts.",
+        )
+    return RowWindows(length=length, every=every)
+
+
+class RowWindowsOperator(KeyedOperator):
+    """Aggregates of the last rows of each key, whenever some more have come.
+
+    Parameters
+    ----------
+    name, keys, inputs, aggregates
+        As of `godwit.operators.compute.ComputeOperator`.
+    windows
+        How many rows, and how often.
+    """
+
+    emits: ClassVar[str] = "windows, once each, when their last row has come"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: pa.Schema,
+        inputs: pa.Schema,
+        aggregates: Mapping[str, Aggregate],
+        windows: RowWindows,
+    ) -> None:
+        compute = ComputeOperator(name=name, keys=keys, inputs=inputs, aggregates=aggregates)
+        self.name, self.inputs, self.windows, self._compute = name, inputs, windows, compute
+        self._panes_per_window = windows.length // windows.every
+        values = compute.schema.values
+        self.schema = StateSchema(keys=keys, values=pa.schema([_COUNT, *values]))
+        self._panes = StateSchema(keys=pa.schema([*keys, _SLOT]), values=values)
+        results = list(compute.output)[len(keys) :]
+        self.output = pa.schema([*keys, pa.field(WINDOW_NUMBER, pa.int64()), *results])
+        check_column_names(self.output.names, f"The output of operator {name!r}")
+
+    @property
+    def kind(self) -> str:
+        """What makes one."""
+        return "compute over rows"
+
+    @property
+    def unique_keys(self) -> tuple[tuple[str, ...], ...]:
+        """Each window of a key has one row."""
+        return ((*self.keys.names, WINDOW_NUMBER),)
+
+    @property
+    def states(self) -> tuple[StateId, ...]:
+        """Rows and the open pane of each key; full panes, where windows overlap."""
+        names = (STATE, _PANES) if self._panes_per_window > 1 else (STATE,)
+        return tuple(StateId(self.name, state) for state in names)
+
+    def schema_of(self, state: str) -> StateSchema:
+        """Columns of one of them."""
+        return self._panes if state == _PANES else self.schema
+
+    def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe the aggregates, and of what windows they are."""
+        schema, described = self.schema_of(state), self._compute.describe_state()
+        # The number of rows is found again, as results are, when aggregates come and go.
+        count = {_COUNT.name: {"state": [_COUNT.name], "aggregate": {"name": "rows of the key"}}}
+        return msgspec.structs.replace(
+            described,
+            columns=columns_of(schema.values),
+            type=described.type if state == _PANES else {**count, **described.type},
+            entries=columns_of(list(schema.keys)[len(self.keys) :]),
+            means={"rows of a window": self.windows.length, "rows between": self.windows.every},
+        )
+
+    def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
+        """Give the upgrade of aggregates; see `ComputeOperator.values_from`."""
+        return self._compute.values_from(state, written)
+
+    def new_columns(self, state: str, count: int) -> pa.RecordBatch:
+        """Give partial states that have seen no row."""
+        created = self._compute.new_columns(state, count)
+        return created if state == _PANES else self._open(np.zeros(count, np.int64), created)
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Add an epoch's rows to the panes of their keys; emit windows whose last row has come."""
+        if not len(data.rows.hashes):
+            return OperatorOutput()
+        every, width = self.windows.every, self._panes_per_window
+        groups, keys = data.grouped(len(self.keys))
+        known, prior = data.state.find(keys, groups.key_groups)
+        before = np.where(known, values_of(prior.column(0)), 0)
+        after = before + np.diff(groups.starts)
+        # Pieces: the panes of each key that have rows of this epoch, in order.
+        first = before // every
+        count = (after - 1) // every - first + 1
+        ends = np.cumsum(count)
+        key, pane = _ranges(first, count)
+        states = self._updated(
+            data.rows.values,
+            groups,
+            keys,
+            goes_on=known & (before % every > 0),
+            prior=prior,
+            ends=ends,
+            key=key,
+        )
+        full = np.flatnonzero((pane + 1) * every <= after[key])
+        changed: dict[str, Changed] = {
+            STATE: (
+                StateRows(
+                    hashes=groups.hashes,
+                    keys=keys,
+                    values=self._open(after, states.take(pa.array(ends - 1))),
+                ),
+                groups.key_groups,
+            )
+        }
+        done = after // every  # full panes of each key by now
+        if width > 1:
+            stay = full[pane[full] > done[key[full]] - width]  # for windows to come
+            if len(stay):
+                rows_of = StateRows(
+                    hashes=groups.hashes[key[stay]],
+                    keys=self._pane_keys(keys, key[stay], pane[stay]),
+                    values=states.take(pa.array(stay)),
+                )
+                changed[_PANES] = (rows_of, groups.key_groups[key[stay]])
+        oldest = np.maximum(first - width + 1, 0)
+        num_windows = np.maximum(done - width + 1 - oldest, 0)
+        output = None
+        if num_windows.any():
+            output = self._windows(
+                data.states, groups, keys, (oldest, first, num_windows), (key, pane, states)
+            )
+        return OperatorOutput(output=output, groups=groups, changed=changed)
+
+    def _updated(
+        self,
+        rows: pa.RecordBatch,
+        groups: Groups,
+        keys: pa.RecordBatch,
+        *,
+        goes_on: npt.NDArray[np.bool_],
+        prior: pa.RecordBatch,
+        ends: IntArray,
+        key: IntArray,
+    ) -> pa.RecordBatch:
+        """Partial states of the pieces: of an epoch's rows, and of the pane that was open.
+
+        Parameters
+        ----------
+        goes_on
+            Shape ``(G,)``: whether a key has an open pane, whose state is in `prior`.
+        ends, key
+            Where the pieces of each key end; the key of each piece.
+        """
+        every = self.windows.every
+        starts = np.append(0, ends[:-1])
+        before = np.where(goes_on, values_of(prior.column(0)) % every, 0)  # rows of an open pane
+        of_row = groups.of_row[groups.order]
+        rank = np.arange(len(of_row)) - groups.starts[of_row]
+        piece = np.empty(len(of_row), np.int64)
+        piece[groups.order] = starts[of_row] + (before[of_row] + rank) // every
+        opened = np.zeros(len(key), np.bool_)
+        opened[starts[goes_on]] = True
+        which = pa.array(key)
+        pieces = Groups(
+            count=len(key),
+            of_row=piece,
+            first_row=groups.first_row[key],
+            hashes=groups.hashes[key],
+            key_groups=groups.key_groups[key],
+        )
+        return self._compute.updated(
+            pieces,
+            keys.take(which),
+            rows,
+            opened,
+            prior.select(list(range(1, prior.num_columns))).take(which),
+            are_partial=False,
+        )
+
+    def _windows(
+        self,
+        states: Mapping[str, StateView],
+        groups: Groups,
+        keys: pa.RecordBatch,
+        spans: tuple[IntArray, IntArray, IntArray],
+        pieces: tuple[IntArray, IntArray, pa.RecordBatch],
+    ) -> pa.RecordBatch:
+        """Merge full panes into windows.
+
+        Parameters
+        ----------
+        spans
+            Of each key: its first window, its first pane of this epoch, and how many windows.
+        pieces
+            Key, pane and partial state of the panes of this epoch.
+        """
+        oldest, first, num_windows = spans
+        key, pane, partials = pieces
+        width = self._panes_per_window
+        if width > 1:  # panes of earlier epochs, which are read together
+            stored_key, stored_pane = _ranges(oldest, np.where(num_windows, first - oldest, 0))
+            wanted = self._pane_keys(keys, stored_key, stored_pane)
+            known, values = states[_PANES].find(wanted, groups.key_groups[stored_key])
+            assert known.all(), "panes stay until no window needs them"
+            key, pane = np.concatenate([stored_key, key]), np.concatenate([stored_pane, pane])
+            partials = pa.concat_batches([values, partials])
+        order = np.lexsort((pane, key))
+        window_key, window = _ranges(oldest, num_windows)
+        # Panes of a key lie in order and without gaps, from the first pane of its first window on.
+        begins = np.searchsorted(key[order], window_key) + window - oldest[window_key]
+        parts = order[(begins[:, None] + np.arange(width)).ravel()]
+        state = self._compute.merge_in_order(
+            partials.take(pa.array(parts)), np.arange(len(window) + 1) * width
+        )
+        own = keys.take(pa.array(window_key))
+        results = self._compute.results(own, state)
+        return pa.RecordBatch.from_arrays(
+            [*own.columns, pa.array(window, pa.int64()), *results], schema=self.output
+        )
+
+    def _open(self, count: IntArray, partials: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [column_of(count, None, pa.int64()), *partials.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+
+    def _pane_keys(self, keys: pa.RecordBatch, key: IntArray, pane: IntArray) -> pa.RecordBatch:
+        """Tell the entries of full panes."""
+        slot = column_of(pane % (self._panes_per_window - 1), None, pa.int64())
+        columns = [*keys.take(pa.array(key)).columns, slot]
+        return pa.RecordBatch.from_arrays(columns, schema=self._panes.keys)
+
+
+def _ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
+    """Give the i, and ``first[i] .. first[i] + count[i] - 1``, of every i one after the other."""
+    of = np.repeat(np.arange(len(first)), count)
+    before = np.repeat(np.cumsum(count) - count, count)
+    return of, first[of] + np.arange(len(of)) - before
