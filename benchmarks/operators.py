@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
+
+    from godwit.columns.groups import Groups
 
 NUM_KEY_GROUPS = 256
 INPUTS = pa.schema({"v": pa.float64(), "i": pa.int64(), "s": pa.string()})
@@ -80,6 +83,19 @@ class Prior:
         raise NotImplementedError(column, after)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grouped(OperatorInput):
+    """Input whose groups are known, so that grouping is not measured again."""
+
+    groups: Groups
+    group_keys: pa.RecordBatch
+
+    def grouped(self, num_hashed: int) -> tuple[Groups, pa.RecordBatch]:
+        """Give them."""
+        del num_hashed
+        return self.groups, self.group_keys
+
+
 class Sample:
     """Rows whose keys are drawn evenly from `pool`."""
 
@@ -97,7 +113,9 @@ class Sample:
 
     def input(self, prior: pa.RecordBatch, *, known: bool) -> OperatorInput:
         """Give the rows as a lane does."""
-        return OperatorInput(
+        return Grouped(
+            groups=self.groups,
+            group_keys=self.group_keys,
             rows=StateRows(hashes=self.hashes, keys=self.keys, values=self.rows),
             states={STATE: Prior(np.full(self.count, known), prior)},
             num_key_groups=NUM_KEY_GROUPS,
@@ -108,7 +126,7 @@ class Sample:
         show(what, self.rows.num_rows, self.count, best_of(function))
 
     def show_process(self, what: str, operator: KeyedOperator) -> None:
-        """Process once from nothing, then time it on keys that are all known; with grouping."""
+        """Process once from nothing, then time it on keys that are all known."""
         fields = operator.schema.values
         nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(self.count, field.type) for field in fields], schema=fields
