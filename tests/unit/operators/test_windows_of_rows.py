@@ -52,17 +52,15 @@ def drawn(rng: random.Random, most: int, number: int) -> list[tuple[str, int, in
     return [(rng.choice("abcde"), number, rng.randrange(100)) for _ in range(rng.randrange(most))]
 
 
-@pytest.mark.parametrize(
-    ("length", "every"), [(1, 1), (3, 3), (4, 2), (6, 2), (5, 1), (40, 10), (7, 7)]
-)
-@pytest.mark.parametrize("most", [4, 30, 200])
+@pytest.mark.parametrize(("length", "every"), [(1, 1), (3, 3), (4, 2), (5, 1), (40, 10)])
+@pytest.mark.parametrize("most", [8, 120])
 def test_windows_are_the_last_rows_of_each_key_however_rows_fall_into_epochs(
     tmp_path: Path, length: int, every: int, most: int
 ) -> None:
     rng = random.Random(f"{length} {every} {most}")
     run = run_of(tmp_path, length, every, executors={"a": 2, "b": 1})
     model = Model(length, every)
-    for number in range(12):
+    for number in range(8):
         rows = drawn(rng, most, number)
         assert run.epoch(rows) == model.epoch(rows)
         if rng.random() < 0.3:

@@ -33,7 +33,7 @@ from godwit.model.frames import user_call
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
-from godwit.store.schema import StateSchema
+from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
