@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage, OutputFile
 
 __all__ = [
-    "DEFAULT_INLINE_BYTES",
     "BlockWriter",
     "decode_batch",
     "encode_batch",

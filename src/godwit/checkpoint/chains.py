@@ -55,17 +55,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import FlowVersion
 
-__all__ = [
-    "DEFAULT_SEGMENT_OVERHEAD_BYTES",
-    "Chains",
-    "KeyGroupChain",
-    "StateChains",
-    "WaitingRows",
-    "choose_snapshots",
-    "forget_inline_bytes",
-    "order_of",
-    "rows_of",
-]
+__all__ = ["Chains", "KeyGroupChain", "choose_snapshots", "rows_of"]
 
 _RECENT_EPOCHS = 64
 """What was changed so long ago is looked up key group by key group."""
@@ -346,7 +336,7 @@ class Chains:
             )
 
     def problems(self, record: CommitRecord) -> Iterator[str]:
-        """Describe what is wrong with `record` as the next one, if anything."""
+        """Yield what is wrong with `record` as the next one, if anything."""
         if record.epoch != self.epoch + 1:
             yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
         if record.flow != self.flow:

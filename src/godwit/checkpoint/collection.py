@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointSummary",
-    "Collected",
-    "StateSummary",
     "collect",
     "collected_since",
     "inspect",
@@ -155,16 +153,10 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
     needed = needed_files(log)
     unneeded = [
         entry
-        for entry in log.storage.list(FLOWS)
+        for directory, current in ((FLOWS, log.flow), (PLANS, log.plan))
+        for entry in log.storage.list(directory)
         if (number := number_in(entry.path)) is not None
-        and number < log.flow
-        and entry.path not in needed
-    ]
-    unneeded += [
-        entry
-        for entry in log.storage.list(PLANS)
-        if (number := number_in(entry.path)) is not None
-        and number < log.plan
+        and number < current
         and entry.path not in needed
     ]
     for directory in (BLOCKS, COMMITS, MANIFESTS):

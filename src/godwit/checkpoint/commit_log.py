@@ -74,11 +74,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import Relation
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = [
-    "DEFAULT_MANIFEST_INTERVAL",
-    "DEFAULT_RETAIN_EPOCHS",
-    "CommitLog",
-]
+__all__ = ["CommitLog"]
 
 
 DEFAULT_RETAIN_EPOCHS: Final = 10
@@ -143,9 +139,7 @@ class CommitLog:
     ) -> CommitLog:
         """Open a checkpoint for writing, creating it if there is none, and take it over.
 
-        `flow`: what the flow is from the next epoch on; ``None`` if that is what it was.
-        `plan`: what makes a component from the next epoch on; ``None`` if that is what it was.
-        `retain_epochs`, `manifest_interval`: see the attributes; at least 1.
+        `flow` and `plan` count from the next epoch on; ``None`` if they are what they were.
         Raises `ConcurrentRunError` if another run takes it over at the same moment, or has
         committed another flow version than the one that `flow` follows.
         """

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["CopiedCheckpoint", "copy_checkpoint"]
+__all__ = ["copy_checkpoint"]
 
 _ATTEMPTS: Final = 20
 
@@ -71,10 +71,8 @@ def copy_checkpoint(
 ) -> CopiedCheckpoint:
     """Copy a checkpoint, with Spark's part, as of its latest epoch.
 
-    `source`: the checkpoint; a query may be running on it.
-    `target`: where the copy goes; there must be nothing yet.
-    `same_query`: keep the query's id: for a backup or a move. Only one of the two may ever be
-    started then.
+    A query may be running on `source`; there must be nothing at `target` yet.  `same_query` keeps
+    the query's id, for a backup or a move: only one of the two may ever be started then.
     """
     if any(target.list(directory) for directory in ("", "commits", "blocks", SPARK)):
         raise CheckpointError(

@@ -36,11 +36,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.evolution import Columns, FlowVersion
 
-__all__ = [
-    "drop_operator",
-    "remove_key",
-    "rename_operator",
-]
+__all__ = ["drop_operator", "remove_key", "rename_operator"]
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:

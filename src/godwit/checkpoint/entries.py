@@ -43,7 +43,6 @@ __all__ = [
     "Former",
     "StateRows",
     "WaitingLayout",
-    "aligned",
     "in_utc",
     "is_entries_of",
     "pack_entries",

@@ -407,7 +407,7 @@ def _differences_in_both(where: str, was: Any, now: Any) -> Iterator[str]:
 
 
 def _exchanged(was: Any, now: Any) -> Iterator[str]:
-    """Report if what one side was made of is what the other one is made of now."""
+    """Report sides of a join that have changed places."""
     if not (was and now):
         return
     was, now = plain(was), plain(now)

@@ -51,14 +51,7 @@ from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = [
-    "decode_record",
-    "digest_of",
-    "encode_commit",
-    "encode_record",
-    "record_problems",
-    "without_bytes",
-]
+__all__ = ["decode_record", "digest_of", "encode_commit", "encode_record", "without_bytes"]
 
 _MAX_NUMBER: Final = 10**12 - 1  # what the names of files have room for
 _MAX_MOMENT: Final = 2**62
@@ -73,7 +66,7 @@ _HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
 def record_problems(record: Any, path: str) -> Iterator[str]:
-    """Describe what cannot be so about a record that was read from `path`, if anything.
+    """Yield what cannot be so about a record that was read from `path`, if anything.
 
     Records of kinds that are not known here pass.
     """
@@ -302,7 +295,7 @@ def _key_groups(key_groups: Iterable[int], size: int) -> Iterator[str]:
 
 
 def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[Any, Any] | None:
-    """Return them as an array; ``None`` if one is out of bounds."""
+    """Return `integers` as an array; ``None`` if one is out of bounds."""
     integers = list(values)
     if integers and not (minimum <= min(integers) and max(integers) <= maximum):
         return None

@@ -51,12 +51,7 @@ if TYPE_CHECKING:
     from godwit.store.columns import StateSchema
     from godwit.store.local_store import LocalState
 
-__all__ = [
-    "Hydration",
-    "pack_copies",
-    "recover_chains",
-    "unpack_copies",
-]
+__all__ = ["Hydration", "pack_copies", "recover_chains", "unpack_copies"]
 
 _ROWS_AT_ONCE = 1 << 18
 """More would take more memory, and the table's lock from lanes for longer."""
@@ -292,7 +287,7 @@ def pack_copies(
 
     Lanes may go on writing them meanwhile: a key group is copied between the changes of two epochs.
 
-    `key_groups`: which, ascending.
+    `key_groups` are ascending.
     """
     present = key_groups[local.refresh(key_groups) >= 0]
     ends = np.cumsum(local.state_bytes(present))
@@ -324,7 +319,6 @@ def unpack_copies(
 ) -> Iterator[Changes]:
     """Return what `pack_copies` sent, to be put in the place of whatever is held.
 
-    `packs`: all of them, in order.
     Raises `MigrationError` if one is damaged, of something else, or missing.  What was given until
     then is as good as the checkpoint's.
     """

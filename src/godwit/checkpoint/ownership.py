@@ -60,11 +60,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXPIRY_S",
-    "RENEWAL_S",
     "CheckpointLease",
     "HistoryPoint",
-    "LeaseOwner",
-    "LeaseSight",
     "Relation",
     "acquire_lease",
     "acquire_run",
@@ -292,10 +289,7 @@ class CheckpointLease(Protocol):
         """Let the next one have the checkpoint at once; again does nothing."""
 
     def insist(self) -> None:
-        """Make sure that nobody else has taken the lease.
-
-        Raises `CheckpointInUseError` if somebody has.
-        """
+        """Raise `CheckpointInUseError` if somebody else has taken the lease."""
 
 
 def acquire_lease(

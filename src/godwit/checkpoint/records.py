@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -64,7 +65,6 @@ __all__ = [
     "JournalSegment",
     "KeyGroupEntry",
     "Manifest",
-    "Origin",
     "OutputRef",
     "PhysicalPlan",
     "RunRecord",
@@ -112,40 +112,13 @@ def numbered_path(directory: str, number: int) -> str:
     return f"{directory}/{number:012d}.rec"
 
 
-def commit_path(epoch: int) -> str:
-    """Path of the commit record of `epoch`."""
-    return numbered_path(COMMITS, epoch)
-
-
-def manifest_path(epoch: int) -> str:
-    """Path of the manifest of `epoch`."""
-    return numbered_path(MANIFESTS, epoch)
-
-
-def edit_path(number: int) -> str:
-    """Path of the record of edit `number`."""
-    return numbered_path(EDITS, number)
-
-
-def flow_path(number: int) -> str:
-    """Path of the record of flow version `number`."""
-    return numbered_path(FLOWS, number)
-
-
-def plan_path(number: int) -> str:
-    """Path of the record of physical plan `number`."""
-    return numbered_path(PLANS, number)
-
-
-def run_path(number: int) -> str:
-    """Path of the record of run `number`."""
-    return numbered_path(RUNS, number)
-
-
-def journal_path(number: int) -> str:
-    """Path of the journal's segment `number`."""
-    return numbered_path(JOURNAL, number)
-
+commit_path = partial(numbered_path, COMMITS)  # by epoch
+manifest_path = partial(numbered_path, MANIFESTS)  # by epoch
+edit_path = partial(numbered_path, EDITS)
+flow_path = partial(numbered_path, FLOWS)
+plan_path = partial(numbered_path, PLANS)
+run_path = partial(numbered_path, RUNS)
+journal_path = partial(numbered_path, JOURNAL)  # by segment
 
 _NUMBERED = re.compile(
     rf"(?:{RUNS}|{FLOWS}|{PLANS}|{EDITS}|{COMMITS}|{MANIFESTS}|{JOURNAL})"

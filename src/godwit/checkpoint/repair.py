@@ -52,14 +52,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BlockRef
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = [
-    "RecordRepair",
-    "RepairStep",
-    "carry_out",
-    "lacking_blocks",
-    "plan_record_repair",
-    "start_problems",
-]
+__all__ = ["RepairStep", "carry_out", "plan_record_repair", "start_problems"]
 
 _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkpoint."
 

@@ -44,7 +44,6 @@ __all__ = [
     "Reading",
     "entries_in",
     "files_read",
-    "forget_sparks_progress",
     "insist_on_no_query",
     "is_merged",
     "keep_offsets",
@@ -57,7 +56,6 @@ __all__ = [
     "relined",
     "source_numbers",
     "update_layout",
-    "write_entry",
 ]
 
 SPARK: Final = "spark"

@@ -30,14 +30,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = [
-    "DivertedRows",
-    "RefusedRows",
-    "WrittenFile",
-    "WrittenFiles",
-    "decode_files",
-    "encode_files",
-]
+__all__ = ["DivertedRows", "WrittenFile", "WrittenFiles", "decode_files", "encode_files"]
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,11 +119,11 @@ class DivertedRows:
         return (decode_batch(pa.py_buffer(load_record(self._storage, path, RefusedRows).rows)),)
 
     def forget(self, sink: str, epoch: int) -> None:
-        """Release what a sink refused of an epoch: it is asked anew."""
+        """Forget what a sink refused of an epoch: it is asked anew."""
         self._delete({_path(sink, epoch)})
 
     def forget_before(self, epoch: int) -> None:
-        """Release the rows of epochs that cannot be delivered again."""
+        """Forget the rows of epochs that cannot be delivered again."""
         self._delete({path for path in self._paths if path < f"{DIVERTED}/{epoch:012d}"})
 
     def _delete(self, paths: set[str]) -> None:

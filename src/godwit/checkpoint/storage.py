@@ -68,8 +68,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Access",
     "CheckpointStorage",
-    "Claims",
-    "Disk",
     "FileEntry",
     "LocalStorage",
     "ObjectStoreClaims",
@@ -77,12 +75,7 @@ __all__ = [
     "PosixDisk",
     "RemoteStorage",
     "StorageLock",
-    "append",
     "claims_for",
-    "create_directory",
-    "create_file",
-    "length_to_read",
-    "translated",
 ]
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -171,7 +164,7 @@ class OutputFile(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Return up: remove what was written, as far as that is possible."""
+        """Give up: remove what was written, as far as that is possible."""
 
     def __enter__(self) -> Self:
         return self
@@ -310,7 +303,7 @@ class Disk(Protocol):
         """Close the descriptor."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Return the file `source` the second name `target`, which must not exist."""
+        """Give the file `source` the second name `target`, which must not exist."""
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename `source` to `target`, whether or not `target` exists."""
@@ -360,7 +353,7 @@ class PosixDisk:
         os.close(descriptor)
 
     def link(self, source: Path, target: Path) -> None:
-        """Return the file `source` the second name `target`, which must not exist."""
+        """Give the file `source` the second name `target`, which must not exist."""
         target.hardlink_to(source)
 
     def replace(self, source: Path, target: Path) -> None:

@@ -55,11 +55,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = [
-    "Finding",
-    "VerificationReport",
-    "verify",
-]
+__all__ = ["Finding", "VerificationReport", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

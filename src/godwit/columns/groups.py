@@ -175,7 +175,7 @@ def _is_numbered(dtype: pa.DataType) -> bool:
 
 
 def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
-    """Return every key a number, 0, 1, ... as keys first appear, and return each row's."""
+    """Give keys the numbers 0, 1, ... as they first appear, and return each row's."""
     numbers: npt.NDArray[np.int64] | None = None
     for column in columns:
         encoded = column.dictionary_encode(null_encoding="encode")

@@ -71,7 +71,7 @@ def hash_keys(keys: pa.RecordBatch, *, seed: int = SPARK_SEED) -> npt.NDArray[np
 
 
 def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """Return floats that are one key one bit pattern: -0.0 becomes 0.0, every NaN the same NaN."""
+    """Give floats that are one key one bit pattern: -0.0 becomes 0.0, every NaN the same NaN."""
     if not any(pa.types.is_floating(field.type) for field in keys.schema):
         return keys
     columns = [
@@ -82,7 +82,7 @@ def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def canonical_floats(column: pa.Array) -> pa.Array:
-    """Return equal floats of one column equal bits; nulls stay."""
+    """Give equal floats of one column equal bits; nulls stay."""
     return column_of(_canonical(values_of(column)), mask_of(column), column.type)
 
 

@@ -71,7 +71,7 @@ def is_key_type(dtype: pa.DataType) -> bool:
 
 
 def key_type_remedy(name: str, dtype: pa.DataType) -> str:
-    """Describe what to do about a key column `name` of a type that keys cannot have."""
+    """Return the remedy for a key column `name` of a type that keys cannot have."""
     types = pa.types
     if types.is_struct(dtype):
         fields = [dtype.field(i).name for i in range(dtype.num_fields)]

@@ -40,22 +40,16 @@ __all__ = [
     "ENTRIES",
     "HEAP",
     "LIVE",
-    "NULLS",
     "Column",
     "Encoded",
-    "Nulls",
     "Per",
     "Rows",
     "Section",
     "StateSchema",
-    "as_arrow",
     "column_class",
     "is_fixed_width",
     "is_variable_width",
-    "null_bytes",
     "offsets_of",
-    "unpack_bits",
-    "validity_bits",
 ]
 
 

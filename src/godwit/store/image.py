@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from godwit.store.columns import StateSchema
 
-__all__ = ["Hashes", "KeyGroups", "Rows", "TableImage", "Upserts"]
+__all__ = ["TableImage", "Upserts"]
 
 Hashes = npt.NDArray[np.int64]
 KeyGroups = npt.NDArray[np.uint16]

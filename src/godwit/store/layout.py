@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DAMAGED",
-    "KEY_GROUPS",
     "LIVE_ROWS",
     "MAX_ROWS",
     "REWRITTEN",
@@ -42,7 +41,6 @@ __all__ = [
     "WORDS",
     "WORDS_PER_COLUMN",
     "Capacity",
-    "Layout",
     "capacity_in",
     "layout_of",
     "own_words",

@@ -42,11 +42,7 @@ if TYPE_CHECKING:
 
     from godwit.store.columns import StateSchema
 
-__all__ = [
-    "LocalState",
-    "LocalStore",
-    "TableDirectory",
-]
+__all__ = ["LocalState", "LocalStore"]
 
 _SUFFIX = ".table"
 
@@ -206,7 +202,7 @@ class LocalState:
         return sizes
 
     def apply(self, changes: Changes, homes: npt.NDArray[np.int32]) -> None:
-        """Bring in changes of committed epochs to key groups at the versions last taken up.
+        """Bring in changes of committed epochs to key groups at the versions of the last `refresh`.
 
         `homes`: shape ``(num_key_groups,)``: number of the table for a key group that is in none
         yet.

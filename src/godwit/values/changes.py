@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from godwit.values.codec import StateCodec
 
 __all__ = [
-    "StateChanges",
     "StatesBroughtForward",
     "changes_between",
-    "let_go",
     "nothing_beside",
     "read_plain",
     "upgrade_between",

@@ -66,7 +66,7 @@ def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) 
 
 
 def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
-    """Describe what to do about a state that cannot be read.
+    """Return the remedy for a state that cannot be read.
 
     `what`: what may get a new name.
     """
@@ -241,7 +241,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class TypeChecker:
-    """Return whether values are what a type declares.
+    """Check of values against a declared type.
 
     An integer fits where a float is declared, and an instance of a subclass where a class is.
     """
