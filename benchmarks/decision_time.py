@@ -26,7 +26,7 @@ from godwit.cluster.simulated import (
     Scenario,
     Simulation,
 )
-from godwit.cluster.simulated.controlled import controlled_by
+from godwit.cluster.simulated.run import controlled_by
 from godwit.planning.preview import table
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from godwit.cluster.simulated import (
     Scenario,
     Simulation,
 )
+from godwit.cluster.simulated.components import Routed
 from godwit.cluster.simulated.epoch_work import Batch
-from godwit.cluster.simulated.routing import Routed
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.model.errors import MigrationError
 

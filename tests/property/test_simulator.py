@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.cluster.simulated.delays import Delays
-from godwit.cluster.simulated.links import Links
-from godwit.cluster.simulated.peer_transfers import shortest_s, transfer_s
-from godwit.cluster.simulated.wait_buffers import WaitBuffers
+from godwit.cluster.simulated.history import Delays
+from godwit.cluster.simulated.holdings import WaitBuffers
+from godwit.cluster.simulated.transfers import Links, shortest_s, transfer_s
 from godwit.model.assignment import Move
 
 profile = settings(derandomize=True, deadline=None, max_examples=150)

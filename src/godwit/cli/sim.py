@@ -11,7 +11,7 @@ from godwit.adapt import Control
 from godwit.adapt.scaling import utilisation
 from godwit.cli.plots import histories_figure
 from godwit.cluster.simulated import Simulation, calibration, controlled_by
-from godwit.cluster.simulated.scenarios import SCENARIOS, Size, scenario
+from godwit.cluster.simulated.scenario import SCENARIOS, Size, scenario
 from godwit.model import events
 from godwit.planning.preview import table
 from godwit.planning.registry import PLANNERS

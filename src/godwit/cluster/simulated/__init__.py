@@ -10,24 +10,19 @@ what an epoch did is the same `EpochOutcome`.  Only what runs is replaced by ari
 
 What is modelled, one file each, in the order to read them:
 
-========================= =========================================================================
-`scenario`                everything a run is given, as one value
-`arrivals`                when rows come: a rate with surges and noise, as a cumulative curve
-`keys`                    Zipf frequencies over keys, dealt out over key groups, that shift
-`source`                  the rows of a scenario, batch by batch
-`components`, `routing`   keyed components in levels, rows between their key groups
-`cluster`                 cores, speeds, slowdowns, deaths, late executors, the pool of more
-`costs`                   what an epoch costs, fitted to real runs
-`flow`                    one epoch: rows through components, the slowest lane of every level
-`wait_buffers`            rows of suspended key groups, in order; lost or overtaken rows show
-`holdings`                snapshots, changelogs, and which executor holds which version
-`links`, `warming`        transfers over shared links; copies warmed from peers and checkpoint
-`delays`                  how long rows take, exactly, from the cumulative curves
-`run`, `history`          virtual time, and what a run tells
-`controlled`              the real controller for it
-`scenarios`               scenarios by name, for a cluster of any size
-`peer_transfers`          a plan's transfers between executors, in phases and unscheduled
-========================= =========================================================================
+============== ====================================================================================
+`scenario`     everything a run is given, as one value; scenarios by name
+`workload`     when rows come, batch by batch, and Zipf frequencies of their keys, that shift
+`components`   keyed components in levels, rows between their key groups
+`cluster`      cores, speeds, slowdowns, deaths, late executors, the pool of more
+`costs`        what an epoch costs, fitted to real runs
+`flow`         one epoch: rows through components, the slowest lane of every level
+`epoch_work`   an attempt at an epoch, and its outcome
+`holdings`     state and its copies; rows of suspended key groups, in order
+`transfers`    shared links, a plan's transfers between executors, copies that are warmed
+`run`          virtual time and the epoch loop, with the real controller
+`history`      what a run tells, with the exact delays of rows
+============== ====================================================================================
 
 What is not: rows have no contents (they are counted and numbered per key group); within an epoch
 time stands still (a slowdown takes effect at the next one); distinct keys are expectations; Spark's
@@ -49,18 +44,14 @@ Examples
 True
 """
 
-from godwit.cluster.simulated.arrivals import Rate, Surge
 from godwit.cluster.simulated.cluster import Cluster, Death, Join, Machine, Pool, Slowdown
 from godwit.cluster.simulated.components import Component, Feed
-from godwit.cluster.simulated.controlled import controlled_by
 from godwit.cluster.simulated.costs import CostModel, calibration
-from godwit.cluster.simulated.delays import Delays
-from godwit.cluster.simulated.history import EpochRecord, History
-from godwit.cluster.simulated.keys import Keys, KeySpread
-from godwit.cluster.simulated.links import Links
-from godwit.cluster.simulated.peer_transfers import shortest_s, transfer_s
-from godwit.cluster.simulated.run import Simulation
+from godwit.cluster.simulated.history import Delays, EpochRecord, History
+from godwit.cluster.simulated.run import Simulation, controlled_by
 from godwit.cluster.simulated.scenario import Scenario
+from godwit.cluster.simulated.transfers import Links, shortest_s, transfer_s
+from godwit.cluster.simulated.workload import Keys, KeySpread, Rate, Surge
 
 __all__ = [
     "Cluster",

@@ -19,21 +19,11 @@ __all__ = ["Cluster", "Death", "Executors", "Join", "Machine", "Pool", "Slowdown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What one executor has.
+    """What one executor has."""
 
-    Attributes
-    ----------
-    cores
-        Lanes that run at once.
-    speed
-        Of each core; work takes 1/speed of its time.
-    bytes_per_s
-        Of its uplink and of its downlink.
-    """
-
-    cores: int = 1
-    speed: float = 1.0
-    bytes_per_s: float = 125e6
+    cores: int = 1  # lanes that run at once
+    speed: float = 1.0  # of each core; work takes 1/speed of its time
+    bytes_per_s: float = 125e6  # of its uplink and of its downlink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,54 +54,29 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """How a cluster answers when executors are asked for.
+    """How a cluster answers when executors are asked for."""
 
-    Attributes
-    ----------
-    most
-        Executors that there can be; what is asked for beyond is refused at once.
-    start_s
-        Least and greatest time until one comes, evenly spread.
-    never
-        Share of those that never come.
-    patience_s
-        After this time one that has not come is given up, which the pool then says.
-    """
-
+    # executors that there can be; what is asked for beyond is refused at once
     most: int | None = None
+    # least and greatest time until one comes, evenly spread
     start_s: tuple[float, float] = (1.0, 1.0)
-    never: float = 0.0
+    never: float = 0.0  # share of those that never come
+    # after this time one that has not come is given up, which the pool then says
     patience_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where a simulated stream runs.
+    """Where a simulated stream runs."""
 
-    Attributes
-    ----------
-    machines
-        One for each executor there is at the start.
-    names
-        Their names; 0, 1, ... if left out.
-    added
-        What executors that come later are like.
-    checkpoint_bytes_per_s
-        How fast all executors together can read the checkpoint.
-    slowdowns, deaths, joins
-        What happens to them.
-    pool
-        How it answers when executors are asked for.
-    """
-
-    machines: tuple[Machine, ...]
-    names: tuple[str, ...] = ()
-    added: Machine = Machine()
-    checkpoint_bytes_per_s: float = 1e9
-    slowdowns: tuple[Slowdown, ...] = ()
+    machines: tuple[Machine, ...]  # one for each executor there is at the start
+    names: tuple[str, ...] = ()  # their names; 0, 1, ... if left out.
+    added: Machine = Machine()  # what executors that come later are like
+    checkpoint_bytes_per_s: float = 1e9  # how fast all executors together can read the checkpoint
+    slowdowns: tuple[Slowdown, ...] = ()  # slowdowns, deaths, joins: What happens to them
     deaths: tuple[Death, ...] = ()
     joins: tuple[Join, ...] = ()
-    pool: Pool = Pool()
+    pool: Pool = Pool()  # how it answers when executors are asked for
 
     def __post_init__(self) -> None:
         every = (*self.machines, self.added)
@@ -127,24 +92,12 @@ class Cluster:
 
 @dataclass(slots=True, kw_only=True)
 class Executors:
-    """The executors of a run as time passes; the pool that a controller asks.
+    """The executors of a run as time passes; the pool that a controller asks."""
 
-    Attributes
-    ----------
-    cluster
-        What happens to them.
-    rng
-        Draws how long new ones take.
-    now_s
-        The time; whoever runs the simulation moves it on.
-    alive
-        Name → machine of those that are there.
-    """
-
-    cluster: Cluster
-    rng: np.random.Generator
-    now_s: float = 0.0
-    alive: dict[str, Machine] = field(init=False)
+    cluster: Cluster  # what happens to them
+    rng: np.random.Generator  # draws how long new ones take
+    now_s: float = 0.0  # the time; whoever runs the simulation moves it on
+    alive: dict[str, Machine] = field(init=False)  # name → machine of those that are there
     _coming: list[tuple[float, int, str, str]] = field(init=False, default_factory=list)
     _named: int = field(init=False, default=0)
     _happened: int = field(init=False, default=0)

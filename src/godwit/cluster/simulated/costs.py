@@ -37,35 +37,19 @@ __all__ = ["CostModel", "calibration"]
 class CostModel:
     """Milliseconds of what an epoch does, on a core of speed 1.
 
-    Attributes
-    ----------
-    fixed_ms
-        An epoch, whatever is in it.
-    source_row_ms
-        A row on the source side; the cores share them.
-    row_ms, key_ms, key_group_ms
-        A row, a distinct key and a key group touched, in the lane.
-    between_executors_row_ms
-        A row that came from an operator on another executor, in the lane that gets it.
-    read_bytes_per_ms
-        How fast a lane brings state forward.
-    warm_fixed_ms
-        An order to warm copies, besides the transfer.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a cost is negative, or the speed of reading is not positive.
+    Raises `InvalidProblemError` if a cost is negative, or the speed of reading is not positive.
     """
 
-    fixed_ms: float
-    source_row_ms: float
+    fixed_ms: float  # an epoch, whatever is in it
+    source_row_ms: float  # A row on the source side; the cores share them
+    # row_ms, key_ms, key_group_ms: A row, a distinct key and a key group touched, in the lane
     row_ms: float
     key_ms: float
     key_group_ms: float
+    # A row that came from an operator on another executor, in the lane that gets it
     between_executors_row_ms: float = 0.0
-    read_bytes_per_ms: float = 200_000.0
-    warm_fixed_ms: float = 100.0
+    read_bytes_per_ms: float = 200_000.0  # how fast a lane brings state forward
+    warm_fixed_ms: float = 100.0  # an order to warm copies, besides the transfer
 
     def __post_init__(self) -> None:
         for field in fields(self):

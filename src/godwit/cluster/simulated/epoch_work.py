@@ -1,4 +1,4 @@
-"""An attempt at an epoch, as values: its batch, each component's part, what it takes."""
+"""An attempt at an epoch, as values: its batch, what each component does, and its outcome."""
 
 from __future__ import annotations
 
@@ -7,39 +7,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
 
-    from godwit.cluster.simulated.routing import Routed
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from godwit.cluster.simulated.components import Routed
+    from godwit.cluster.simulated.holdings import Holdings
     from godwit.migration import EpochPlan
     from godwit.planning.arrays import BoolArray, FloatArray
 
-__all__ = ["Batch", "ComponentWork", "EpochWork", "slowest_lane_ms"]
+__all__ = ["Batch", "ComponentWork", "EpochWork", "outcome_of", "slowest_lane_ms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """Source rows of an epoch.
+    """Source rows of an epoch."""
 
-    Attributes
-    ----------
-    number
-        Of the micro-batch; ``None``: an epoch without input.
-    first, last
-        Rows ``first <= r < last`` of the source.
-    phase
-        Frequencies that they were drawn with.
-    arrived
-        When, as `godwit.cluster.simulated.arrivals.Arrivals.pieces` says.
-    rows_of
-        Component that the source feeds → rows for each of its key groups; left out: none.
-    """
-
-    number: int | None
-    first: int
+    number: int | None  # of the micro-batch; ``None``: an epoch without input
+    first: int  # first, last: Rows ``first <= r < last`` of the source
     last: int
-    phase: int
-    arrived: FloatArray
+    phase: int  # frequencies that they were drawn with
+    arrived: FloatArray  # when, as `godwit.cluster.simulated.workload.Arrivals.pieces` says
+    # component that the source feeds → rows for each of its key groups; left out: none
     rows_of: Mapping[str, np.ndarray]
 
     @property
@@ -50,36 +40,23 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentWork:
-    """What one component does in an epoch; vectors have one entry per key group.
+    """What one component does in an epoch; vectors have one entry per key group."""
 
-    Attributes
-    ----------
-    plan
-        How it runs.
-    runs, consumes, loads, waits
-        Key groups that run; those of them that process what waits; those that their lanes load
-        first; those whose rows go to the wait buffer, or stay there.
-    new, processed, keys
-        Rows that come in, rows that are processed (those that waited among them), distinct keys.
-    cpu_ms
-        What they cost on the executor where they run.
-    moved_bytes
-        What lanes read to bring state forward.
-    routed
-        What came from operators upstream; ``None`` for what the source feeds.
-    """
-
-    plan: EpochPlan
+    plan: EpochPlan  # how it runs
+    # runs, consumes, loads, waits: Key groups that run; those of them that process what waits;
+    # those that their lanes load first; those whose rows go to the wait buffer, or stay there
     runs: BoolArray
     consumes: BoolArray
     loads: BoolArray
     waits: BoolArray
+    # new, processed, keys: Rows that come in, rows that are processed (those that waited among
+    # them), distinct keys
     new: np.ndarray
     processed: np.ndarray
     keys: FloatArray
-    cpu_ms: FloatArray
-    moved_bytes: FloatArray
-    routed: Routed | None
+    cpu_ms: FloatArray  # what they cost on the executor where they run
+    moved_bytes: FloatArray  # what lanes read to bring state forward
+    routed: Routed | None  # what came from operators upstream; ``None`` for what the source feeds
 
     @property
     def used(self) -> BoolArray:
@@ -90,25 +67,13 @@ class ComponentWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpochWork:
-    """What an attempt at an epoch would do.
+    """What an attempt at an epoch would do."""
 
-    Attributes
-    ----------
-    epoch, batch
-        Which, and of which rows.
-    components
-        Component → its part, upstream first.
-    took_s
-        From its start to its commit.
-    lane_ms
-        What all lanes together compute.
-    """
-
-    epoch: int
+    epoch: int  # epoch, batch: Which, and of which rows
     batch: Batch
-    components: Mapping[str, ComponentWork]
-    took_s: float
-    lane_ms: float
+    components: Mapping[str, ComponentWork]  # component → its part, upstream first
+    took_s: float  # from its start to its commit
+    lane_ms: float  # what all lanes together compute
 
     @property
     def used(self) -> frozenset[str]:
@@ -139,3 +104,57 @@ def slowest_lane_ms(
     lanes = ms.reshape(len(names), width)
     shared = lanes.sum(axis=1) / np.array(list(cores.values()))
     return float(max(lanes.max(), shared.max())), float(ms.sum())
+
+
+def outcome_of(
+    work: EpochWork,  # work, holdings: What it did, and the state after it
+    holdings: Mapping[str, Holdings],
+    *,
+    sinks: Collection[str],  # components that nobody is downstream of: what they process goes out
+    changelog_bytes: int,  # changelog_bytes, snapshot_bytes: What was written
+    snapshot_bytes: int,
+) -> EpochOutcome:
+    """Say what a committed epoch did."""
+    traffic, loads, waited, reach = {}, {}, {}, {}
+    for name, part in work.components.items():
+        assignment = part.plan.assignment
+        touched = np.flatnonzero(part.processed)
+        loads[name] = ComponentLoad(
+            key_groups=touched,
+            rows=part.processed[touched],
+            keys=np.maximum(1, np.rint(part.keys[touched])).astype(np.int64),
+            cpu_ms=part.cpu_ms[touched],
+            state_bytes=holdings[name].state_bytes[touched].astype(np.int64),
+        )
+        waits = np.flatnonzero(part.waits)
+        if len(waits):
+            waited[name] = tuple(waits.tolist())
+        used = np.flatnonzero(part.used)
+        reach[name] = {
+            executor: dict.fromkeys(
+                used[assignment.executor_of[used] == at].tolist(), work.epoch - 1
+            )
+            for at, executor in enumerate(assignment.executors)
+        }
+        if part.routed is not None:
+            sent = np.flatnonzero(part.routed.rows)
+            traffic[name] = ComponentTraffic(
+                key_groups=tuple(sent.tolist()),
+                rows=tuple(part.routed.rows[sent].tolist()),
+                size_bytes=tuple(np.rint(part.routed.size_bytes[sent]).astype(int).tolist()),
+                crossed_bytes=int(part.routed.crossed_bytes),
+                pairs=part.routed.pairs,
+            )
+    return EpochOutcome(
+        epoch=work.epoch,
+        batch=work.batch.number,
+        rows_in=work.batch.rows,
+        rows_out=int(sum(p.processed.sum() for n, p in work.components.items() if n in sinks)),
+        loads=loads,
+        traffic=traffic,
+        waited=waited,
+        reach=reach,
+        changelog_bytes=changelog_bytes,
+        snapshot_bytes=snapshot_bytes,
+        lane_ms={"lane": work.lane_ms},
+    )

@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.cluster.simulated.components import levels_of
-from godwit.cluster.simulated.epoch_work import ComponentWork, EpochWork, slowest_lane_ms
-from godwit.cluster.simulated.holdings import Holdings
-from godwit.cluster.simulated.keys import KeySpread
-from godwit.cluster.simulated.outcomes import outcome_of
-from godwit.cluster.simulated.routing import deal_out, route
-from godwit.cluster.simulated.wait_buffers import WaitBuffers
+from godwit.cluster.simulated.components import deal_out, levels_of, route
+from godwit.cluster.simulated.epoch_work import (
+    ComponentWork,
+    EpochWork,
+    outcome_of,
+    slowest_lane_ms,
+)
+from godwit.cluster.simulated.holdings import Holdings, WaitBuffers
+from godwit.cluster.simulated.workload import KeySpread
 from godwit.migration import LossPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from godwit.cluster.simulated.components import Component
+    from godwit.cluster.simulated.components import Component, Routed
     from godwit.cluster.simulated.costs import CostModel
     from godwit.cluster.simulated.epoch_work import Batch
-    from godwit.cluster.simulated.keys import Keys, Phase
-    from godwit.cluster.simulated.routing import Routed
+    from godwit.cluster.simulated.workload import Keys, Phase
     from godwit.migration import Copies, EpochOutcome, EpochPlan
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import BoolArray, FloatArray
@@ -36,40 +37,21 @@ __all__ = ["SimulatedFlow"]
 
 
 class SimulatedFlow:
-    """The components of a scenario, with their state and what waits.
+    """The components of a scenario, with their state and what waits."""
 
-    Parameters
-    ----------
-    components
-        What it is made of.
-    keys
-        What its keys are like.
-    costs
-        What an epoch costs.
-    seed
-        Of hashes and shuffles.
-    rng
-        Draws which rows go where between components.
-    on_loss
-        What a lane does that expects state and finds none.
-
-    Attributes
-    ----------
-    deal
-        Called with a component, what feeds it, its assignment, its keys and a generator: which rows
-        go where. Whoever carries real rows puts something else in its place.
-    """
-
+    # called with a component, what feeds it, its assignment, its keys and a generator: which rows
+    # go where. Whoever carries real rows puts something else in its place.
     deal: Callable[..., Routed] = staticmethod(deal_out)
 
     def __init__(
         self,
-        components: Sequence[Component],
-        keys: Keys,
-        costs: CostModel,
+        components: Sequence[Component],  # what it is made of
+        keys: Keys,  # what its keys are like
+        costs: CostModel,  # what an epoch costs
         *,
-        seed: int,
-        rng: np.random.Generator,
+        seed: int,  # of hashes and shuffles
+        rng: np.random.Generator,  # draws which rows go where between components
+        # what a lane does that expects state and finds none
         on_loss: LossPolicy = LossPolicy.SUSPEND,
     ) -> None:
         self.levels = levels_of(components)
@@ -106,25 +88,16 @@ class SimulatedFlow:
 
     def work(
         self,
-        epoch: int,
+        epoch: int,  # epoch, batch, plans: What runs, and how
         batch: Batch,
         plans: Mapping[str, EpochPlan],
         *,
-        copies: Copies,
+        copies: Copies,  # where lanes expect state to be
+        # speeds, cores: Executor → speed of each of its cores, and how many it has
         speeds: Mapping[str, float],
         cores: Mapping[str, int],
     ) -> EpochWork:
-        """Say what an epoch does, and how long it takes.
-
-        Parameters
-        ----------
-        epoch, batch, plans
-            What runs, and how.
-        copies
-            Where lanes expect state to be.
-        speeds, cores
-            Executor → speed of each of its cores, and how many it has.
-        """
+        """Say what an epoch does, and how long it takes."""
         costs, done = self._costs, dict[str, ComponentWork]()
         usable = sum(cores[name] * speeds[name] for name in cores)
         took_ms = costs.fixed_ms + costs.source_row_ms * batch.rows / max(usable, 1e-9)
@@ -254,7 +227,7 @@ class SimulatedFlow:
         """Make it so; return the outcome, and when the source rows came that were processed.
 
         These are counted once for every component that takes them from the source, in the form of
-        `godwit.cluster.simulated.arrivals.Arrivals.pieces`.
+        `godwit.cluster.simulated.workload.Arrivals.pieces`.
         """
         left = [np.empty((0, 3))]
         changelog = snapshots = 0.0

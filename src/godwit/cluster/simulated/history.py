@@ -1,4 +1,10 @@
-"""What a simulated run tells: one record an epoch, events, and exact delays."""
+"""History of a simulated run: one record an epoch, events, and exact delays of rows.
+
+Rows are taken first in, first out, so a batch is a stretch of the curve of arrivals, and all its
+rows leave together when their epoch commits.  A stretch of even arrival gives delays that are
+evenly spread between its first and its last row's; quantiles of the whole are those of this mixture
+of uniform distributions, without any error but rounding.
+"""
 
 from __future__ import annotations
 
@@ -7,54 +13,101 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.cluster.simulated.delays import Delays
 from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.planning.arrays import FloatArray
 
-__all__ = ["EpochRecord", "History"]
+__all__ = ["Delays", "EpochRecord", "History"]
+
+_TOGETHER_S = 1e-9
+"""Rows that arrived within this time arrived together: a steeper slope would be rounding."""
+
+
+class Delays:
+    """Delays of many rows: stretches of evenly spread ones."""
+
+    def __init__(self, pieces: FloatArray) -> None:
+        # shape ``(n, 3)``: count of rows, least and greatest delay in seconds
+        self.pieces: FloatArray = pieces[pieces[:, 0] > 0]
+
+    @classmethod
+    def of(cls, arrived: FloatArray, left_s: float) -> Delays:
+        """Delays of rows that left together; `arrived` as `Arrivals.pieces` gives it."""
+        count, first, last = arrived.T
+        return cls(np.column_stack((count, left_s - last, left_s - first)))
+
+    @classmethod
+    def all_of(cls, several: list[Delays]) -> Delays:
+        """Put together."""
+        return cls(np.concatenate([np.empty((0, 3)), *(d.pieces for d in several)]))
+
+    @property
+    def rows(self) -> float:
+        """How many rows."""
+        return float(self.pieces[:, 0].sum())
+
+    @property
+    def mean_s(self) -> float:
+        """The mean delay; NaN without rows."""
+        count, least, most = self.pieces.T
+        rows = count.sum()
+        return float((count * (least + most)).sum() / (2 * rows)) if rows else float("nan")
+
+    @property
+    def greatest_s(self) -> float:
+        """The greatest delay; NaN without rows."""
+        return float(self.pieces[:, 2].max()) if len(self.pieces) else float("nan")
+
+    def quantile_s(self, share: float) -> float:
+        """Return the delay that `share` of the rows stay below; NaN without rows.
+
+        The distribution function is piecewise linear with bends at the ends of the stretches, and
+        jumps where a stretch has no width (rows that arrived together).
+        """
+        if not len(self.pieces):
+            return float("nan")
+        count, least, most = self.pieces.T
+        wide = most - least > _TOGETHER_S
+        slope = count[wide] / (most - least)[wide]
+        at = np.concatenate((least[wide], most[wide], least[~wide]))
+        bend = np.concatenate((slope, -slope, np.zeros(int((~wide).sum()))))
+        jump = np.concatenate((np.zeros(2 * len(slope)), count[~wide]))
+        order = np.argsort(at, kind="stable")
+        at, bend, jump = at[order], bend[order], jump[order]
+        grown = np.cumsum(bend)[:-1] * np.diff(at)
+        after = np.cumsum(jump) + np.concatenate(([0.0], np.cumsum(grown)))
+        wanted = share * count.sum()
+        k = int(np.searchsorted(after, wanted - 1e-9))
+        if k >= len(at):
+            return float(at[-1])
+        before = after[k] - jump[k]
+        if k == 0 or wanted >= before:
+            return float(at[k])
+        rise = before - after[k - 1]
+        return float(at[k - 1] + (at[k] - at[k - 1]) * (wanted - after[k - 1]) / rise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRecord:
-    """One committed epoch.
+    """One committed epoch."""
 
-    Attributes
-    ----------
-    epoch, began_s, took_s
-        Which, when, how long.
-    rows
-        Source rows that it took.
-    lag_rows
-        Rows that the source had when it ended and that no epoch had taken.
-    waiting_rows
-        Rows of suspended key groups.
-    executors
-        How many there were at its end.
-    load_distance
-        Largest distance of an executor's expected load per capacity from the mean, as a share of
-        the mean; the worst level's. Draining executors are not counted (paper 2 §4.3.1).
-    moved_bytes
-        State read to warm copies since the epoch before, and to bring state forward in it.
-    moves
-        Key groups that run elsewhere than in the epoch before.
-    delays
-        Of source rows that were processed; each counts once for every component that takes it from
-        the source.
-    """
-
-    epoch: int
+    epoch: int  # epoch, began_s, took_s: Which, when, how long
     began_s: float
     took_s: float
-    rows: int
-    lag_rows: int
-    waiting_rows: int
-    executors: int
+    rows: int  # source rows that it took
+    lag_rows: int  # rows that the source had when it ended and that no epoch had taken
+    waiting_rows: int  # rows of suspended key groups
+    executors: int  # how many there were at its end
+    # largest distance of an executor's expected load per capacity from the mean, as a share of
+    # the mean; the worst level's. Draining executors are not counted (paper 2 §4.3.1).
     load_distance: float
+    # state read to warm copies since the epoch before, and to bring state forward in it
     moved_bytes: float
-    moves: int
+    moves: int  # key groups that run elsewhere than in the epoch before
+    # of source rows that were processed; each counts once for every component that takes it from
+    # the source
     delays: Delays
 
     @property
@@ -65,21 +118,11 @@ class EpochRecord:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """A run so far.
+    """A run so far."""
 
-    Attributes
-    ----------
-    epochs
-        Those that were committed, in order.
-    events
-        What people were told, in order.
-    aborted
-        Attempts at epochs that came to nothing.
-    """
-
-    epochs: list[EpochRecord] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    aborted: int = 0
+    epochs: list[EpochRecord] = field(default_factory=list)  # those that were committed, in order
+    events: list[Event] = field(default_factory=list)  # what people were told, in order
+    aborted: int = 0  # attempts at epochs that came to nothing
 
     def column(self, name: str) -> FloatArray:
         """One number of every epoch: any attribute or property of `EpochRecord`."""
@@ -103,10 +146,7 @@ class History:
     def summary(self) -> dict[str, float]:
         """Return what a table has of a run; means of load distance and executors are over time.
 
-        Raises
-        ------
-        InvalidProblemError
-            If no epoch took any row.
+        Raises `InvalidProblemError` if no epoch took any row.
         """
         took, rows = self.column("took_s"), self.column("rows")
         busy = took[rows > 0]

@@ -3,6 +3,12 @@
 What is durable is a snapshot and the changelog after it; a copy on an executor is a committed
 version, brought forward by reading what it misses.  So one number per key group says how much
 changelog there has ever been, and one per copy how much of it the copy has seen.
+
+Rows of key groups that do not run wait, in order; nothing is lost, doubled or overtaken.
+
+Rows of a key group are numbered as they come.  What was processed and what waits are ranges of
+these numbers, so the three promises of the runtime can be checked at every epoch at the price of a
+few vector operations: a range that is processed begins where the last one ended.
 """
 
 from __future__ import annotations
@@ -12,56 +18,39 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.model.errors import MigrationError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from godwit.cluster.simulated.keys import Phase
+    from godwit.cluster.simulated.workload import Phase
     from godwit.planning.arrays import BoolArray, FloatArray
 
-__all__ = ["Copy", "Holdings"]
+__all__ = ["Copy", "Holdings", "WaitBuffers"]
 
 
 @dataclass(slots=True, kw_only=True)
 class Copy:
-    """What one executor holds of one component.
+    """What one executor holds of one component."""
 
-    Attributes
-    ----------
-    there
-        Shape ``(m,)``: whether there is a copy.
-    seen_bytes
-        Shape ``(m,)``: how much of the changelog, since the beginning, is in it.
-    """
-
-    there: BoolArray
+    there: BoolArray  # shape ``(m,)``: whether there is a copy
+    # shape ``(m,)``: how much of the changelog, since the beginning, is in it
     seen_bytes: FloatArray
 
 
 @dataclass(slots=True, kw_only=True)
 class Holdings:
-    """State of one component.
+    """State of one component."""
 
-    Attributes
-    ----------
-    key_groups, key_bytes
-        How many key groups, and the state of one key.
-    keys
-        Shape ``(m,)``: keys that have state.
-    snapshot_bytes, changelog_bytes
-        Shape ``(m,)``: size of the last snapshot and of the changelog after it.
-    written_bytes
-        Shape ``(m,)``: changelog ever written.
-    copies
-        Executor → what it holds.
-    """
-
-    key_groups: int
+    key_groups: int  # key_groups, key_bytes: How many key groups, and the state of one key
     key_bytes: int
-    keys: FloatArray = field(init=False)
+    keys: FloatArray = field(init=False)  # shape ``(m,)``: keys that have state
+    # snapshot_bytes, changelog_bytes: Shape ``(m,)``: size of the last snapshot and of the
+    # changelog after it
     snapshot_bytes: FloatArray = field(init=False)
     changelog_bytes: FloatArray = field(init=False)
-    written_bytes: FloatArray = field(init=False)
-    copies: dict[str, Copy] = field(default_factory=dict)
+    written_bytes: FloatArray = field(init=False)  # shape ``(m,)``: changelog ever written
+    copies: dict[str, Copy] = field(default_factory=dict)  # executor → what it holds
     _phase: int = field(init=False, default=-1)
     _before: FloatArray = field(init=False)
     _rows: FloatArray = field(init=False)
@@ -119,26 +108,16 @@ class Holdings:
         rows: FloatArray,
         keys: FloatArray,
         *,
-        phase: Phase,
+        phase: Phase,  # phase, number: Frequencies during the epoch, and the number of the phase
         number: int,
-        known: FloatArray,
+        known: FloatArray,  # shape ``(m,)``: keys that there are
     ) -> tuple[float, float]:
         """Commit an epoch that processed `rows` rows with `keys` distinct keys.
 
         Keys that a phase brings up are new unless an earlier one had them, which, since shifts are
         random, is as likely for each of them as for any key of the group.
 
-        Parameters
-        ----------
-        phase, number
-            Frequencies during the epoch, and the number of the phase.
-        known
-            Shape ``(m,)``: keys that there are.
-
-        Returns
-        -------
-        tuple of float
-            Bytes of changelog and of snapshots written.
+        Returns: Bytes of changelog and of snapshots written.
         """
         if number != self._phase:
             self._phase, self._before = number, self.keys.copy()
@@ -157,3 +136,79 @@ class Holdings:
         self.snapshot_bytes[due] = full[due]
         self.changelog_bytes[due] = 0
         return float(written.sum()), float(full[due].sum())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    rows: np.ndarray
+    arrived: FloatArray
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitBuffers:
+    """Rows of one component."""
+
+    component: str  # component, key_groups: Whose, and how many
+    key_groups: int
+    # arrived, processed: Shape ``(m,)``: rows that have come, and that have been processed
+    arrived: np.ndarray = field(init=False)
+    processed: np.ndarray = field(init=False)
+    _entries: list[_Waiting] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.arrived = np.zeros(self.key_groups, np.int64)
+        self.processed = np.zeros(self.key_groups, np.int64)
+
+    @property
+    def waiting(self) -> np.ndarray:
+        """Shape ``(m,)``: rows that wait."""
+        waiting: np.ndarray = self.arrived - self.processed
+        return waiting
+
+    def commit(
+        self, new: np.ndarray, runs: np.ndarray, consume: np.ndarray, arrived: FloatArray
+    ) -> FloatArray:
+        """Take in an epoch's rows and process those of key groups that run.
+
+        new: Shape ``(m,)``: rows that came.
+        runs, consume: Shape ``(m,)``: which key groups run, and which of them process what waits
+        first.
+        arrived: When the new rows came, as `godwit.cluster.simulated.workload.Arrivals.pieces`
+        says.
+
+        Returns: When the rows came that were processed, in the same form.
+
+        Raises `MigrationError` if new rows would overtake some that wait.
+        """
+        overtaken = np.flatnonzero(runs & ~consume & (self.waiting > 0) & (new > 0))
+        if len(overtaken):
+            raise MigrationError(
+                f"Rows that wait would be overtaken in key groups {overtaken[:5].tolist()} of "
+                f"{self.component!r}.",
+                remedy="A plan that runs a key group with rows waiting has to consume them.",
+                component=self.component,
+            )
+        left = []
+        takes = runs & consume
+        for entry in self._entries:
+            total, taken = entry.rows.sum(), entry.rows[takes].sum()
+            if taken:
+                left.append(_scaled(entry.arrived, taken / total))
+                entry.arrived = _scaled(entry.arrived, 1 - taken / total)
+                entry.rows = np.where(takes, 0, entry.rows)
+        self._entries = [entry for entry in self._entries if entry.rows.any()]
+        waits = np.where(runs, 0, new)
+        share = waits.sum() / new.sum() if new.any() else 0.0
+        if waits.any():
+            self._entries.append(_Waiting(rows=waits, arrived=_scaled(arrived, share)))
+        if share < 1 and new.any():
+            left.append(_scaled(arrived, 1 - share))
+        before = self.waiting
+        self.processed += np.where(runs, new, 0) + np.where(takes, before, 0)
+        self.arrived += new
+        return np.concatenate([np.empty((0, 3)), *left])
+
+
+def _scaled(pieces: FloatArray, share: float) -> FloatArray:
+    scaled: FloatArray = pieces * np.array([share, 1.0, 1.0])
+    return scaled

@@ -6,17 +6,18 @@ out how long it takes, let the background go on meanwhile, and count what it did
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.adapt import Control, Controller
 from godwit.adapt.ports import EpochObserved, Topology
 from godwit.cluster.simulated.cluster import Executors
-from godwit.cluster.simulated.delays import Delays
 from godwit.cluster.simulated.flow import SimulatedFlow
-from godwit.cluster.simulated.history import EpochRecord, History
-from godwit.cluster.simulated.source import DrawnRows
-from godwit.cluster.simulated.warming import Warming
+from godwit.cluster.simulated.history import Delays, EpochRecord, History
+from godwit.cluster.simulated.transfers import Warming
+from godwit.cluster.simulated.workload import DrawnRows
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.loop import EpochLoop
 from godwit.engine.shared_conductor import SharedConductor
@@ -26,17 +27,18 @@ from godwit.model.assignment import even_assignment
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from godwit.adapt import PlannerRunner
     from godwit.adapt.ports import Driven
     from godwit.cluster.simulated.epoch_work import Batch, EpochWork
     from godwit.cluster.simulated.scenario import Scenario
-    from godwit.cluster.simulated.source import Source
+    from godwit.cluster.simulated.workload import Source
     from godwit.engine.loop import CommittedEpoch
     from godwit.migration import Copies, EpochOutcome, EpochPlan
     from godwit.model import events
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
 
-__all__ = ["Simulation"]
+__all__ = ["Simulation", "controlled_by"]
 
 _PAUSE_S = 0.1  # while epochs are held, or nothing is due
 
@@ -93,7 +95,9 @@ class Simulation:
         )
         fed = {c.name for c in scenario.components if not c.feeds}
         spreads = {name: self.flow.spreads[name] for name in sorted(fed)}
-        self._source = source or DrawnRows(scenario, spreads, draws[2])
+        self._source = source or DrawnRows(
+            scenario.rate, scenario.keys, scenario.duration_s, spreads, draws[2]
+        )
         self._durable = self._first_assignments()
         self._places = dict(self._durable)
         if scenario.held:
@@ -407,3 +411,39 @@ def _distance(load: FloatArray, capacity: FloatArray) -> float:
     mean = load.sum() / capacity.sum()
     index = load[: len(capacity)] / capacity
     return float(np.abs(index - mean).max() / mean)
+
+
+def controlled_by(
+    settings: Control, *, run_planner: PlannerRunner | None = None
+) -> Callable[[Simulation], Controller]:
+    """Return what makes the controller of a `Simulation`, for its `control`.
+
+    One that is made after the driver was restarted goes on from the events of the runs before.
+
+    Parameters
+    ----------
+    settings
+        What the controller is to do.
+    run_planner
+        Runs planners within `Control.planning_limit`, in real time. None: they take no time at all,
+        and there is no limit: the history is the same on a machine that has other things to do.
+    """
+    if run_planner is None:
+        settings = replace(settings, planning_limit=None)
+
+    def made(simulation: Simulation) -> Controller:
+        return Controller(
+            settings,
+            topology=simulation.topology,
+            migrations=simulation.conductor,
+            pool=simulation.executors,
+            clock=simulation,
+            run_planner=run_planner,
+            state_bytes={
+                name: dict(enumerate(held.state_bytes.astype(int).tolist()))
+                for name, held in simulation.flow.holdings.items()
+            },
+            past=simulation.history.events,
+        )
+
+    return made

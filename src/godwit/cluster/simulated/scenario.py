@@ -1,63 +1,48 @@
-"""A scenario: everything that a simulated run is given, as one value."""
+"""Scenarios: everything that a simulated run is given, as one value, and those that have a name.
+
+Rates follow from the cluster: `load` is the share of the time that its cores are busy at the usual
+rate.  Work is what paper 5 §5.1 has: keys with Zipf frequencies, 1 ms a row.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from godwit.cluster.simulated.cluster import Cluster, Death, Machine, Pool, Slowdown
+from godwit.cluster.simulated.components import Component, Feed
 from godwit.cluster.simulated.costs import CostModel
+from godwit.cluster.simulated.workload import Keys, Rate, Surge
 from godwit.migration import Policy
 from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:
-    from godwit.cluster.simulated.arrivals import Rate
-    from godwit.cluster.simulated.cluster import Cluster
-    from godwit.cluster.simulated.components import Component
-    from godwit.cluster.simulated.keys import Keys
+    from collections.abc import Callable, Mapping
+
     from godwit.model.assignment import Assignment
 
-__all__ = ["Scenario"]
+__all__ = ["SCENARIOS", "Scenario", "Size", "scenario"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A cluster, a flow, the rows that come, and what things cost.
+    """A cluster, a flow, the rows that come, and what things cost."""
 
-    Attributes
-    ----------
-    cluster
-        Where it runs.
-    components
-        What runs.
-    rate, keys
-        Rows that come, and their keys.
-    duration_s
-        How long rows come.
-    trigger_s
-        Least time from the start of a micro-batch to that of the next; 0: as soon as possible.
-    max_rows
-        Rows that a micro-batch takes at most: what comes faster waits at the source.
-    costs
-        What an epoch costs.
-    held
-        Whether the stream has run for long: every key has state, and executors have copies of what
-        they own. Otherwise there is no state at all at first.
-    policy
-        What holds for migrations during the whole run.
-    assignments
-        Component → where its key groups are at first; left out: dealt out evenly.
-    """
-
-    cluster: Cluster
-    components: tuple[Component, ...]
-    rate: Rate
+    cluster: Cluster  # where it runs
+    components: tuple[Component, ...]  # what runs
+    rate: Rate  # rate, keys: Rows that come, and their keys
     keys: Keys
-    duration_s: float
+    duration_s: float  # how long rows come
+    # least time from the start of a micro-batch to that of the next; 0: as soon as possible
     trigger_s: float = 0.0
+    # rows that a micro-batch takes at most: what comes faster waits at the source
     max_rows: int | None = None
-    costs: CostModel = field(default_factory=CostModel.calibrated)
+    costs: CostModel = field(default_factory=CostModel.calibrated)  # what an epoch costs
+    # whether the stream has run for long: every key has state, and executors have copies of what
+    # they own. Otherwise there is no state at all at first.
     held: bool = True
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = field(default_factory=Policy)  # what holds for migrations during the whole run
+    # component → where its key groups are at first; left out: dealt out evenly
     assignments: dict[str, Assignment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -69,3 +54,153 @@ class Scenario:
                 remedy="Give a positive duration, a trigger of at least 0 and at least one row.",
                 field="scenario",
             )
+
+
+_ROW_MS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large a scenario is."""
+
+    executors: int = 8  # executors, cores: How many executors there are at first, and cores of each
+    cores: int = 2
+    key_groups: int = 256  # of every component
+    keys: int = 10_000  # keys, zipf: How many keys, and the exponent of their frequencies
+    zipf: float = 0.8
+    load: float = 0.6  # share of the time that cores are busy at the usual rate, in (0, 1)
+    duration_s: float = 120.0  # how long
+
+    def __post_init__(self) -> None:
+        if not 0 < self.load < 1:
+            raise InvalidProblemError(
+                f"A load of {self.load} is wrong.",
+                remedy="Give the share of the time that cores are to be busy, between 0 and 1.",
+                field="load",
+            )
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """The executors there are at first."""
+        return (Machine(cores=self.cores),) * self.executors
+
+    def rate(self, *surges: Surge, steps: int = 1) -> Rate:
+        """Return the usual rate, for rows that each cost `_ROW_MS` at so many steps."""
+        rows_per_s = self.load * self.executors * self.cores * 1000 / (_ROW_MS * steps)
+        return Rate(rows_per_s=rows_per_s, noise=0.1, surges=surges)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows that a micro-batch takes at most: what arrives in four seconds at the usual rate."""
+        return int(4 * self.rate().rows_per_s)
+
+
+def _flow(size: Size) -> tuple[Component, ...]:
+    return (Component(name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000),)
+
+
+def skew(size: Size) -> Scenario:
+    """Shuffle keys twice a minute (paper 5 §5.1, ω = 2), each time to another imbalance."""
+    shifts = tuple(s for s in range(30, int(size.duration_s), 30))
+    return Scenario(
+        cluster=Cluster(machines=size.machines),
+        components=_flow(size),
+        rate=size.rate(),
+        keys=Keys(number=size.keys, zipf=size.zipf, shifts_s=shifts),
+        duration_s=size.duration_s,
+        max_rows=size.max_rows,
+    )
+
+
+def surge(size: Size) -> Scenario:
+    """Let the rate rise fourfold for the middle third, and fall again; executors can be had."""
+    third = size.duration_s / 3
+    return Scenario(
+        cluster=Cluster(
+            machines=size.machines,
+            added=size.machines[0],
+            pool=Pool(most=4 * size.executors, start_s=(3.0, 6.0)),
+        ),
+        components=_flow(size),
+        rate=size.rate(Surge(start_s=third, end_s=2 * third, factor=4)),
+        keys=Keys(number=size.keys, zipf=size.zipf),
+        duration_s=size.duration_s,
+        max_rows=size.max_rows,
+    )
+
+
+def straggler(size: Size) -> Scenario:
+    """Make one executor three times slower after a quarter of the time."""
+    slow = Slowdown(executor="0", start_s=size.duration_s / 4, factor=3)
+    return Scenario(
+        cluster=Cluster(machines=size.machines, slowdowns=(slow,)),
+        components=_flow(size),
+        rate=size.rate(),
+        keys=Keys(number=size.keys, zipf=size.zipf),
+        duration_s=size.duration_s,
+        max_rows=size.max_rows,
+    )
+
+
+def loss(size: Size) -> Scenario:
+    """Let an executor die after a quarter of the time; another can be had, and comes late."""
+    death = Death(executor="0", at_s=size.duration_s / 4)
+    return Scenario(
+        cluster=Cluster(
+            machines=size.machines,
+            added=size.machines[0],
+            deaths=(death,),
+            pool=Pool(most=size.executors, start_s=(10.0, 20.0)),
+        ),
+        components=_flow(size),
+        rate=size.rate(),
+        keys=Keys(number=size.keys, zipf=size.zipf),
+        duration_s=size.duration_s,
+        max_rows=size.max_rows,
+    )
+
+
+def pairs(size: Size) -> Scenario:
+    """Run three operators one after another, most rows to one key group (paper 2 §5.3)."""
+    names = ("first", "second", "third")
+    chain = tuple(
+        Component(
+            name=name,
+            key_groups=size.key_groups,
+            row_ms=_ROW_MS,
+            feeds=(Feed(upstream=names[at - 1], paired=0.8),) if at else (),
+        )
+        for at, name in enumerate(names)
+    )
+    return Scenario(
+        cluster=Cluster(machines=size.machines),
+        components=chain,
+        rate=size.rate(steps=len(chain)),
+        keys=Keys(number=size.keys, zipf=size.zipf),
+        duration_s=size.duration_s,
+        max_rows=size.max_rows,
+    )
+
+
+SCENARIOS: Mapping[str, Callable[[Size], Scenario]] = {
+    "skew": skew,
+    "surge": surge,
+    "straggler": straggler,
+    "loss": loss,
+    "pairs": pairs,
+}
+
+
+def scenario(name: str, size: Size) -> Scenario:
+    """Make a scenario.
+
+    Raises `InvalidProblemError` if there is none of that name.
+    """
+    if name not in SCENARIOS:
+        raise InvalidProblemError(
+            f"There is no scenario {name!r}.",
+            remedy=f"Choose one of {', '.join(SCENARIOS)}.",
+            field="scenario",
+            value=name,
+        )
+    return SCENARIOS[name](size)

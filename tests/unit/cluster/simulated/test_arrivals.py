@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.cluster.simulated.arrivals import Arrivals, Rate, Surge
+from godwit.cluster.simulated.workload import Arrivals, Rate, Surge
 from godwit.model.errors import InvalidProblemError
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from godwit.cluster.simulated.arrivals import Arrivals, Rate, Surge
-from godwit.cluster.simulated.delays import Delays
+from godwit.cluster.simulated.history import Delays
+from godwit.cluster.simulated.workload import Arrivals, Rate, Surge
 
 
 def test_rows_of_one_batch_are_delayed_between_the_last_and_the_first_one() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from godwit.cluster.simulated.holdings import Holdings
-from godwit.cluster.simulated.keys import Keys, KeySpread
+from godwit.cluster.simulated.workload import Keys, KeySpread
 
 SPREAD = KeySpread(keys=Keys(number=1000, zipf=0.0), key_groups=4, seed=(1,))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.cluster.simulated.keys import Keys, KeySpread
+from godwit.cluster.simulated.workload import Keys, KeySpread
 from godwit.model.errors import InvalidProblemError
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.cluster.simulated.links import Links, fair_rates
-from godwit.cluster.simulated.peer_transfers import shortest_s, transfer_s
+from godwit.cluster.simulated.transfers import Links, fair_rates, shortest_s, transfer_s
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidProblemError
 

@@ -6,7 +6,7 @@ import pytest
 
 from godwit.adapt import Control
 from godwit.cluster.simulated import Simulation, controlled_by
-from godwit.cluster.simulated.scenarios import SCENARIOS, Size, scenario
+from godwit.cluster.simulated.scenario import SCENARIOS, Size, scenario
 from godwit.model import events
 from godwit.model.errors import InvalidProblemError
 

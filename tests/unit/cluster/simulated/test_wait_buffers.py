@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.cluster.simulated.wait_buffers import WaitBuffers
+from godwit.cluster.simulated.holdings import WaitBuffers
 from godwit.model.errors import MigrationError
 
 NONE, ALL = np.zeros(2, np.bool_), np.ones(2, np.bool_)

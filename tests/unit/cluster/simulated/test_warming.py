@@ -18,7 +18,7 @@ from godwit.cluster.simulated import (
     Simulation,
 )
 from godwit.cluster.simulated.holdings import Holdings
-from godwit.cluster.simulated.warming import Warming
+from godwit.cluster.simulated.transfers import Warming
 from godwit.migration import (
     Bounds,
     CopiesFrom,

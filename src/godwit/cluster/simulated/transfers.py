@@ -1,0 +1,445 @@
+"""Transfers: links that are shared fairly, peer transfers in phases, copies that are warmed.
+
+Every place has an uplink and a downlink of some bandwidth.  Transfers that run at once get max-min
+fair rates (none can get more without another, no faster one, getting less), which is what TCP
+comes to on a network whose core is not the bottleneck.  Between two ends of transfers rates stand
+still, so the time of every end is exact.
+
+Problem: executors that send one transfer after the other, each in the order that its plan happens
+to have, meet at the same receivers: one downlink is shared by all while the others idle (paper 1
+§3.2: "asymmetric network traffic").
+
+Three ways over the same links.  *Unscheduled*: every sender sends its transfers one after the other
+in the given order, and senders that meet at a receiver share its downlink.  *Phases*: the schedule
+of `godwit.planning.copy_routes`, in which nobody sends two or receives two at once, and
+transfers are cut where a phase ends.  *Whole*: `godwit.migration.PeerLinks`, which is what a
+running query does: the phases' order, but key groups are not cut, and nobody waits for a phase to
+end.
+
+No schedule is shorter than the busiest link alone (`shortest_s`), and phases are as short as that.
+
+As on Spark, an executor carries out orders to warm and to drop in the order in which they were
+given.  What an order has from peers comes first, one transfer after the other, each when its links
+are free (`godwit.migration.PeerLinks`) and over uplinks and downlinks that all share; a peer that
+dies, or holds nothing, has sent nothing.  Then the order reads what the executor's copies miss,
+over its downlink and the checkpoint's uplink; the copies then are at the version that was committed
+when this reading began.  What came from where, and how quickly, is told to the conductor, which
+chooses the quicker way by it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+import numpy as np
+
+from godwit.migration import Delivery, DropCopies, PeerCopies, PeerLinks, StartWarming, Warmed
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.copy_routes import busiest_link_bytes, transfer_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.cluster.simulated.cluster import Machine
+    from godwit.cluster.simulated.holdings import Holdings
+    from godwit.model.assignment import Move
+    from godwit.planning.arrays import FloatArray
+
+__all__ = ["Links", "Warming", "fair_rates", "shortest_s", "transfer_s"]
+
+Name = TypeVar("Name")
+_DONE_BYTES = 1e-6
+
+
+def fair_rates(ends: np.ndarray, capacity: FloatArray) -> FloatArray:
+    """Max-min fair rates by progressive filling: O(transfers · links).
+
+    ends: Shape ``(n, 2)``: the two links that each transfer uses.
+    capacity: Shape ``(l,)``: bandwidth of each link.
+
+    Returns: Shape ``(n,)``: the rate of each transfer.
+
+    Examples
+    --------
+    >>> fair_rates(np.array([[0, 2], [0, 3], [1, 3]]), np.array([1.0, 1.0, 1.0, 1.0])).tolist()
+    [0.5, 0.5, 0.5]
+    """
+    rates = np.zeros(len(ends))
+    free = np.ones(len(ends), np.bool_)
+    left = capacity.astype(np.float64).copy()
+    while free.any():
+        users = np.bincount(ends[free].ravel(), minlength=len(left))
+        share = np.where(users > 0, left / np.maximum(users, 1), np.inf)
+        tightest = int(share.argmin())
+        fixed = free & (ends == tightest).any(axis=1)
+        rates[fixed] = share[tightest]
+        left -= np.bincount(ends[fixed].ravel(), minlength=len(left)) * share[tightest]
+        left = left.clip(min=0)
+        free &= ~fixed
+    return rates
+
+
+@dataclass(slots=True, kw_only=True)
+class _Flow(Generic[Name]):
+    name: Name
+    ends: tuple[int, int]
+    left_bytes: float
+
+
+class Links(Generic[Name]):
+    """Transfers under way.
+
+    now_s: The time to begin with.
+    """
+
+    def __init__(self, *, now_s: float = 0.0) -> None:
+        self._link: dict[str, int] = {}
+        self._capacity: list[float] = []
+        self._flows: list[_Flow[Name]] = []
+        self._rates: FloatArray | None = None  # while none begins and none ends
+        self.now_s = now_s
+
+    def connect(self, place: str, *, up_bytes_per_s: float, down_bytes_per_s: float) -> None:
+        """Give a place its links.
+
+        Raises `InvalidProblemError` if one of them carries nothing.
+        """
+        if not min(up_bytes_per_s, down_bytes_per_s) > 0:
+            raise InvalidProblemError(
+                f"The links of {place!r} carry {up_bytes_per_s} and {down_bytes_per_s} bytes/s.",
+                remedy="Give every link a positive number of bytes per second.",
+                field="bandwidth",
+            )
+        self._link[place] = len(self._capacity)
+        self._capacity += [up_bytes_per_s, down_bytes_per_s]
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._flows)
+
+    def start(self, name: Name, source: str, destination: str, size_bytes: float) -> None:
+        """Begin a transfer, now."""
+        ends = (self._link[source], self._link[destination] + 1)
+        self._flows.append(_Flow(name=name, ends=ends, left_bytes=max(size_bytes, 0.0)))
+        self._rates = None
+
+    def stop(self, name: Name) -> None:
+        """Break a transfer off."""
+        self._flows = [flow for flow in self._flows if flow.name != name]
+        self._rates = None
+
+    def next_end_s(self) -> float:
+        """When the next transfer ends, if nothing else begins; infinity if none is under way."""
+        if not self._flows:
+            return float("inf")
+        left = np.array([flow.left_bytes for flow in self._flows])
+        return self.now_s + float((left / self._fair_rates()).min())
+
+    def advance(self, until_s: float) -> list[Name]:
+        """Let time pass up to `until_s`, or to the next end if that comes first; return what ended.
+
+        Those that end at the same time are returned together, in the order of their beginnings.
+        """
+        end_s = self.next_end_s()
+        step = max(min(until_s, end_s) - self.now_s, 0.0)
+        if self._flows:
+            for flow, rate in zip(self._flows, self._fair_rates().tolist(), strict=True):
+                flow.left_bytes -= rate * step
+        self.now_s = max(self.now_s, min(until_s, end_s))
+        ended = [f.name for f in self._flows if f.left_bytes <= _DONE_BYTES]
+        if end_s <= until_s and not ended:  # rounding: the one that was to end has ended
+            ended = [min(self._flows, key=lambda f: f.left_bytes).name]
+        if ended:
+            self._flows = [f for f in self._flows if f.name not in ended]
+            self._rates = None
+        return ended
+
+    def _fair_rates(self) -> FloatArray:
+        if self._rates is None:
+            ends = np.array([flow.ends for flow in self._flows])
+            self._rates = fair_rates(ends, np.array(self._capacity))
+        return self._rates
+
+
+def shortest_s(moves: Sequence[Move], bytes_per_s: float) -> float:
+    """Return what the busiest link needs at full rate, in seconds."""
+    return busiest_link_bytes(moves) / bytes_per_s
+
+
+def transfer_s(
+    moves: Sequence[Move],
+    bytes_per_s: float,
+    *,
+    schedule: Literal["phases", "whole", "unscheduled"],
+) -> float:
+    """Seconds until the last transfer has ended.
+
+    Parameters
+    ----------
+    moves
+        Transfers, in the order of the plan.
+    bytes_per_s
+        Bandwidth of every uplink and of every downlink.
+    schedule
+        How they are sent.
+    """
+    links: Links[str] = Links()
+    for place in sorted({end for move in moves for end in (move.source, move.destination)}):
+        links.connect(place, up_bytes_per_s=bytes_per_s, down_bytes_per_s=bytes_per_s)
+    play = {"phases": _in_phases, "whole": _whole, "unscheduled": _unscheduled}[schedule]
+    play(moves, links)
+    return links.now_s
+
+
+def _in_phases(moves: Sequence[Move], links: Links[str]) -> None:
+    for phase in transfer_phases(moves):
+        streams: dict[tuple[str, str], int] = {}
+        for piece in phase.pieces:
+            pair = piece.move.source, piece.move.destination
+            streams[pair] = streams.get(pair, 0) + piece.size_bytes
+        for (source, destination), size in streams.items():
+            links.start(source, source, destination, size)
+        while links.busy:
+            links.advance(float("inf"))
+
+
+def _whole(moves: Sequence[Move], links: Links[str]) -> None:
+    sizes = {move.key_group: move.state_bytes for move in moves}
+    orders: dict[str, StartWarming] = {}
+    peers = PeerLinks()
+    for place in sorted({move.destination for move in moves}):
+        sent: dict[str, list[int]] = {}
+        for move in moves:
+            if move.destination == place:
+                sent.setdefault(move.source, []).append(move.key_group)
+        orders[place] = StartWarming(
+            component="",
+            executor=place,
+            key_groups=tuple(g for held in sent.values() for g in held),
+            attempt=place,
+            peers=tuple(
+                PeerCopies(executor=source, key_groups=tuple(held)) for source, held in sent.items()
+            ),
+        )
+        peers.add(orders[place], sizes)
+    receiving: set[str] = set()
+    while True:
+        for place, order in orders.items():
+            if place not in receiving:
+                begun = peers.begin(order)
+                if begun is not None and begun.key_groups:
+                    size = sum(sizes[g] for g in begun.key_groups)
+                    links.start(place, begun.executor, place, size)
+                    receiving.add(place)
+        if not links.busy:
+            return
+        for place in links.advance(float("inf")):
+            receiving.discard(place)
+            peers.ended(orders[place])
+
+
+def _unscheduled(moves: Sequence[Move], links: Links[str]) -> None:
+    waiting: dict[str, deque[Move]] = {}
+    for move in moves:
+        waiting.setdefault(move.source, deque()).append(move)
+    sending: set[str] = set()
+    while True:
+        for source, queue in waiting.items():
+            if source not in sending and queue:
+                move = queue.popleft()
+                links.start(source, source, move.destination, move.state_bytes)
+                sending.add(source)
+        if not links.busy:
+            return
+        sending -= set(links.advance(float("inf")))
+
+
+_CHECKPOINT = "the checkpoint"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    """An order that is carried out: a step (a transfer, or the reading) after the other."""
+
+    order: StartWarming  # order, began_s: What, and since when
+    began_s: float
+    nothing_here: frozenset[int]  # key groups of which the executor held nothing when it began
+    # step_s, starts_s: When the step began, and when its bytes begin to flow: infinity while they
+    # do, and while all who could send are sending
+    step_s: float = 0.0
+    starts_s: float = float("inf")
+    # who sends; ``None`` while the checkpoint is read, or nobody is free
+    peer: PeerCopies | None = None
+    # what copies will have seen when the step is over
+    written_bytes: FloatArray = field(default_factory=lambda: np.empty(0))
+    committed: int = -1  # version that they are brought to; -1 before the reading
+    reading: bool = False
+    deliveries: list[Delivery] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Warming:
+    """Background work of all executors."""
+
+    holdings: Mapping[str, Holdings]  # component → its state and copies
+    fixed_s: float  # what each step of an order takes besides the transfer
+    checkpoint_bytes_per_s: float  # how fast all executors together can read the checkpoint
+    now_s: InitVar[float] = 0.0  # the time to begin with
+    read_bytes: float = 0.0  # bytes that have been read from the checkpoint so far
+    sent_bytes: float = 0.0  # bytes that executors have sent one another
+    _links: Links[str] = field(init=False)
+    _peers: PeerLinks = field(init=False, default_factory=PeerLinks)
+    _orders: dict[str, deque[StartWarming | DropCopies]] = field(init=False, default_factory=dict)
+    _jobs: dict[str, _Job] = field(init=False, default_factory=dict)
+
+    def __post_init__(self, now_s: float) -> None:
+        self._links = Links(now_s=now_s)
+        rate = self.checkpoint_bytes_per_s
+        self._links.connect(_CHECKPOINT, up_bytes_per_s=rate, down_bytes_per_s=rate)
+
+    def join(self, executor: str, machine: Machine) -> None:
+        """Take note of an executor with nothing on it."""
+        rate = machine.bytes_per_s
+        self._links.connect(executor, up_bytes_per_s=rate, down_bytes_per_s=rate)
+        self._orders[executor] = deque()
+
+    def leave(self, executor: str) -> None:
+        """Forget an executor; whatever it was doing is never answered, what it sent has failed."""
+        job = self._jobs.pop(executor, None)
+        ordered = self._orders.pop(executor, ())
+        for order in (*ordered, *([] if job is None else [job.order])):
+            if isinstance(order, StartWarming):
+                self._peers.forget(order)
+        self._links.stop(executor)
+        for held in self.holdings.values():
+            held.copies.pop(executor, None)
+        for name, other in self._jobs.items():
+            if other.peer is not None and other.peer.executor == executor:
+                self._links.stop(name)
+                self._end_transfer(other, f"executor {executor} was lost")
+
+    def order(self, order: StartWarming | DropCopies) -> None:
+        """Take an order; one for an executor that is gone is forgotten."""
+        if order.executor in self._orders:
+            self._orders[order.executor].append(order)
+            if isinstance(order, StartWarming) and order.peers:
+                sizes = self.holdings[order.component].copied_bytes
+                self._peers.add(order, {g: int(sizes[g]) for g in order.key_groups})
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes that have come to executors so far, from wherever."""
+        return self.read_bytes + self.sent_bytes
+
+    def next_s(self) -> float:
+        """When something ends next, if nothing is ordered; infinity if nothing is under way."""
+        if not self._jobs:
+            return float("inf")
+        return min([self._links.next_end_s(), *(job.starts_s for job in self._jobs.values())])
+
+    def advance(self, until_s: float, committed: int) -> list[tuple[StartWarming, Warmed]]:
+        """Let time pass up to `until_s` or to the next end; return what was warmed then."""
+        self._begin_orders()
+        until_s = min(until_s, self.next_s())
+        done: list[tuple[StartWarming, Warmed]] = []
+        for executor in self._links.advance(until_s):
+            job = self._jobs[executor]
+            if job.peer is not None:
+                self._end_transfer(job, "")
+            else:
+                del self._jobs[executor]
+                done.append((job.order, self._end(job)))
+        for executor, job in self._jobs.items():
+            if job.starts_s <= self._links.now_s:
+                self._start_step(executor, job, committed)
+        self._begin_orders()
+        return done
+
+    # -- orders -----------------------------------------------------------------------------------
+
+    def _begin_orders(self) -> None:
+        for executor, orders in self._orders.items():
+            while orders and executor not in self._jobs:
+                order = orders.popleft()
+                if isinstance(order, DropCopies):
+                    self.holdings[order.component].drop(executor, order.key_groups)
+                else:
+                    there = self.holdings[order.component].copy(executor).there
+                    self._jobs[executor] = _Job(
+                        order=order,
+                        began_s=self._links.now_s,
+                        nothing_here=frozenset(g for g in order.key_groups if not there[g]),
+                    )
+        for job in self._jobs.values():
+            if not job.reading and job.peer is None:
+                self._begin_step(job)
+
+    def _begin_step(self, job: _Job) -> None:
+        """Begin the next transfer, or the reading where all have begun; nothing while none can."""
+        begun = self._peers.begin(job.order)
+        if begun is not None:
+            job.peer = begun if begun.key_groups else None
+            job.reading = job.peer is None
+            job.step_s = self._links.now_s
+            job.starts_s = job.step_s + self.fixed_s
+
+    def _start_step(self, executor: str, job: _Job, committed: int) -> None:
+        """Let a step's bytes flow."""
+        job.starts_s = float("inf")
+        held = self.holdings[job.order.component]
+        if job.peer is None:
+            groups = list(job.order.key_groups)
+            size = float(held.missing_bytes(executor)[groups].sum())
+            job.committed = max(committed, 0)
+            job.written_bytes = held.written_bytes[groups].copy()
+            self.read_bytes += size
+            self._links.start(executor, _CHECKPOINT, executor, size)
+            return
+        groups = list(job.peer.key_groups)
+        source = held.copies.get(job.peer.executor)
+        if source is None or not source.there[groups].all():
+            self._end_transfer(job, "it does not hold all of them")
+            return
+        size = float(held.copied_bytes[groups].sum())
+        job.written_bytes = source.seen_bytes[groups].copy()
+        self.sent_bytes += size
+        self._links.start(executor, job.peer.executor, executor, size)
+
+    def _end_transfer(self, job: _Job, failure: str) -> None:
+        assert job.peer is not None, "only a transfer ends here"
+        peer, job.peer, job.starts_s = job.peer, None, float("inf")
+        self._peers.ended(job.order)
+        if not failure:
+            self.holdings[job.order.component].bring_forward(
+                job.order.executor, np.array(peer.key_groups, np.int32), job.written_bytes
+            )
+        job.deliveries.append(
+            Delivery(
+                source=peer.executor,
+                key_groups=peer.key_groups,
+                duration_ms=1000 * (self._links.now_s - job.step_s),
+                failure=failure,
+            )
+        )
+
+    def _end(self, job: _Job) -> Warmed:
+        held = self.holdings[job.order.component]
+        groups = np.array(job.order.key_groups, np.int32)
+        held.bring_forward(job.order.executor, groups, job.written_bytes)
+        self._peers.forget(job.order)
+        sent = {g for d in job.deliveries if not d.failure for g in d.key_groups}
+        rest = tuple(sorted(job.nothing_here - sent))
+        read = Delivery(
+            source=None,
+            key_groups=rest,
+            duration_ms=1000 * (self._links.now_s - job.step_s),
+        )
+        return Warmed(
+            tables={},
+            reach=dict.fromkeys(groups.tolist(), job.committed),
+            duration_ms=1000 * (self._links.now_s - job.began_s),
+            deliveries=(*job.deliveries, *([read] if rest else ())),
+        )

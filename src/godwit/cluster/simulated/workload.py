@@ -1,0 +1,257 @@
+"""Source rows: when they arrive, and which keys they have.
+
+Problem: runs under two policies can only be compared if the same rows arrive at the same times,
+however long epochs take; and delays are exact only if every row's arrival is known.  What an epoch
+costs depends on rows and on distinct keys per key group: drawing every row would cost what the real
+thing costs; drawing none would hide skew.
+
+Invariant: the curve of arrivals depends on the workload and the seed alone.  Row number *r* (from
+0) arrives where the curve passes *r*; between points of its grid it is a straight line.
+
+The way: Zipf frequencies are exact per key, rows are drawn per key group (one multinomial draw, or
+a Poisson draw where another component decides how many there are), and distinct keys are their
+expectation given the rows, which for thousands of keys is what happens within a few per cent.
+A *phase* is a time in which frequencies stand still; a shift is a random permutation of the
+frequencies over the keys (paper 5 §5.1: "we shuffle the frequencies of tuple keys").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from godwit.cluster.simulated.epoch_work import Batch
+from godwit.model.errors import InvalidProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.planning.arrays import FloatArray, IntArray
+
+__all__ = ["Arrivals", "DrawnRows", "KeySpread", "Keys", "Phase", "Rate", "Source", "Surge"]
+
+_GRID_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surge:
+    """The rate is `factor` times the usual from `start_s` to `end_s`."""
+
+    start_s: float
+    end_s: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How many rows arrive."""
+
+    rows_per_s: float  # the usual rate
+    # times at which it is another one; where they overlap, their factors multiply
+    surges: tuple[Surge, ...] = ()
+    # share by which the rate strays, up or down, evenly and anew in every `noise_s`
+    noise: float = 0.0
+    noise_s: float = 1.0  # how long one such deviation lasts
+
+    def __post_init__(self) -> None:
+        if not (self.rows_per_s >= 0 and 0 <= self.noise <= 1 and self.noise_s > 0):
+            raise InvalidProblemError(
+                f"A rate of {self.rows_per_s} rows per second with noise {self.noise} is wrong.",
+                remedy="Give a rate that is not negative, and noise between 0 and 1.",
+                field="rate",
+            )
+
+    def at(self, times_s: FloatArray) -> FloatArray:
+        """Rows per second at some times, without the noise."""
+        rate = np.full(len(times_s), self.rows_per_s, np.float64)
+        for surge in self.surges:
+            rate[(times_s >= surge.start_s) & (times_s < surge.end_s)] *= surge.factor
+        return rate
+
+
+class Arrivals:
+    """The cumulative curve of arrivals over one run.
+
+    rate: How many rows arrive.
+    duration_s: Until when; none arrive later.
+    rng: Draws the noise.
+    """
+
+    def __init__(self, rate: Rate, duration_s: float, rng: np.random.Generator) -> None:
+        steps = max(1, round(duration_s / _GRID_S))
+        self._times: FloatArray = np.linspace(0.0, duration_s, steps + 1)
+        width = duration_s / steps
+        periods = int(duration_s / rate.noise_s) + 1
+        stray = 1 + rate.noise * rng.uniform(-1, 1, periods)
+        within = (self._times[:-1] / rate.noise_s).astype(np.int64).clip(max=periods - 1)
+        per_step = rate.at(self._times[:-1] + width / 2) * stray[within] * width
+        self._rows: FloatArray = np.concatenate(([0.0], np.cumsum(per_step)))
+
+    def until(self, time_s: float) -> int:
+        """How many rows have arrived by `time_s`."""
+        return int(np.interp(time_s, self._times, self._rows) + 1e-9)
+
+    @property
+    def total(self) -> int:
+        """How many rows arrive in all."""
+        return int(self._rows[-1] + 1e-9)
+
+    def time_of(self, row: float) -> float:
+        """When as many as `row` rows have arrived."""
+        return float(np.interp(row, self._rows, self._times))
+
+    def pieces(self, first: int, last: int) -> FloatArray:
+        """Shape ``(n, 3)``: rows ``first <= r < last`` as (count, from, to) of even arrival.
+
+        Cut where the curve bends, so within a piece rows arrive at equal distances.
+        """
+        if last <= first:
+            return np.empty((0, 3))
+        bends = self._rows[(self._rows > first) & (self._rows < last)]
+        rows = np.concatenate(([first], np.unique(bends), [last]))
+        times = np.interp(rows, self._rows, self._times)
+        return np.column_stack((np.diff(rows), times[:-1], times[1:]))
+
+
+_ROWS = np.concatenate(([0.0], np.geomspace(1, 1e9, 55)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """The keys of a workload, the same for every component."""
+
+    number: int = 10_000  # how many there are
+    # exponent of their frequencies: the key of rank r comes in proportion to r to the -zipf
+    zipf: float = 0.5
+    shifts_s: tuple[float, ...] = ()  # times at which frequencies are shuffled
+
+    def __post_init__(self) -> None:
+        if self.number < 1 or self.zipf < 0 or list(self.shifts_s) != sorted(self.shifts_s):
+            raise InvalidProblemError(
+                f"{self.number} keys with Zipf exponent {self.zipf} and shifts at "
+                f"{self.shifts_s} are wrong.",
+                remedy="Give at least one key, an exponent of at least 0, and ascending times.",
+                field="keys",
+            )
+
+    def phase_at(self, time_s: float) -> int:
+        """How many shifts there have been."""
+        return sum(time_s >= shift for shift in self.shifts_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Phase:
+    """Frequencies over the key groups of one component, while they stand still."""
+
+    share: FloatArray  # shape ``(m,)``: share of the rows
+    # shape ``(m, n)``: expected distinct keys among so many rows as `_ROWS` has
+    distinct: FloatArray
+
+    def keys_among(self, rows: np.ndarray) -> FloatArray:
+        """Shape ``(m,)``: expected distinct keys among `rows` rows of each key group."""
+        at = np.searchsorted(_ROWS, rows, side="right").clip(1, len(_ROWS) - 1)
+        groups = np.arange(len(self.share))
+        low, high = self.distinct[groups, at - 1], self.distinct[groups, at]
+        part = (rows - _ROWS[at - 1]) / (_ROWS[at] - _ROWS[at - 1])
+        keys: FloatArray = low + (high - low) * part.clip(0, 1)
+        return keys
+
+
+@dataclass(slots=True, kw_only=True)
+class KeySpread:
+    """Keys of one component over its key groups, phase after phase."""
+
+    keys: Keys  # the workload's
+    key_groups: int  # how many there are
+    seed: tuple[int, ...]  # of the hash and of the shuffles; the same for every run of a scenario
+    held: FloatArray = field(init=False)
+    """Shape ``(m,)``: keys that each key group has."""
+    _home: IntArray = field(init=False)
+    _frequency: FloatArray = field(init=False)
+    _phases: dict[int, Phase] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        draw = np.random.default_rng([*self.seed, 0])
+        self._home = draw.integers(0, self.key_groups, self.keys.number, np.int32)
+        weights = np.arange(1, self.keys.number + 1, dtype=np.float64) ** -self.keys.zipf
+        self._frequency = weights / weights.sum()
+        self.held = np.bincount(self._home, minlength=self.key_groups).astype(np.float64)
+
+    def phase(self, number: int) -> Phase:
+        """Frequencies after `number` shifts."""
+        if number not in self._phases:
+            draw = np.random.default_rng([*self.seed, 1, number])
+            self._phases[number] = self._made(draw.permutation(self._frequency))
+        return self._phases[number]
+
+    def _made(self, frequency: FloatArray) -> Phase:
+        share = np.bincount(self._home, weights=frequency, minlength=self.key_groups).astype(
+            np.float64
+        )
+        share /= share.sum()
+        within = frequency / share[self._home]
+        distinct = np.empty((self.key_groups, len(_ROWS)))
+        for at, rows in enumerate(_ROWS):
+            seen = -np.expm1(rows * np.log1p(-within.clip(max=1 - 1e-12)))
+            distinct[:, at] = np.bincount(self._home, weights=seen, minlength=self.key_groups)
+        return Phase(share=share, distinct=distinct)
+
+
+class Source(Protocol):
+    """A source of a simulated run."""
+
+    def until(self, time_s: float) -> int:
+        """How many rows have arrived by `time_s`."""
+
+    def batch(self, number: int, first: int, last: int) -> Batch:
+        """Give rows ``first <= r < last``; asked for once."""
+
+    def quiet(self, time_s: float, first: int) -> Batch:
+        """Give no rows: an epoch without input."""
+
+
+class DrawnRows:
+    """Rows of a scenario: a cumulative curve, and one draw per batch and component."""
+
+    def __init__(
+        self,
+        rate: Rate,
+        keys: Keys,
+        duration_s: float,
+        spreads: Mapping[str, KeySpread],  # component that the source feeds → where its keys are
+        rng: np.random.Generator,  # draws the noise of the rate, then rows
+    ) -> None:
+        self._arrivals = Arrivals(rate, duration_s, rng)
+        self._keys, self._spreads, self._rng = keys, spreads, rng
+
+    def until(self, time_s: float) -> int:
+        """See `Source`."""
+        return self._arrivals.until(time_s)
+
+    def batch(self, number: int, first: int, last: int) -> Batch:
+        """See `Source`."""
+        phase = self._keys.phase_at(self._arrivals.time_of(first))
+        return Batch(
+            number=number,
+            first=first,
+            last=last,
+            phase=phase,
+            arrived=self._arrivals.pieces(first, last),
+            rows_of={
+                name: self._rng.multinomial(last - first, spread.phase(phase).share)
+                for name, spread in self._spreads.items()
+            },
+        )
+
+    def quiet(self, time_s: float, first: int) -> Batch:
+        """See `Source`."""
+        return Batch(
+            number=None,
+            first=first,
+            last=first,
+            phase=self._keys.phase_at(time_s),
+            arrived=np.empty((0, 3)),
+            rows_of={},
+        )
