@@ -35,7 +35,7 @@ __all__ = ["REGROUPED", "SCENARIOS", "drawn", "scenario"]
 LOAD = Policy(on_loss=LossPolicy.LOAD)
 PEERS = Policy(copies_from=CopiesFrom.PEERS)
 ONE = {"local-0": 1}
-STRATEGIES = tuple(strategy for strategy in Strategy if not strategy.turns)
+STRATEGIES = tuple(strategy for strategy in Strategy if not strategy.activates_standby)
 
 
 def _rows(epochs: int) -> tuple[Step, ...]:

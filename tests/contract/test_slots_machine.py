@@ -65,7 +65,7 @@ class SlotsMachine(RuleBasedStateMachine):
             self.run.send(part, to, strategy, Bounds(max_moves=most))
         except MigrationError as error:
             if "is being regrouped" not in error.message:
-                assert strategy.turns
+                assert strategy.activates_standby
                 assert component.takes is None
 
     @precondition(lambda self: all(c.migration is None for c in self.run.view.components.values()))

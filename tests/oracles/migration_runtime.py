@@ -336,7 +336,9 @@ class UnreliableRuntime:
                 executor_of=np.array([names.index(name) for name in wanted], np.int32),
                 lane_of=np.arange(NUM_KEY_GROUPS, dtype=np.int32) % 2,
             ),
-            strategy=choices.among([strategy for strategy in Strategy if not strategy.turns]),
+            strategy=choices.among(
+                [strategy for strategy in Strategy if not strategy.activates_standby]
+            ),
             bounds=Bounds(
                 max_moves=1 + choices.up_to(2),
                 max_bytes=choices.among([1, 30, 10_000]),

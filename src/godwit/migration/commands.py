@@ -114,7 +114,7 @@ class ReleaseEpochs:
 
 
 class MigrationOutcome(StrEnum):
-    """How a migration ended."""
+    """Final state of a migration."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"

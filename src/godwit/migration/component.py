@@ -61,22 +61,22 @@ if TYPE_CHECKING:
     from godwit.migration.inputs import EpochSucceeded, MigrationRequested
     from godwit.migration.situation import RunningEpoch, Situation
 
-__all__ = ["OngoingMigration", "TrackedComponent", "admit", "cool", "relocate"]
+__all__ = ["OngoingMigration", "TrackedComponent", "admit", "relocate", "suspend_or_load"]
 
 
 @dataclass(slots=True, kw_only=True)
 class OngoingMigration:
-    """A migration under way."""
+    """A migration in progress."""
 
     request: MigrationRequested
     # key group → move not yet in flight, in the order in which they are to be made
     moves: dict[int, Move]
     # whether the target's lanes and executors are in force (since the first boundary)
     opened: bool = False
-    turned: bool = False  # whether key groups that can have turned to their other slots
+    activated: bool = False  # key groups that can have activated their standby slots
     # the migration may end once a later epoch than this is committed: one that started under the
     # last assignment
-    settles_after: int = -2
+    ends_after: int = -2
     moved: int = 0
     withdrawn: int = 0
     reason: str = ""
@@ -127,7 +127,7 @@ class TrackedComponent:
     orphaned: bool = False
     migration: OngoingMigration | None = None
 
-    # What can be asked.
+    # Queries.
 
     def lag(self, run: Situation, key_group: int, executor: str) -> int:
         """Epochs that the copy at `executor` will miss when the next epoch starts."""
@@ -160,12 +160,12 @@ class TrackedComponent:
 
     @property
     def _has_moves_left(self) -> bool:
-        """Whether planned moves are queued or in flight."""
+        """True if planned moves are queued or in flight."""
         queued = self.migration is not None and bool(self.migration.moves)
         return queued or any(transfer.planned for transfer in self.transfers.values())
 
     def reason_to_hold(self) -> str | None:
-        """Why no epoch may start, as far as this component is concerned."""
+        """Reason of this component to hold epochs, if any."""
         migration = self.migration
         if migration is None or not migration.strategy.holds_epochs or not self._has_moves_left:
             return None
@@ -174,7 +174,7 @@ class TrackedComponent:
     # At the end of an epoch.
 
     def committed(self, run: Situation, running: RunningEpoch, fact: EpochSucceeded) -> None:
-        """Take note of what an epoch did; `run` still has the commit before it."""
+        """Record what an epoch did; `run` still has the commit before it."""
         plan = running.plans[self.name]
         waited = set(fact.waited.get(self.name, ()))
         for executor, versions in fact.held.get(self.name, {}).items():
@@ -215,7 +215,7 @@ class TrackedComponent:
                 run.order(LoadKeyGroups, self.name, [g])
 
     def note_bytes(self, state_bytes: Mapping[int, int]) -> None:
-        """Take note of how much state key groups have."""
+        """Record how much state key groups have."""
         known = PerKeyGroup.of(state_bytes)
         self.state_bytes[known.key_groups] = known.numbers
 
@@ -236,7 +236,11 @@ class TrackedComponent:
             recoveries.append(Move(key_group=g, source=here, destination=here, state_bytes=size))
         self._admit(run, recoveries, run.policy.recovery, planned=False)
         migration = self.migration
-        waits = migration is not None and migration.strategy.turns and not migration.turned
+        waits = (
+            migration is not None
+            and migration.strategy.activates_standby
+            and not migration.activated
+        )
         if migration is not None and migration.strategy.warms and not (self.suspended or waits):
             # To stop the world is to flush first: the epoch that runs must end.
             flushed = run.running is None or not migration.strategy.holds_epochs
@@ -356,7 +360,7 @@ class TrackedComponent:
     def finish(self, run: Situation) -> None:
         """At a boundary: end a migration that has nothing left to do or to wait for."""
         migration = self.migration
-        if migration is None or self._has_moves_left or run.committed <= migration.settles_after:
+        if migration is None or self._has_moves_left or run.committed <= migration.ends_after:
             return
         nothing_left = migration.withdrawn and not migration.moved
         self.end_migration(
@@ -364,7 +368,7 @@ class TrackedComponent:
         )
 
     def end_migration(self, run: Situation, outcome: MigrationOutcome) -> None:
-        """Tell that the migration under way is over."""
+        """Tell that the migration in progress is over."""
         migration, self.migration = self.migration, None
         if migration is not None:
             run.orders.append(migration.end(outcome))
@@ -417,7 +421,7 @@ class TrackedComponent:
             return
         self.assignment = assignment
         if self.migration is not None:
-            self.migration.settles_after = run.horizon
+            self.migration.ends_after = run.horizon
         run.orders.append(SwitchAssignment(component=self.name, assignment=assignment))
 
     def drop(self, run: Situation, executor: str, key_groups: Iterable[int]) -> None:
@@ -449,13 +453,13 @@ def relocate(component: TrackedComponent, run: Situation) -> None:
         return
     component.orphaned = False
     lost = [g for name in gone for g in component.assignment.key_groups(name).tolist()]
-    places = _refuges(component, run, lost)
+    places = _new_places(component, run, lost)
     component.switch_to(run, component.arranged(run, places))
-    cool(component, run, lost)
+    suspend_or_load(component, run, lost)
 
 
-def _refuges(component: TrackedComponent, run: Situation, lost: Iterable[int]) -> dict[int, str]:
-    """Where the lost go: as planned, else to the freshest copy, else evenly."""
+def _new_places(component: TrackedComponent, run: Situation, lost: Iterable[int]) -> dict[int, str]:
+    """Return new places of lost key groups: as planned, else the freshest copy, else evenly."""
     places: dict[int, str] = {}
     homeless: list[int] = []
     migration, enough = component.migration, run.policy.recovery.max_lag
@@ -483,7 +487,7 @@ def _refuges(component: TrackedComponent, run: Situation, lost: Iterable[int]) -
     )
 
 
-def cool(component: TrackedComponent, run: Situation, key_groups: Iterable[int]) -> None:
+def suspend_or_load(component: TrackedComponent, run: Situation, key_groups: Iterable[int]) -> None:
     """Suspend key groups, or have them loaded, that have no fresh copy where they now are."""
     suspended, load = [], []
     for g in key_groups:

@@ -60,7 +60,7 @@ class Ports(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmed:
-    """What an order to warm has come to."""
+    """Result of an order to warm."""
 
     # state → key group → version of the table that is there now
     tables: Mapping[Any, Mapping[int, int]]
@@ -98,16 +98,16 @@ class Conductor:
         for order in self._protocol.opening:
             self._carry_out(order, {})
 
-    # -- what can be asked ------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     @property
     def view(self) -> ProtocolView:
-        """Where the protocol stands, as a value."""
+        """Current state of the protocol, as a value."""
         return self._view
 
     @property
     def copies(self) -> Copies:
-        """Who holds what; to be read under the caller's lock, and changed by nobody else."""
+        """Record of copies; to be read under the caller's lock, and changed by nobody else."""
         return self._copies
 
     @property
@@ -117,7 +117,7 @@ class Conductor:
 
     @property
     def copies_bytes_per_s(self) -> tuple[float | None, float | None]:
-        """How quickly copies came from the checkpoint and from peers of late, where measured."""
+        """Recent throughput of copies from the checkpoint and from peers, where measured."""
         return self._sources.bytes_per_s
 
     def foresee(
@@ -133,11 +133,11 @@ class Conductor:
         )
 
     def ended(self, migration: str) -> EndMigration | None:
-        """How a migration ended, once it has."""
+        """Return the end of a migration, once it has ended."""
         return self._ended.get(migration)
 
     def ended_regrouping(self, regrouping: str) -> EndRegrouping | None:
-        """How a regrouping ended, once it has."""
+        """Return the end of a regrouping, once it has ended."""
         return self._regroupings.ended.get(regrouping)
 
     # -- epochs -----------------------------------------------------------------------------------
@@ -161,12 +161,12 @@ class Conductor:
         self._handle(replace(outcome.fact(), seconds=self._passed()))
 
     def abort(self, epoch: int, reason: str) -> None:
-        """Take note that the attempt at an epoch came to nothing."""
+        """Record that the attempt at an epoch came to nothing."""
         self._handle(inputs.EpochFailed(epoch=epoch, seconds=self._passed()))
         self.announce(events.EpochAborted, epoch=epoch, reason=reason)
 
     def let_time_pass(self) -> None:
-        """Take note that nothing runs, and that time passes all the same."""
+        """Record that nothing runs, and that time passes all the same."""
         if self._view.running is None:
             self._handle(inputs.EpochHeld(seconds=self._passed()))
 
@@ -180,7 +180,7 @@ class Conductor:
     # -- executors --------------------------------------------------------------------------------
 
     def see(self, executors: Mapping[str, int], returned: Container[str] = ()) -> tuple[str, ...]:
-        """Take note of which executors there are (name → lanes); return those that are gone.
+        """Record which executors there are (name → lanes); return those that are gone.
 
         That executors are gone that were given back (`returned`) is no loss.
         """
@@ -233,21 +233,21 @@ class Conductor:
 
     def drain(self, executor: str) -> None:
         """Let nothing move onto an executor any more."""
-        told: events.Event | None = None
+        event: events.Event | None = None
         if executor in self._view.executors and executor not in self._view.draining:
-            told = events.ExecutorDraining(
+            event = events.ExecutorDraining(
                 epoch=self._view.committed, at_s=self._ports.now_s(), executor=executor
             )
-        self._handle(inputs.DrainRequested(executor=executor), told)
+        self._handle(inputs.DrainRequested(executor=executor), event)
 
     def stay(self, executor: str) -> None:
         """Let an executor that was to be removed stay."""
-        told: events.Event | None = None
+        event: events.Event | None = None
         if executor in self._view.draining:
-            told = events.ExecutorKept(
+            event = events.ExecutorKept(
                 epoch=self._view.committed, at_s=self._ports.now_s(), executor=executor
             )
-        self._handle(inputs.StayRequested(executor=executor), told)
+        self._handle(inputs.StayRequested(executor=executor), event)
 
     def cancel(self, migration: str, reason: str) -> None:
         """End a migration, or a regrouping: what has switched stays, the rest does not move."""
@@ -272,11 +272,11 @@ class Conductor:
     # -- copies -----------------------------------------------------------------------------------
 
     def warmed(self, order: StartWarming, made: Warmed) -> None:
-        """Take note that copies were warmed."""
+        """Record that copies were warmed."""
         if order.executor not in self._view.executors:
             return
         if order.component not in self._view.components:
-            return  # regrouped since: what was under way then was dropped, by an order after this
+            return  # regrouped since: what was in progress then was dropped, by an order after this
         for state, versions in made.tables.items():
             self._copies.saw(order.executor, state, versions)
         sizes = self._sizes(order)
@@ -313,7 +313,7 @@ class Conductor:
         )
 
     def warming_failed(self, order: StartWarming, reason: str) -> None:
-        """Take note that copies were not warmed; it is tried again, or done without."""
+        """Record that copies were not warmed; it is tried again, or done without."""
         if order.component not in self._view.components:
             return
         self._handle(
@@ -326,10 +326,10 @@ class Conductor:
             )
         )
 
-    # -- how --------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Tell people of something that has just happened."""
+        """Publish an event of something that has just happened."""
         values.setdefault("epoch", self._view.committed)
         self._ports.announce(kind(at_s=self._ports.now_s(), **values))
 

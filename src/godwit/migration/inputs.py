@@ -1,4 +1,4 @@
-"""The facts that the protocol is told.
+"""Inputs of the protocol: facts.
 
 The calls of the runtime (epochs, executors, requests) arrive once and in order.  Reports of warming
 come from background jobs: they may be lost, late, repeated, or belong to an attempt that has long
@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """How a run begins: what is durable, which executors there are. Every local store is empty."""
+    """Start of a run: the durable state and the executors. Every local store is empty."""
 
     run_id: str  # unique to the run; reports of an earlier run are recognised by it
     executors: Mapping[str, int]  # name → lanes
@@ -113,7 +113,7 @@ class WarmingFinished:
     executor: str
     attempt: str
     # Key group → epoch; all changes of committed epochs up to it are in the copy. Key groups of the
-    # attempt that are left out are still under way.
+    # attempt that are left out are still in progress.
     versions: Mapping[int, int]
 
 
@@ -215,4 +215,4 @@ Fact = (
     | DrainRequested
     | StayRequested
 )
-"""What `MigrationProtocol.handle` takes."""
+"""An input of `MigrationProtocol.handle`."""

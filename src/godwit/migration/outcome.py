@@ -1,4 +1,4 @@
-"""What one epoch did, as one value: made of what its lanes reported and what was committed.
+"""Outcome of an epoch as one value, from the reports of its lanes and the commit record.
 
 Facts for the protocol, load statistics, progress and the journal are projections of it; nobody
 joins several sources to know what an epoch did.
@@ -26,7 +26,7 @@ __all__ = ["ComponentLoad", "ComponentTraffic", "EpochOutcome"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentLoad:
-    """What the key groups of one component cost in one epoch: columns, one entry per key group.
+    """Cost of the key groups of one component in one epoch: columns, one entry per key group.
 
     Shape ``(n,)`` each.
     """
@@ -52,7 +52,7 @@ class ComponentLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentTraffic:
-    """What operators upstream sent to one component in one epoch, counted by the senders."""
+    """Traffic from operators upstream to one component in one epoch, counted by the senders."""
 
     key_groups: tuple[int, ...]  # those of the component that something was sent to, ascending
     # rows, size_bytes: rows (or partial states) sent to each, and their share of the bytes

@@ -1,7 +1,7 @@
 """The migration protocol: one fact in, orders out.
 
 This file says what each fact means; `component` holds the transitions of one component, and
-`_settle` asks every component the same questions after every fact, so that nothing depends on
+`_react` asks every component the same questions after every fact, so that nothing depends on
 which fact happened to come first.
 
 An input that is refused raises and changes nothing.
@@ -17,12 +17,12 @@ import numpy as np
 
 from godwit.migration import inputs
 from godwit.migration.commands import Command, HoldEpochs, MigrationOutcome, ReleaseEpochs
-from godwit.migration.component import OngoingMigration, TrackedComponent, cool, relocate
+from godwit.migration.component import OngoingMigration, TrackedComponent, relocate, suspend_or_load
 from godwit.migration.copies import Copies
 from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
 from godwit.migration.situation import RunningEpoch, Situation
-from godwit.migration.slots import may_turn, pair_of, taken_by, turn
+from godwit.migration.slots import activate_standby, can_activate_standby, pair_of, taken_by
 from godwit.migration.strategy import Policy
 from godwit.migration.views import EpochPlan, ProtocolView
 from godwit.model.errors import MigrationError
@@ -83,10 +83,10 @@ class MigrationProtocol:
             relocate(component, self._run)
             if self._run.executors:
                 everything = set(range(component.assignment.num_key_groups))
-                cool(component, self._run, sorted(everything - component.load))
+                suspend_or_load(component, self._run, sorted(everything - component.load))
         # what is to be done before anything else, in order (executors that the durable assignments
         # name may be gone, and every local store is empty)
-        self.opening = self._settle()
+        self.opening = self._react()
 
     def next_epoch(self) -> Mapping[str, EpochPlan]:
         """Return component → how it runs in the next epoch.
@@ -122,7 +122,7 @@ class MigrationProtocol:
                     n: replace(
                         c.view(),
                         takes=taken_by(c, run)[0],
-                        instant=may_turn(c, self._components, run),
+                        instant=can_activate_standby(c, self._components, run),
                     )
                     for n, c in self._components.items()
                 }
@@ -130,7 +130,7 @@ class MigrationProtocol:
         )
 
     def handle(self, fact: inputs.Fact) -> tuple[Command, ...]:
-        """Take note of a fact and return what is to be done, in order.
+        """Record a fact and return what is to be done, in order.
 
         Raises `InvalidPlanError` if a requested target or lane does not exist (`check_target`,
         `change_lanes`).
@@ -169,11 +169,11 @@ class MigrationProtocol:
                 self._drain_requested(executor)
             case inputs.StayRequested(executor=executor):
                 self._run.draining.discard(executor)
-        return self._settle()
+        return self._react()
 
     # Whatever was told, the same questions are asked in the same order.
 
-    def _settle(self) -> tuple[Command, ...]:
+    def _react(self) -> tuple[Command, ...]:
         run, before = self._run, self._holds
         holds = self._reasons_to_hold()
         # Epochs are held before anything else is ordered, and released after everything is.
@@ -182,7 +182,7 @@ class MigrationProtocol:
             for component in self._components.values():
                 component.start_transfers(run)
                 while run.running is None:
-                    turn(component, self._components, run)
+                    activate_standby(component, self._components, run)
                     component.switch(run)
                     if not component.start_transfers(run):
                         component.finish(run)
@@ -259,7 +259,7 @@ class MigrationProtocol:
                 component=c.name,
                 migration=c.migration.request.id,
             )
-        if fact.strategy.turns and pair_of(self._run, c.name) is None:
+        if fact.strategy.activates_standby and pair_of(self._run, c.name) is None:
             raise MigrationError(
                 f"Component {c.name!r} cannot migrate by strategy {fact.strategy.value!r}: its "
                 "state cannot be made of parts in two places, or nothing would merge them.",

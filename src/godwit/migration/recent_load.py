@@ -1,4 +1,4 @@
-"""What key groups cost lately, for planners, and for whoever goes on after a restart.
+"""Recent cost of key groups, for planners and for the run after a restart.
 
 The problem: a load statistic of every key group is what planners and a controller live on, and it
 is gone with the driver; but a list of thousands of numbers an epoch would drown the journal.

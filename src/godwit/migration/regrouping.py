@@ -8,7 +8,7 @@ same places, the plan changes.  Operators that part stay where they are, and not
 Invariants:
 
 - the plan changes only while no epoch runs, and while nothing of the components concerned moves,
-  is suspended or waits; migrations that were under way end first;
+  is suspended or waits; migrations that were in progress end first;
 - when it changes, no key group changes its place: what a lane holds of an operator, it holds after;
 - every regrouping ends: what is lost or withdrawn on the way is tried again a few times, and then
   the plan stays as it is, with the reason.
@@ -17,7 +17,7 @@ Source: the basic adaptation operation Migrate(O, C, C') and its compositions, M
 §4.5.
 
 One regrouping at a time is carried on, a step after every fact: whatever has happened, the one
-question is what the stage under way needs next, and nothing that it needs stops an epoch.
+question is what the stage in progress needs next, and nothing that it needs stops an epoch.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ class Standing(Protocol):
 
     @property
     def assignment(self) -> Assignment:
-        """Where its key groups are."""
+        """Current places of its key groups."""
 
     @property
     def takes(self) -> frozenset[int] | None:
-        """Where it takes rows, if it is one of two slots of every key group."""
+        """Key groups whose rows it takes, if it is one of two slots of every key group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stands:
-    """A component that is yet to be made."""
+    """A future component."""
 
     assignment: Assignment
     takes: frozenset[int] | None = None
@@ -133,7 +133,7 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regrouping:
-    """A physical plan that is to be arrived at."""
+    """A request to change the physical plan."""
 
     id: str  # the caller's name for it
     # Plans on the way, in order; the last one is what is wanted (`RegroupingStage`). None if
@@ -148,7 +148,7 @@ class Regrouping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRegrouping:
-    """How a regrouping ended."""
+    """End of a regrouping."""
 
     id: str
     done: bool  # whether the next epoch runs under its plan
@@ -157,16 +157,16 @@ class EndRegrouping:
 
 @dataclass(slots=True, kw_only=True)
 class OngoingRegrouping:
-    """A regrouping under way: what it needs next."""
+    """A regrouping in progress, and its next need."""
 
     request: Regrouping  # what was asked for
-    stages: list[RegroupingStage]  # those that are still to come, the first of them under way
+    stages: list[RegroupingStage]  # those that are still to come, the first of them in progress
     # component → migrations that were asked for to bring it to its place
     tries: Counter[str] = field(default_factory=Counter)
 
     @property
     def stage(self) -> RegroupingStage:
-        """The one under way."""
+        """The one in progress."""
         return self.stages[0]
 
     @property
@@ -211,7 +211,7 @@ class OngoingRegrouping:
         return None
 
     def is_ready(self, view: ProtocolView) -> bool:
-        """Whether the plan of the stage under way may begin now."""
+        """Return true if the plan of the current stage may begin now."""
         if view.running is not None or view.holds or not view.executors:
             return False
         return all(
@@ -272,20 +272,20 @@ def _joined(
 
 
 def rests(component: ComponentView) -> bool:
-    """Whether nothing of a component moves, is suspended or waits."""
+    """Return true if nothing of a component moves, is suspended or waits."""
     return not (
         component.migration or component.transfers or component.suspended or component.waiting
     )
 
 
 def same_places(one: Assignment, other: Assignment) -> bool:
-    """Whether every key group is in the same lane of the same executor, in whatever order."""
+    """Return true if every key group has the same lane of the same executor."""
     owners, others = (np.array(a.executors)[a.executor_of] for a in (one, other))
     return np.array_equal(owners, others) and np.array_equal(one.lane_of, other.lane_of)
 
 
 class RegroupingPorts(Protocol):
-    """What a regrouping needs of the conductor."""
+    """The part of the conductor that a regrouping needs."""
 
     @property
     def view(self) -> ProtocolView:
@@ -317,11 +317,12 @@ class Regroupings:
     def begin(self, request: Regrouping) -> None:
         """Begin a regrouping.
 
-        Raises `MigrationError` if one is under way.
+        Raises `MigrationError` if one is in progress.
         """
         if self._ongoing is not None:
             raise MigrationError(
-                f"Regrouping {request.id!r} is refused: {self._ongoing.request.id!r} is under way.",
+                f"Regrouping {request.id!r} is refused: regrouping "
+                f"{self._ongoing.request.id!r} is under way.",
                 remedy="Wait for its end or cancel it, then look at what it left.",
                 regrouping=self._ongoing.request.id,
             )
@@ -345,7 +346,7 @@ class Regroupings:
         self.go_on()
 
     def go_on(self) -> None:
-        """Do what the regrouping under way needs next, if anything."""
+        """Do what the regrouping in progress needs next, if anything."""
         while (ongoing := self._ongoing) is not None and self._conductor.view.executors:
             if ongoing.is_ready(self._conductor.view):
                 self._begin_stage(ongoing)
@@ -360,7 +361,7 @@ class Regroupings:
                 self._end(ongoing, error.message)
 
     def cancel(self, asked: str, reason: str) -> bool:
-        """End a regrouping, if that is the name of the one under way."""
+        """End a regrouping, if that is the name of the one in progress."""
         if self._ongoing is None or self._ongoing.request.id != asked:
             return False
         self._end(self._ongoing, reason)

@@ -1,4 +1,4 @@
-"""What all components of a run share: executors, epochs, and the orders given so far."""
+"""State that all components of a run share: executors, epochs, and orders so far."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class SlotPair:
     empty: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
 
     def is_active(self, slot: int, key_group: int) -> bool:
-        """Whether a slot takes rows."""
+        """Return true if a slot takes rows."""
         return (key_group in self.second) == (slot == 1)
 
     def note(self, empty: Mapping[Any, frozenset[int]]) -> None:
-        """Take note of the slots that hold nothing, as of an epoch."""
+        """Record the slots that hold nothing, as of an epoch."""
         for slot, state in enumerate(self.states):
             if state in empty:
                 self.empty[slot].clear()
@@ -51,7 +51,7 @@ class SlotPair:
 
 @dataclass(slots=True, kw_only=True)
 class Situation:
-    """The situation that every transition looks at."""
+    """State of a run that every transition reads."""
 
     run_id: str  # unique to the run
     policy: Policy  # what holds for the whole run

@@ -2,7 +2,7 @@
 
 Two components, each of one state, are the two slots of every key group of one operator: each slot
 has a place, copies and losses like any key group, so nothing else of the protocol knows of this.
-One slot of each key group takes rows.  A migration that moves no state turns to the other slot,
+One slot of each key group takes rows.  A migration that moves no state activates the standby slot,
 between two epochs, if that is empty; the key group whose other slot is not empty yet, since it
 migrated so a while ago, migrates live; and so does what leaves an executor that is draining, since
 both slots have to.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from godwit.migration.component import TrackedComponent
     from godwit.migration.situation import Situation, SlotPair
 
-__all__ = ["may_turn", "pair_of", "taken_by", "turn"]
+__all__ = ["activate_standby", "can_activate_standby", "pair_of", "taken_by"]
 
 
 def pair_of(run: Situation, component: str) -> tuple[SlotPair, int] | None:
@@ -41,7 +41,7 @@ def pair_of(run: Situation, component: str) -> tuple[SlotPair, int] | None:
 def taken_by(
     component: TrackedComponent, run: Situation
 ) -> tuple[frozenset[int] | None, frozenset[int]]:
-    """Where a component takes rows (`EpochPlan.takes`), and where smoothly."""
+    """Return key groups whose rows a component takes (`EpochPlan.takes`), and the smooth ones."""
     found = pair_of(run, component.name)
     if found is None:
         return None, frozenset()
@@ -64,7 +64,7 @@ def _other_slots(
     return None if other is None else (pair, slot, other)
 
 
-def may_turn(
+def can_activate_standby(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: Situation
 ) -> frozenset[int]:
     """Key groups that would migrate without their state now."""
@@ -83,20 +83,20 @@ def may_turn(
     )
 
 
-def turn(
+def activate_standby(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: Situation
 ) -> None:
     """At a boundary: let the other slots of key groups that are to migrate so take their rows."""
     migration = component.migration
-    if migration is None or not migration.strategy.turns or migration.turned:
+    if migration is None or not migration.strategy.activates_standby or migration.activated:
         return
-    migration.turned = True
+    migration.activated = True
     found = _other_slots(component, components, run)
     if found is None:
         return  # regrouped since it was asked for: it migrates live
     pair, slot, other = found
-    turning = may_turn(component, components, run)
-    places = {g: move.destination for g, move in migration.moves.items() if g in turning}
+    activating = can_activate_standby(component, components, run)
+    places = {g: move.destination for g, move in migration.moves.items() if g in activating}
     if not places:
         return
     for g, destination in places.items():
@@ -110,7 +110,7 @@ def turn(
         if source != destination:
             other.retired.setdefault(source, set()).add(g)
     migration.moved += len(places)
-    migration.settles_after = run.horizon
+    migration.ends_after = run.horizon
     lags = {g for g, to in places.items() if other.lag(run, g, to) > migration.bounds.max_lag}
     other.switch_to(run, other.arranged(run, places))
     other.load = (other.load - places.keys()) | lags

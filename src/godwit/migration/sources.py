@@ -1,4 +1,4 @@
-"""Where the copies of an order come from: from other executors, or from the checkpoint.
+"""Sources of copies: other executors, or the checkpoint.
 
 Problem: the checkpoint has everything and costs the old executor nothing; but how fast it can be
 read depends on what it lies on, how many read it at once, and how long chains are, while an
@@ -45,14 +45,14 @@ __all__ = ["Delivery", "PeerLinks", "Sources"]
 
 _LEAST_BYTES: Final = 2**20
 _MEMORY: Final = 0.7
-"""What a delivery still counts once another came the same way."""
+"""Weight of a delivery once another came the same way."""
 _TRIED_AGAIN_AFTER: Final = 16
 """Orders that went the quicker way, before the slower one is measured again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What came from one place for an order to warm."""
+    """Copies that came from one place for an order to warm."""
 
     source: str | None  # executor that sent it; ``None`` for the checkpoint
     key_groups: tuple[int, ...]  # whose copies
@@ -62,7 +62,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class _Way:
-    """What was measured of one way of late; bytes per second once there is something."""
+    """Recent measurements of one source, in bytes per second."""
 
     size_bytes: float = 0.0
     seconds: float = 0.0
@@ -87,7 +87,7 @@ class Sources:
 
     @property
     def bytes_per_s(self) -> tuple[float | None, float | None]:
-        """What the checkpoint and what peers gave of late; ``None`` where nothing was measured."""
+        """Recent throughput of the checkpoint and of peers; ``None`` where not measured."""
         return self._checkpoint.bytes_per_s, self._peers.bytes_per_s
 
     def choose(
@@ -128,7 +128,7 @@ class Sources:
         return replace(order, peers=sent if peers else (), why=why)
 
     def take(self, deliveries: Iterable[Delivery], state_bytes: Mapping[int, int]) -> None:
-        """Take note of how quickly copies came; what failed took its time and brought nothing."""
+        """Record how quickly copies came; what failed took its time and brought nothing."""
         for delivery in deliveries:
             size = sum(state_bytes.get(g, 0) for g in delivery.key_groups)
             if size >= _LEAST_BYTES:
@@ -193,7 +193,7 @@ class Sources:
                 )
 
     def _quicker(self, *, tried: bool) -> tuple[bool, str]:
-        """Whether peers are quicker, and what makes it so."""
+        """Return true if peers are quicker, and the reason."""
         checkpoint, peers = self.bytes_per_s
         if checkpoint is None:
             return False, "measured first"
@@ -209,7 +209,7 @@ class Sources:
 
 
 def _holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> str | None:
-    """Who has the best copy: the owner, else whose reaches furthest; ties by name."""
+    """Return the best holder: the owner, else the copy that reaches furthest; ties by name."""
     found = [
         (copies.reach(order.component, name, key_group), name)
         for name in copies.holders(order.component, key_group)
@@ -226,7 +226,7 @@ def _rate(bytes_per_s: float) -> str:
 
 
 class PeerLinks:
-    """What is left to send between executors, and who is sending.
+    """Transfers between executors that are left, and current senders.
 
     Not to be used by two threads at once.
     """
@@ -239,7 +239,7 @@ class PeerLinks:
         self._sending: dict[str, str] = {}  # attempt → who sends
 
     def add(self, order: StartWarming, state_bytes: Mapping[int, int]) -> None:
-        """Take note of an order's transfers."""
+        """Record an order's transfers."""
         self._to[order.attempt] = order.executor
         self._left[order.attempt] = {
             peer.executor: {g: max(state_bytes.get(g, 0), 1) for g in peer.key_groups}
@@ -272,7 +272,7 @@ class PeerLinks:
         return PeerCopies(executor=source, key_groups=tuple(taken))
 
     def ended(self, order: StartWarming) -> None:
-        """Take note that the order's transfer is over."""
+        """Record that the order's transfer is over."""
         self._sending.pop(order.attempt, None)
 
     def forget(self, order: StartWarming) -> None:
@@ -282,7 +282,7 @@ class PeerLinks:
         self._to.pop(order.attempt, None)
 
     def _next(self, order: StartWarming, free: list[str]) -> tuple[str, int]:
-        """Who is to send, and how much."""
+        """Return the next sender, and how many bytes it sends."""
         pairs: dict[tuple[str, str], int] = {}
         for attempt, sources in self._left.items():
             for source, waiting in sources.items():

@@ -1,4 +1,4 @@
-"""How a migration is carried out, and within which limits.
+"""Strategies of migration, and their bounds.
 
 A strategy decides only *when* a key group may switch and whether epochs go on meanwhile; all of
 them share one protocol, so they can be compared on the same stream.
@@ -33,27 +33,27 @@ class Strategy(StrEnum):
 
     @property
     def warms(self) -> bool:
-        """Whether copies are warmed before the switch."""
+        """True if copies are warmed before the switch."""
         return self is not Strategy.DISRUPTIVE
 
     @property
-    def turns(self) -> bool:
-        """Whether key groups turn to empty slots, as far as they can."""
+    def activates_standby(self) -> bool:
+        """True if key groups activate their standby slots, as far as they can."""
         return self in (Strategy.INSTANT, Strategy.SMOOTH)
 
     @property
     def is_smooth(self) -> bool:
-        """Whether panes that have begun stay where they are."""
+        """True if panes that have begun stay where they are."""
         return self is Strategy.SMOOTH
 
     @property
     def holds_epochs(self) -> bool:
-        """Whether no epoch runs until the switch."""
+        """True if no epoch runs until the switch."""
         return self is Strategy.STOP_THE_WORLD
 
 
 class LossPolicy(StrEnum):
-    """What becomes of key groups whose state is nowhere near."""
+    """Treatment of key groups without a fresh copy."""
 
     SUSPEND = "suspend"
     """Their rows wait until a copy is warm; the rest of the stream goes on."""
@@ -62,7 +62,7 @@ class LossPolicy(StrEnum):
 
 
 class CopiesFrom(StrEnum):
-    """Where copies come from that are warmed at another executor."""
+    """Source of the copies that are warmed at another executor."""
 
     QUICKER = "quicker"
     """From whichever delivered more bytes a second of late."""
@@ -111,13 +111,13 @@ class Bounds:
 
 
 UNBOUNDED = Bounds(max_moves=2**31, max_bytes=2**62, max_lag=0)
-"""What a migration that stops the stream is given: all at once, and nothing left to apply."""
+"""Bounds of a migration that stops the stream: all at once, nothing left to apply."""
 
 
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What holds for the whole run, whichever migrations are asked for.
+    """Settings of all migrations of a run.
 
     Attributes
     ----------

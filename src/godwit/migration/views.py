@@ -17,7 +17,7 @@ __all__ = ["ComponentView", "EpochPlan", "ProtocolView", "Transfer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
-    """How one component runs in one epoch."""
+    """Plan of one component for one epoch."""
 
     assignment: Assignment  # the place of every key group
     suspended: frozenset[int]  # key groups whose rows go to their wait buffers
@@ -41,7 +41,7 @@ class Transfer:
     destination: str
     state_bytes: int
     planned: bool  # whether a migration asked for it; otherwise a suspended key group waits for it
-    attempt: str | None = None  # the attempt under way; ``None`` before it is ordered
+    attempt: str | None = None  # the attempt in progress; ``None`` before it is ordered
     # attempts of this round that fell silent: their copies count too, whenever they report
     former: tuple[str, ...] = ()
     warm: bool = False  # whether the attempt has reported (the copy may have fallen behind since)
@@ -62,7 +62,7 @@ class ComponentView:
     load: frozenset[int]
     transfers: tuple[Transfer, ...]  # what is in flight, by key group
     moves: tuple[Move, ...]  # planned moves that are not in flight yet, in order
-    # migration, strategy: the migration under way, if any
+    # migration, strategy: the migration in progress, if any
     migration: str | None
     strategy: Strategy | None
     # whether that migration has moved everything, and waits for an epoch under its assignment
@@ -73,7 +73,7 @@ class ComponentView:
 
     @property
     def default_strategy(self) -> Strategy:
-        """How it migrates where nobody says how: without moving state, if that is possible."""
+        """Default strategy: one that moves no state, if possible."""
         return Strategy.LIVE if self.takes is None else Strategy.INSTANT
 
 
@@ -92,17 +92,17 @@ class ProtocolView:
 
     @property
     def waiting(self) -> bool:
-        """Whether any row waits."""
+        """True if any row waits."""
         return any(c.waiting for c in self.components.values())
 
     @property
     def due(self) -> bool:
-        """Whether an epoch has something to do even if it has no input."""
+        """True if an epoch has work even without input."""
         return not self.holds and any(
             c.settling or c.waiting - c.suspended for c in self.components.values()
         )
 
     @property
     def awaits(self) -> bool:
-        """Whether anything is on its way that may have to be tried again."""
+        """True if anything is in flight that may have to be tried again."""
         return bool(self.holds) or any(c.transfers for c in self.components.values())

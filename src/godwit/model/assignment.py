@@ -105,7 +105,7 @@ class Assignment:
         return len(self.executor_of)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both give every key group the same place, whatever their versions."""
+        """Return true if both give every key group the same place, whatever their versions."""
         return (
             isinstance(other, Assignment)
             and self.executors == other.executors

@@ -1,4 +1,4 @@
-"""Whether what a user gave for a number is one."""
+"""Checks of numbers that users give."""
 
 from __future__ import annotations
 

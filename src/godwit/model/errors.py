@@ -106,7 +106,7 @@ class CorruptCheckpointError(CheckpointError):
 
 
 class EpochCollectedError(CheckpointError):
-    """What was being read was collected meanwhile: a running query retains its last epochs only."""
+    """A read epoch was collected meanwhile: a running query retains its last epochs only."""
 
 
 class CheckpointInUseError(CheckpointError):

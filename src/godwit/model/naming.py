@@ -47,7 +47,7 @@ def type_name(value: object) -> str:
 
 
 def is_one_of(value: object, known: Collection[str]) -> bool:
-    """Whether a value is one of some words; asks no other type whether it equals text."""
+    """Return true if a value is one of some words; never compares other types with text."""
     return isinstance(value, str) and value in known
 
 

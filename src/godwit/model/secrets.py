@@ -1,4 +1,4 @@
-"""What is given in confidence, kept out of everything that people and logs read.
+"""Secrets, kept out of everything that people and logs read.
 
 Passwords come inside connection strings and URIs, and the libraries that read those repeat them
 when they fail.  What is said about a location therefore goes through `Secrets.hide`, and an error

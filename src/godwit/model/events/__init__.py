@@ -1,4 +1,4 @@
-"""What a user sees of a run: one frozen value for everything that happened.
+"""Events of a run: one frozen value for everything that happened.
 
 ``query.events`` yields these; the dashboard, the command line and the tests read the same values.
 An event says what is already durable or already decided, never what is hoped for.  Time comes from

@@ -1,4 +1,4 @@
-"""What every event has: an epoch, a time, a line for people and plain values for files."""
+"""Base of events: an epoch, a time, a line for people and plain values for files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Event(ABC):
 
     @property
     def is_warning(self) -> bool:
-        """Whether it goes to the log as a warning too, for those who listen to nothing."""
+        """True if it is logged as a warning too, for those without a listener."""
         return False
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ __all__ = ["ComponentsRegrouped", "FormsCompared", "RegroupingCancelled", "Regro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RegroupingEvent(Event):
-    """What all of them say.
+    """Fields of all regrouping events.
 
     Attributes
     ----------

@@ -153,7 +153,7 @@ class RowsLeftOut(Event):
 
     @property
     def is_warning(self) -> bool:
-        """Whether the rows are gone."""
+        """True if the rows are gone."""
         return not self.sink
 
     def _line(self) -> str:

@@ -136,7 +136,9 @@ def migrate_to_last(simulation: Simulation, strategy: Strategy, bounds: Bounds) 
     )
 
 
-@pytest.mark.parametrize("strategy", [strategy for strategy in Strategy if not strategy.turns])
+@pytest.mark.parametrize(
+    "strategy", [strategy for strategy in Strategy if not strategy.activates_standby]
+)
 def test_key_groups_migrate_within_bounds_and_no_row_is_lost(strategy: Strategy) -> None:
     simulation = Simulation(scenario(), seed=1)
     simulation.run(3.0)
