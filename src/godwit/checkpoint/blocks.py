@@ -53,7 +53,7 @@ class BlockWriter:
     `epoch`: the epoch whose record will name the blocks; an earlier one may, a later one may not.
     `inline_limit_bytes`: if all blocks together have at most this many bytes, they are not written
     to a file but travel in the commit record.
-    `attempt`: what tells this attempt from every other; random, unless given.
+    `attempt`: a name that no other attempt has; random by default.
 
     Examples
     --------

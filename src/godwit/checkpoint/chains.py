@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["Chains", "KeyGroupChain", "choose_snapshots", "rows_of"]
 
 _RECENT_EPOCHS = 64
-"""What was changed so long ago is looked up key group by key group."""
+"""Changes that are older are looked up key group by key group."""
 
 
 def rows_of(segment: SegmentRef, key_group: int) -> tuple[int, int]:

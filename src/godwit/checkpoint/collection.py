@@ -1,4 +1,4 @@
-"""Collecting the files that nothing needs any more.
+"""Garbage collection of a checkpoint's files, and a summary of what is in it.
 
 Problem: retries, speculation, crashes and superseded snapshots leave files behind, and nobody knows
 at the time that they will not be needed.
@@ -6,8 +6,6 @@ at the time that they will not be needed.
 Invariant: only files of committed epochs are deleted, and of those only what no retained epoch
 needs.  What is retained is decided by the latest commit record, not here, so it does not matter
 where a collection stops, in what order it deletes, or whether an older run still does the same.
-
-What is in a checkpoint: whose it is, what can be read from it, and how large it is.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class CommitLog:
         return versions
 
     def edits(self) -> tuple[EditRecord, ...]:
-        """Edits of the flow version that counts, which the next one is to take up, in order."""
+        """Edits of the flow version that counts, which the next one applies, in order."""
         edits = (
             load_record(self.storage, edit_path(number), EditRecord)
             for number in self.edit_numbers()

@@ -94,7 +94,7 @@ class Former:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryLayout:
-    """Where in a batch of one state what is, whichever flow version wrote it. Picklable."""
+    """Layout of a batch of one state, whichever flow version wrote it. Picklable."""
 
     name: str  # whose state, for messages
     schema: StateSchema  # key columns and state columns of today

@@ -1,4 +1,4 @@
-"""What a flow's state looked like when it was written, and whether a changed flow can read it.
+"""Flow versions: the schema of state when it was written, and whether a changed flow can read it.
 
 Problem: programs change between runs.  What is in the checkpoint was written by operators that may
 since have been renamed, removed, or given other results, and has to be read as what it was written.
@@ -69,7 +69,7 @@ class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
     # Plain values. Of aggregates: result → ``state``, the names of its columns, and ``aggregate``,
     # what the aggregate says of itself. Of Python values: what their type looks like.
     type: Any = None
-    # columns that tell the entries of one key apart; none where a key has one
+    # columns that distinguish the entries of one key; none where a key has one
     entries: Columns = ()
     windows: Any = None  # windows of event time that the entries are panes of, as plain values
     # what else the meaning of entries depends on, by name, as plain values: the column of the event

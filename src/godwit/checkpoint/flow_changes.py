@@ -1,4 +1,4 @@
-"""What a program changed since its checkpoint was written, and whether that can be taken up.
+"""Changes of a program since its checkpoint was written, and whether its state still fits.
 
 Operators are found by name: those that stayed, came back or were renamed keep their state, the
 others start empty, and whatever the program no longer has is kept.  Renamings are declared, and
@@ -25,7 +25,7 @@ __all__ = ["FlowChanges", "changes_to", "edited"]
 _TIMERS = "timers"
 """State that holds the timers of an operator of several states."""
 _CLOCK = "clock of timers"
-"""What a state says of the timers that it holds."""
+"""Entry of `StateDescription.means` of a state that holds timers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

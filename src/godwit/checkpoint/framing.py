@@ -1,4 +1,4 @@
-"""How a record becomes the bytes of a file, and how a damaged or impossible one is noticed.
+"""Encoding of records as files, and detection of damaged or impossible ones.
 
 Layout: a header (magic and format, where the body begins and how long it is, a checksum of
 everything behind the header, a checksum of the header), padding to 64 bytes, blocks that travel in
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 __all__ = ["decode_record", "digest_of", "encode_commit", "encode_record", "without_bytes"]
 
 _MAX_NUMBER: Final = 10**12 - 1  # what the names of files have room for
-_MAX_MOMENT: Final = 2**62
-"""Microseconds: beyond whatever windows, slack and joins may add to a moment."""
+_MAX_EVENT_TIME: Final = 2**62
+"""Microseconds: beyond whatever windows, slack and joins may add to an event time."""
 _MAX_SIZE: Final = 2**62
 _MAX_ENTRIES: Final = 2**26
 """Arrays over the key groups of all states: at most so many elements each."""
@@ -151,8 +151,8 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
             if not _SOURCE_ENTRY.fullmatch(name):
                 yield f"{name!r:.200} is no entry of a source's log"
     event_times = (record.watermarks, record.newest, record.expired, record.reached)
-    for moment in [moment for of in event_times for moment in of.values()]:
-        yield from _within("moment of event time", moment, -_MAX_MOMENT, _MAX_MOMENT)
+    for time in [time for by_name in event_times for time in by_name.values()]:
+        yield from _within("event time", time, -_MAX_EVENT_TIME, _MAX_EVENT_TIME)
     if len({segment.id for segment in record.segments}) > _MAX_STATES:
         yield "it names too many states"
     for segment in record.segments:

@@ -7,9 +7,8 @@ epochs, is the committed state.  What the driver sends along (`segments`) covers
 Segments that change different key groups are brought in by one call, whatever their epochs: in a
 steady run that is one call for all that the last epoch changed.
 
-Packed copies: key groups of one state on their way from one executor's local store to another's.
-
-Problem: a copy can be had from whoever holds one, and not only from the checkpoint.  But a local
+*Packed copies* are key groups on their way from one executor's local store to another's.  A copy
+can be had from whoever holds one, and not only from the checkpoint.  But a local
 store is a cache that may be gone, cut short, of another run, or in the middle of an epoch, and what
 arrives may be less than what was sent.
 

@@ -39,7 +39,7 @@ _logger = logging.getLogger("godwit")
 _SEGMENT_BYTES = 128 * 2**10
 _SEGMENTS_KEPT = 32
 _SEGMENTS_UNWRITTEN = 8
-"""What is kept in memory while the storage is away."""
+"""Segments that are kept in memory while the storage is away."""
 _LARGEST_BYTES: Final = 32 * 2**20
 """A larger segment is none of ours: an entry is a fraction of this, and a segment starts anew."""
 _NUMBERS: Final = 10**11
@@ -197,7 +197,7 @@ def recollect(
 ) -> list[_T]:
     """Decode what the last entries of a journal say, for a run that goes on from it.
 
-    Whatever is wrong with the journal costs what it would have told, and a warning in the log.
+    Whatever is wrong with the journal costs that history, and a warning in the log.
 
     `decode`: makes a value of an entry's values; may raise, or return ``None`` where there is none.
     """

@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 Relation = Literal["shared", "ahead", "diverged", "unknown"]
-"""How a point lies to a checkpoint: it is one of its epochs (``"shared"``), a later one of its
+"""Relation of a point to a checkpoint: it is one of its epochs (``"shared"``), a later one of its
 history (``"ahead"``), an epoch of another history (``"diverged"``), or one whose record has been
 collected (``"unknown"``)."""
 
@@ -250,7 +250,7 @@ _NUMBERED = re.compile(rf"{_LEASES}/(\d{{12}})\.rec")
 
 
 class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a lease."""
+    """Owner of a lease."""
 
     run_id: str  # of the run
     # host, pid: where its driver is
@@ -273,7 +273,7 @@ class _Beat(msgspec.Struct, frozen=True, kw_only=True):
 class LeaseSight(msgspec.Struct, frozen=True, kw_only=True):
     """State of a lease as seen by one look."""
 
-    held: bool | None  # whether somebody holds it; ``None`` if one look cannot tell
+    held: bool | None  # whether somebody holds it; ``None`` if one look cannot show it
     owner: LeaseOwner | None = None  # who does, or is said to
     # number of the lease and of its last heartbeat, where it is one: held if that moves, dead once
     # it has stood still for `EXPIRY_S`
@@ -328,7 +328,7 @@ def acquire_lease(
 
 
 def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
-    """Return who holds the lease (or, of a heartbeat, who did last), if that can be told."""
+    """Return who holds the lease (or, of a heartbeat, who did last), if known."""
     return look_at_lease(storage).owner
 
 

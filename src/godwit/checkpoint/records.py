@@ -1,4 +1,4 @@
-"""What a checkpoint's records say, and the names of its files.
+"""Records of a checkpoint, and the names of its files.
 
 The checkpoint is a directory of files that are written once and never changed::
 
@@ -144,7 +144,7 @@ def padded(length: int) -> int:
 
 
 class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a block's bytes are."""
+    """Address of a block's bytes."""
 
     # Path within the checkpoint. Empty while the bytes have no file yet: `data` holds them.
     file: str
@@ -200,7 +200,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> StateId:
-        """Whose state it changed, by the names of its epoch."""
+        """The state that it changed, by the names of its epoch."""
         return StateId(self.operator, self.state)
 
 
@@ -218,7 +218,7 @@ class SnapshotRef(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> StateId:
-        """Whose state it is, by the names of its epoch."""
+        """The state that it is of, by the names of its epoch."""
         return StateId(self.operator, self.state)
 
 
@@ -282,10 +282,10 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     # after one of its later inputs.
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
     newest: dict[str, int] = msgspec.field(default_factory=dict)
-    # State, as text → windows that end by this moment of event time are closed: panes that no other
+    # State, as text → windows that end by this event time are closed: panes that no other
     # window holds are gone from it. Microseconds.
     expired: dict[str, int] = msgspec.field(default_factory=dict)
-    # state, as text → greatest event time of the rows that came to it, where no watermark tells
+    # state, as text → greatest event time of the rows that came to it, where there is no watermark
     reached: dict[str, int] = msgspec.field(default_factory=dict)
     # operator whose windows are consolidated apart → of key groups that have migrated without their
     # state: which slot takes rows, of panes from which moment on, and by which moment windows end
@@ -353,7 +353,7 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
 class EditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Renamings and drops for the next flow version to apply."""
 
-    number: int = 0  # edits are taken up in the order of their numbers
+    number: int = 0  # edits are applied in the order of their numbers
     flow: int  # the flow version that it is about; it means nothing once there is a later one
     renamed: dict[str, str] = msgspec.field(default_factory=dict)  # old name → new name
     dropped: tuple[str, ...] = ()  # operators whose state is to be forgotten

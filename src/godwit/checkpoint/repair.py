@@ -251,7 +251,7 @@ class _RecordPlan:
         return "It does not continue the epochs before it."
 
     def _is_ours(self, record: CommitRecord | None) -> bool:
-        """Return whether a record tells of an epoch that this checkpoint has committed."""
+        """Return whether a record is of an epoch that this checkpoint has committed."""
         if record is None:
             return False
         origin = self.identity.origin_of(record.epoch)
@@ -290,7 +290,7 @@ class _RecordPlan:
         return None
 
     def _sums_up(self, manifest: Manifest) -> bool:
-        """Return whether a manifest is of the record that is here, as far as that can be told."""
+        """Return whether a manifest is of the record that is here, as far as that is known."""
         digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
         return manifest.record in {"", digest}
 

@@ -5,18 +5,16 @@ the plan reads a source), ``commits/<micro-batch>``, and ``sources/<number>/<ent
 that keep a log of their own. Of these, entries are merged into ``<entry>.compact`` now and then:
 Spark reads the last of those, and every entry behind it.
 
-Which lines of Spark's offset log are of which source.
+*Offset layout*: which lines of Spark's offset log are of which source. Spark's offset log has a
+line for every place where the plan reads a source, without a name, and a start takes them by their
+order. A flow reads a source once for each of the ways that it is mapped, so operators that come and
+go would leave Spark with too many lines, or give a source another's offsets.
 
-Problem: Spark's offset log has a line for every place where the plan reads a source, without a
-name, and a start takes them by their order. A flow reads a source once for each of the ways that it
-is mapped, so operators that come and go would leave Spark with too many lines, or give a source
-another's offsets.
-
-The invariant: the checkpoint says of every line which of Spark's numbered sources (``sources/<n>``)
-it is of, and of every number what it reads. A start whose plan has other lines writes the entries
-that Spark is going to read anew, before Spark does; a number that would read something else is
-refused. Both the new layout and the new entries are in one file before the first entry is written,
-so the next start finishes what this one does not.
+Invariant: the checkpoint says of every line which of Spark's numbered sources (``sources/<n>``) it
+is of, and of every number what it reads. A start whose plan has other lines writes the entries that
+Spark is going to read anew, before Spark does; a number that would read something else is refused.
+Both the new layout and the new entries are in one file before the first entry is written, so the
+next start finishes what this one does not.
 """
 
 from __future__ import annotations
@@ -205,7 +203,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose the lines of Spark's offset log are."""
+    """Sources of the lines of Spark's offset log."""
 
     # By Spark's number of a source: what reads it. Several where sources of the flow share one
     # DataFrame.
@@ -301,7 +299,7 @@ def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
 
     Lines of one source are alike and lie side by side, in the order of the sources' names.
 
-    Returns ``None`` if that cannot be told.
+    Returns ``None`` if that is not known.
     """
     lines = offsets_in(entry)
     if len(lines) == len(layout.lines) and relined(entry, layout.lines, layout.lines) is not None:
@@ -379,7 +377,7 @@ def forget_sparks_progress(storage: CheckpointStorage) -> None:
     minimum = 0 if layout is None else len(layout.readings)
     directories = [f"{SPARK}/offsets", f"{SPARK}/commits"]
     directories += [f"{SPARK}/sources/{number}" for number in source_numbers(storage, minimum)]
-    # The id of the query last: until it is gone, the rest can be told to be of one piece.
+    # The id of the query last: until it is gone, the rest is known to be of one piece.
     for directory in (*directories, SPARK):
         for entry in storage.list(directory):
             storage.delete(entry.path)

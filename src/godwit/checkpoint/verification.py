@@ -73,7 +73,7 @@ class VerificationReport:
 
     # everything that is wrong, ordered by file; empty if the checkpoint is whole
     findings: tuple[Finding, ...]
-    # retained epochs, first and last; ``None`` if none is committed or it cannot be told
+    # retained epochs, first and last; ``None`` if none is committed or it is not known
     epochs: tuple[int, int] | None
     # records, blocks, checked_bytes: how many records and blocks were checked, and their size
     records: int

@@ -55,7 +55,7 @@ class Groups:
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Where each group begins in `order`, and the end."""
+        """Start of each group in `order`, and the end."""
         sizes = np.bincount(self.of_row, minlength=self.count)
         return np.concatenate([[0], np.cumsum(sizes)])
 
@@ -180,7 +180,7 @@ def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
     for column in columns:
         encoded = column.dictionary_encode(null_encoding="encode")
         if numbers is not None and len(encoded.dictionary) == 1:
-            continue  # such as the pane, of rows of one time: it tells nothing apart
+            continue  # such as the pane, of rows of one time: it distinguishes nothing
         of_column = values_of(encoded.indices).astype(np.int64)
         if numbers is not None:
             pairs = pa.array(numbers * len(encoded.dictionary) + of_column)
@@ -225,7 +225,7 @@ def _order_by_key_group_and_hash(
     packed &= row_bits
     order = packed.view(np.int64)
     ordered = sortable[order]
-    if np.any(ordered[1:] < ordered[:-1]):  # the bits given up would have told two hashes apart
+    if np.any(ordered[1:] < ordered[:-1]):  # the dropped bits would have distinguished two hashes
         return np.argsort(sortable, kind="stable")
     return order
 

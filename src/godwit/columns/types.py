@@ -1,4 +1,4 @@
-"""Which Arrow types a key may have, and how users write the schema of a result.
+"""Arrow types that a key may have, and the schema of a result as users write it.
 
 A key column must have a type that Spark's ``xxhash64`` and our own agree on, and whose values can
 be compared byte by byte; everything else may be read, aggregated and emitted but not keyed by.

@@ -1,4 +1,4 @@
-"""What goes into a table and what comes out of it: rows of many key groups, in their order."""
+"""Changes and contents of tables: rows of many key groups, in their order."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Changes", "Contents", "EntryRange", "sizes_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRange:
-    """Entries whose moment lies in a range."""
+    """Entries whose event time lies in a range."""
 
-    # position of the column that holds the moment, a timestamp of microseconds: among the key
+    # position of the column that holds the event time, a timestamp of microseconds: among the key
     # columns, which come first, and the state columns
     column: int
     # first, end: from the one up to, but not including, the other; microseconds since 1970-01-01

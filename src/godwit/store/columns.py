@@ -1,16 +1,8 @@
-"""What the state of one operator looks like: key columns and state columns, all Arrow types.
-
-Fixed-width columns are read and written in bulk as NumPy; variable-width ones (strings, binary)
-live in a heap beside them.  Structured Python state is one binary column.
-
-What a column of a table can do, and the form in which values travel between tables.
+"""Columns of a table: the schema of an operator's state, and its columns over mapped memory.
 
 Values are bits: floats are equal if their bits are, and nulls are zeros, or empty, with a flag
-beside them, so that equality of keys never has to ask what a type means.
-
-Source: the layouts are those of the Arrow columnar format (offsets, bytes, little-endian bits).
-
-The two kinds of columns of a table file, over mapped memory.
+beside them, so that equality of keys never has to ask what a type means.  Structured Python state
+is one binary column.
 
 A fixed-width column is one array with a place per row.  A variable-width column is a list of
 *entries* that is only ever appended to, in the layout of an Arrow array (offsets and bytes), so
@@ -20,6 +12,8 @@ holds the state of many key groups.
 
 Invariants: an entry never changes once it is written; entry 0 of a state column is empty; the last
 row is never used and stays zero, so row -1 reads as zeros and empty strings.
+
+Source: the layouts are those of the Arrow columnar format (offsets, bytes, little-endian bits).
 """
 
 from __future__ import annotations
@@ -105,7 +99,7 @@ NULLS, ENTRIES, HEAP, LIVE = range(COLUMN_WORDS)
 _ONE = np.uint8(1)
 
 Per = Literal["row", "entry", "byte"]
-"""What an array has places for: the table's rows, a column's entries, the bytes of its entries."""
+"""Unit of an array's places: the table's rows, a column's entries, the bytes of its entries."""
 
 
 class Section(NamedTuple):

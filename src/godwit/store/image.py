@@ -349,7 +349,7 @@ class TableImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Where the searches for some keys ended in an index of so many slots."""
+    """End of the searches for some keys in an index of so many slots."""
 
     hashes: npt.NDArray[np.uint64]
     at: Rows

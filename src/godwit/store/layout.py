@@ -1,4 +1,4 @@
-"""Where everything lies in the file of a table, and how a table is told from anything else.
+"""Layout of the file of a table, and detection of files that are none.
 
 The file is a header of 64-bit words, a directory of key groups, the index, and arrays with a place
 per row, entry or byte.  Its *capacity* decides where each begins and follows from the header, so
@@ -52,7 +52,7 @@ __all__ = [
 _MAGIC = int.from_bytes(b"GODWITKG", sys.byteorder)
 _LAYOUT = 4
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
-"""What it is, the layout's version, schema, size, number of key groups, places for rows."""
+"""Header: magic, layout's version, schema, size, number of key groups, places for rows."""
 DAMAGED, SECRET, _SECRET_2, _ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
 """Whether somebody found it damaged, the secret of its hash, rows that there are blocks for, slots
 of the index, rows used, rows alive, how often it was rewritten where it lies; and where the words
@@ -100,7 +100,7 @@ class _Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where the parts of one file are; see `layout_of`."""
+    """Offsets of the parts of one file; see `layout_of`."""
 
     words: int  # words of the header
     directory: tuple[int, ...]  # where the arrays of the directory start

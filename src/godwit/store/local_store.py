@@ -1,22 +1,16 @@
-"""The files of one operator's tables on one executor, and who may write them.
+"""The local store: all tables of one run on one executor, in one directory.
 
-Invariants: a table is one file at a path that follows from its number; who writes it holds its
+Problem: lanes run in whichever Python process Spark picks, several at a time, and each must find
+the key groups that any of them left behind.
+
+Invariants: the store is a cache: whatever is missing or not whole here is brought back from the
+checkpoint.  A table is one file at a path that follows from its number; who writes it holds its
 lock, one byte of a lock file, and the kernel lets go of the locks of a process that dies.
-
-One operator's state on one executor: which table holds a key group, and calls for many of them.
 
 A table is a file that one lane writes most of the time, so lanes do not wait for one another: a key
 group is put into the table of the lane that first brings it here, and stays there, whichever lane
 has it later.  Two tables may hold one key group (an attempt that should be dead, a copy warmed
 twice); the newer version counts, and either is the committed state at its version.
-
-The local store: all tables of one run on one executor, in one directory.
-
-Problem: lanes run in whichever Python process Spark picks, several at a time, and each must find
-the key groups that any of them left behind.
-
-Invariant: the store is a cache: whatever is missing or not whole here is brought back from the
-checkpoint.
 """
 
 from __future__ import annotations

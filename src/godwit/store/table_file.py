@@ -6,7 +6,7 @@ than that.  A table that runs out of room grows in place, unless with its garbag
 than a new one: then what is alive is copied into a new file.  Either way the work is a constant
 factor of what was written since the last time.
 
-Files of tables are created sparse, given blocks before they are written, told from anything else.
+Files of tables are created sparse, and given blocks before they are written.
 
 Invariants: a file keeps the size it was made with, which its header states; a file of another size
 was cut short, and nothing that was read from it counts.  Blocks are allocated before anything is
@@ -297,7 +297,7 @@ def _mapped(fd: int, size: int, schema: StateSchema, num_key_groups: int) -> Tab
 
 
 def identity_of(stat: os.stat_result) -> FileIdentity:
-    """Return what tells a file from its successor at the same path."""
+    """Return the identity of a file, unlike that of its successor at the same path."""
     return stat.st_dev, stat.st_ino
 
 

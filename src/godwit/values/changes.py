@@ -1,4 +1,4 @@
-"""What became of a type of state from one version of a program to the next.
+"""Evolution of types of Python state: which changes are compatible, and the upgrade of states.
 
 A change is compatible if everything that was written before still says the same when it is read as
 today's type: a field that is new and has a default, a field that is gone, another member of an
@@ -7,8 +7,6 @@ enumeration, a type that takes more than before (``T`` to ``T | None``), a numbe
 
 All else is refused, and so is one field gone together with another one new in the same class: that
 may be a field renamed, whose values would be lost without a word.
-
-Bringing a key's state from what its type was to what it is.
 """
 
 from __future__ import annotations
@@ -273,7 +271,7 @@ def _let_go(value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, A
 
 
 def _members_of(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[Any]:
-    """Which member of a union a value is of: msgspec tells them by their kind, or by a tag."""
+    """Return the member of a union that a value is of: msgspec goes by kind, or by a tag."""
     kinds = [node for node in nodes if isinstance(node, dict) and node["kind"] != "literal"]
     if isinstance(value, list):
         return [node for node in kinds if node["kind"] != "class" and "key" not in node]
@@ -333,7 +331,7 @@ def _lifted_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> Any
 
 
 _NO_MOMENT = 2**61
-"""In a column of moments: none; as `godwit.operators.windows.grid.END`."""
+"""In a column of event times: none; as `godwit.operators.windows.grid.END`."""
 
 
 def nothing_beside(schema: pa.Schema, count: int) -> pa.RecordBatch:
@@ -429,7 +427,7 @@ class StatesBroughtForward:
             (written,) = self.codec.encode([state])
         except UnencodableError as error:
             raise StateEncodingError(
-                f"Operator {self.operator!r} cannot take up its old state as what it is today: "
+                f"Operator {self.operator!r} cannot read its old state as what it is today: "
                 f"{error}.",
                 remedy="Let state_upgrade= return a state of today's type.",
                 operator=self.operator,

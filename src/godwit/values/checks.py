@@ -1,11 +1,9 @@
-"""What cannot be written or read: a value, and the state that it is part of.
+"""Checks of values that are to be state, and errors that say where a value fails them.
 
-Records as state: made again of their fields, and refused if they hold what is no field.
-
-Whether a state came back as it was, and whether it is what its type says; if not, where.
-
+`is_same` compares a state with what came back of it, `TypeChecker` a value with its declared type.
 Paths read like Python: ``.levels[3].price``, ``['a']``; an element of a set, which has no place of
-its own, is ``{}``.
+its own, is ``{}``.  Records are made again of their fields (`rebuilt`), and refused if they hold
+what is no field.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""What holds a value, and is taken for it: ``state += 1``, ``if state:``, ``state == 0``.
-
-Python would answer some of these without a word, and wrongly: every object is true, and equal to
-nothing else.
-
-Pickle, for state that nothing else holds.
-
-How the state of one key becomes bytes, and what kinds of state there are.
+"""Codecs: how the state of one key becomes bytes, and what kinds of state there are.
 
 Problem: a checkpoint must be safe to open, and what is committed must come back in the next epoch,
 and in the next version of the program, as what it was.  Hence msgpack by default: compact, typed
 where the type says what is there, tagged where it does not, and reading runs no code.  A state that
 would not come back equal is refused where it is made.  Pickle is for state that msgpack cannot
 hold, and has to be asked for by name: opening pickled state runs code.
+
+`HoldsValue` is the base of states that hold one value and stand for it: ``state += 1``,
+``if state:``, ``state == 0``.  Python would answer some of these without a word, and wrongly: every
+object is true, and equal to nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a type of state looks like, as plain values that a checkpoint can keep.
+"""Descriptions of types of state, as plain values that a checkpoint can keep.
 
 A description has two parts: ``type`` is a node, and ``classes`` holds what nodes refer to by name,
 so that a class may hold itself.  A node is the name of a scalar (``"int"``, ``"any"``) or a dict
@@ -11,9 +11,8 @@ with a ``kind``::
 Invariant: the description says everything on which the meaning of written state depends, and
 nothing else: a docstring or a method may change.
 
-Which types of state msgspec writes and reads by itself, so that all of it comes back.
-
-What is compared afterwards, with ``==``, would not show everything: a time zone, a class that calls
+`is_native` says whether msgspec alone writes and reads a type so that all of it comes back.  What
+is compared afterwards, with ``==``, would not show everything: a time zone, a class that calls
 itself equal to anything, a field that ``==`` leaves out.  Types with such parts are written in the
 tagged form.  So are options of classes under which written state would depend on the order of
 fields or on their defaults, which may change.
