@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 from godwit.model.errors import GodwitError
 from godwit.model.events.deciding import (
     DecisionSkipped,
+    ExecutorKept,
+    ExecutorRemoved,
+    ExecutorsMissing,
+    ExecutorsRequested,
     ExecutorsReturned,
     LanesBalanced,
     LoadMeasured,
@@ -26,12 +30,17 @@ from godwit.model.events.deciding import (
     RebalancingStarted,
     ScaledIn,
     ScaledOut,
+    ScalingFailed,
+    ScalingFinished,
     ScalingRefused,
+    ScalingStarted,
     WindowStateChosen,
 )
 from godwit.model.events.event import Event
 from godwit.model.events.moving import (
     AssignmentSwitched,
+    ComponentsRegrouped,
+    FormsCompared,
     KeyGroupsLoaded,
     KeyGroupsResumed,
     KeyGroupsSuspended,
@@ -40,22 +49,9 @@ from godwit.model.events.moving import (
     MigrationFinished,
     MigrationStarted,
     PeerTransferFailed,
-    WarmingStarted,
-)
-from godwit.model.events.pooling import (
-    ExecutorKept,
-    ExecutorRemoved,
-    ExecutorsMissing,
-    ExecutorsRequested,
-    ScalingFailed,
-    ScalingFinished,
-    ScalingStarted,
-)
-from godwit.model.events.regrouping import (
-    ComponentsRegrouped,
-    FormsCompared,
     RegroupingCancelled,
     RegroupingStarted,
+    WarmingStarted,
 )
 from godwit.model.events.running import (
     BackgroundFailed,
@@ -240,13 +236,7 @@ _TYPES: Mapping[str, Callable[[Any], Any]] = {
 
 
 def event_from_dict(values: Any) -> Event:
-    """Undo `Event.to_dict`.
-
-    Raises
-    ------
-    GodwitError
-        If the values are no event of this version: another kind, other fields, another type.
-    """
+    """Undo `Event.to_dict`."""
     kind = values.get("kind") if isinstance(values, dict) else None
     known = _KINDS.get(kind) if isinstance(kind, str) else None
     if known is None:

@@ -1,7 +1,7 @@
-"""Events of the controller: what it saw, what it decided, and why.
+"""Events of the controller and of the pool of executors: observations, decisions, scalings.
 
 Every decision tells the numbers that it rests on, so that whoever reads the journal, a person or a
-controller that takes over, needs nothing else.
+controller that goes on after a restart, needs nothing else.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DecisionSkipped",
+    "ExecutorKept",
+    "ExecutorRemoved",
+    "ExecutorsMissing",
+    "ExecutorsRequested",
     "ExecutorsReturned",
     "LanesBalanced",
     "LoadMeasured",
@@ -26,7 +30,10 @@ __all__ = [
     "RebalancingStarted",
     "ScaledIn",
     "ScaledOut",
+    "ScalingFailed",
+    "ScalingFinished",
     "ScalingRefused",
+    "ScalingStarted",
     "WindowStateChosen",
 ]
 
@@ -38,37 +45,23 @@ def _told(numbers: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadMeasured(Event):
-    """A statistics period ended.
+    """A statistics period ended."""
 
-    Attributes
-    ----------
-    period_s, epochs, missing
-        Its length, its epochs with input, and those of them whose figures were missing.
-    arrival_per_s
-        Source rows that arrived a second.
-    epoch_s
-        Mean time of an epoch.
-    bottleneck
-        Resource of which the greatest share is used.
-    usage
-        Resource → share used, over all executors that stay.
-    load_distance
-        Largest difference between an executor's load index and the mean, as a share of the mean.
-    load_index
-        Executor → share of its time that its lanes are busy.
-    speeds
-        Executor → speed, for those that are not as fast as the rest.
-    """
-
+    # period_s, epochs, missing: its length, its epochs with input, and those of them whose figures
+    # were missing
     period_s: float
     epochs: int
     missing: int
-    arrival_per_s: float
-    epoch_s: float
-    bottleneck: str
+    arrival_per_s: float  # source rows that arrived a second
+    epoch_s: float  # mean time of an epoch
+    bottleneck: str  # resource of which the greatest share is used
+    # resource → share used, over all executors that stay
     usage: Mapping[str, float] = field(default_factory=dict)
+    # largest difference between an executor's load index and the mean, as a share of the mean
     load_distance: float = 0.0
+    # executor → share of its time that its lanes are busy
     load_index: Mapping[str, float] = field(default_factory=dict)
+    # executor → speed, for those that are not as fast as the rest
     speeds: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
@@ -84,32 +77,19 @@ class LoadMeasured(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalancingStarted(Event):
-    """The controller moves key groups between executors.
+    """The controller moves key groups between executors."""
 
-    Attributes
-    ----------
-    migrations
-        Component → id of the migration that carries it out.
-    planner
-        Whose plan.
-    moves, state_bytes
-        Key groups that move, and their state.
-    draining
-        How many of the moves empty executors that are to leave.
-    distance_before, distance_after
-        Load distance as a share of the mean, measured and predicted.
-    gain_s, cost_s
-        Time that the busiest executor is relieved of over the horizon, and time that the busiest
-        link needs.
-    """
-
-    migrations: Mapping[str, str]
-    planner: str
+    migrations: Mapping[str, str]  # component → id of the migration that carries it out
+    planner: str  # whose plan
+    # moves, state_bytes: key groups that move, and their state
     moves: int
     state_bytes: int
-    draining: int
+    draining: int  # how many of the moves empty executors that are to leave
+    # distance_before, distance_after: load distance as a share of the mean, measured and predicted
     distance_before: float
     distance_after: float
+    # gain_s, cost_s: time that the busiest executor is relieved of over the horizon, and time that
+    # the busiest link needs
     gain_s: float
     cost_s: float
 
@@ -125,21 +105,13 @@ class RebalancingStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanesBalanced(Event):
-    """Key groups changed lane within their executors; no state moved.
-
-    Attributes
-    ----------
-    key_groups
-        How many.
-    executors
-        Those on which they did.
-    imbalance_before, imbalance_after
-        Busiest lane over mean lane of the worst of these executors, measured and predicted.
-    """
+    """Key groups changed lane within their executors; no state moved."""
 
     component: str
-    key_groups: int
-    executors: tuple[str, ...]
+    key_groups: int  # how many
+    executors: tuple[str, ...]  # those on which they did
+    # imbalance_before, imbalance_after: busiest lane over mean lane of the worst of these
+    # executors, measured and predicted
     imbalance_before: float
     imbalance_after: float
 
@@ -161,14 +133,9 @@ class _Scaling(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledOut(_Scaling):
-    """More executors are to work: `before` do or are on their way, `wanted` are to be.
+    """More executors are to work: `before` do or are on their way, `wanted` are to be."""
 
-    Attributes
-    ----------
-    kept
-        Those of them that were to leave, were still there, and stay; the others were asked for.
-    """
-
+    # those of them that were to leave, were still there, and stay; the others were asked for
     kept: tuple[str, ...] = ()
 
     def _line(self) -> str:
@@ -213,20 +180,11 @@ class ExecutorsReturned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSkipped(Event):
-    """Nothing was done where something might have been; told once, until it changes.
+    """Nothing was done where something might have been; told once, until it changes."""
 
-    Attributes
-    ----------
-    what
-        What was not done.
-    reason
-        Why.
-    numbers
-        What the reason rests on: name (with its unit) → value.
-    """
-
-    what: str
-    reason: str
+    what: str  # what was not done
+    reason: str  # why
+    # what the reason rests on: name (with its unit) → value
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
@@ -257,19 +215,12 @@ class PlanAbandoned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualOverrideRespected(Event):
-    """Somebody decided by hand; it is left alone for a while.
+    """Somebody decided by hand; it is left alone for a while."""
 
-    Attributes
-    ----------
-    what
-        ``"migration of <component>"``, ``"components of <operator>"``, ``"draining of <executor>"``
-        or ``"scaling"``.
-    until_s
-        When it decides about it again, on the events' clock.
-    """
-
+    # ``"migration of <component>"``, ``"components of <operator>"``, ``"draining of <executor>"``
+    # or ``"scaling"``
     what: str
-    until_s: float
+    until_s: float  # when it decides about it again, on the events' clock
 
     def _line(self) -> str:
         return f"{self.what} by hand is left alone for {max(0.0, self.until_s - self.at_s):.0f} s"
@@ -277,25 +228,92 @@ class ManualOverrideRespected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStateChosen(Event):
-    """Windows that overlap share panes from the next epoch on, or have states of their own.
+    """Windows that overlap share panes from the next epoch on, or have states of their own."""
 
-    Attributes
-    ----------
-    operator
-        Whose windows.
-    duplicated
-        Whether windows have states of their own.
-    reason
-        Why, with the numbers.
-    numbers
-        What it rests on: figure → value.
-    """
-
-    operator: str
-    duplicated: bool
-    reason: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    operator: str  # whose windows
+    duplicated: bool  # whether windows have states of their own
+    reason: str  # why, with the numbers
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
 
     def _line(self) -> str:
         way = "have states of their own" if self.duplicated else "share panes"
         return f"windows of {self.operator} {way}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorsRequested(Event):
+    """The cluster was asked for more executors; each that comes is an `ExecutorAdded`."""
+
+    count: int  # how many more
+    total: int  # how many there are to be then
+
+    def _line(self) -> str:
+        return f"asked the cluster for {counted(self.count, 'more executor')}, {self.total} in all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorsMissing(Event):
+    """Executors that the cluster was asked for do not come, and are not waited for any more."""
+
+    count: int
+    reason: str
+
+    def _line(self) -> str:
+        return f"{counted(self.count, 'executor')} did not come: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorRemoved(Event):
+    """An executor that owned nothing any more was given back to the cluster, and is gone."""
+
+    executor: str
+
+    def _line(self) -> str:
+        return f"executor {self.executor} was given back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorKept(Event):
+    """An executor that was draining stays: key groups may move onto it again."""
+
+    executor: str
+
+    def _line(self) -> str:
+        return f"executor {self.executor} stays"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingStarted(Event):
+    """Somebody asked for another number of executors."""
+
+    # before, wanted: executors there are, without those that drain, and executors there are to be
+    before: int
+    wanted: int
+
+    def _line(self) -> str:
+        return f"scaling from {counted(self.before, 'executor')} to {self.wanted}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingFinished(Event):
+    """There are as many executors as were asked for, and key groups are where they are to be."""
+
+    executors: tuple[str, ...]  # those there are
+    moved: int  # key groups that changed executor for it
+
+    def _line(self) -> str:
+        return (
+            f"scaled to {counted(len(self.executors), 'executor')} "
+            f"({', '.join(self.executors)}), {counted(self.moved, 'key group')} moved"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingFailed(Event):
+    """A scaling ended early; what had been done stays, and no executor drains because of it."""
+
+    wanted: int
+    reason: str
+
+    def _line(self) -> str:
+        return f"scaling to {counted(self.wanted, 'executor')} failed: {self.reason}"

@@ -14,19 +14,12 @@ __all__ = ["Event"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event(ABC):
-    """One thing that happened in a run.
+    """One thing that happened in a run."""
 
-    Attributes
-    ----------
-    epoch
-        The last epoch committed when it happened; -1 before the first. An event about an epoch
-        itself carries that epoch.
-    at_s
-        When it happened, in seconds, on the clock of whoever made the event.
-    """
-
+    # The last epoch committed when it happened; -1 before the first. An event about an epoch itself
+    # carries that epoch.
     epoch: int
-    at_s: float
+    at_s: float  # when it happened, in seconds, on the clock of whoever made the event
 
     @property
     def is_warning(self) -> bool:

@@ -1,14 +1,20 @@
-"""Events of migrations, and of the key groups that they move."""
+"""Events of migrations and of regrouping components."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from godwit.model.events.event import Event
 from godwit.model.wording import counted, human_bytes, key_groups_listed
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = [
     "AssignmentSwitched",
+    "ComponentsRegrouped",
+    "FormsCompared",
     "KeyGroupsLoaded",
     "KeyGroupsResumed",
     "KeyGroupsSuspended",
@@ -17,6 +23,8 @@ __all__ = [
     "MigrationFinished",
     "MigrationStarted",
     "PeerTransferFailed",
+    "RegroupingCancelled",
+    "RegroupingStarted",
     "WarmingStarted",
 ]
 
@@ -85,21 +93,12 @@ class _KeyGroupEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmingStarted(_KeyGroupEvent):
-    """An executor began to load copies in the background.
+    """An executor began to load copies in the background."""
 
-    Attributes
-    ----------
-    executor
-        Where.
-    peers
-        Executors that are to send copies; the rest is read from the checkpoint.
-    why
-        Why from there; empty where there was nothing to choose.
-    """
-
-    executor: str
+    executor: str  # where
+    # executors that are to send copies; the rest is read from the checkpoint
     peers: tuple[str, ...] = ()
-    why: str = ""
+    why: str = ""  # why from there; empty where there was nothing to choose
 
     def _line(self) -> str:
         source = f" from {', '.join(self.peers)}" if self.peers else ""
@@ -124,22 +123,12 @@ class PeerTransferFailed(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsWarmed(_KeyGroupEvent):
-    """An executor holds fresh copies of key groups that it may own soon.
+    """An executor holds fresh copies of key groups that it may own soon."""
 
-    Attributes
-    ----------
-    executor
-        Where.
-    state_bytes
-        Their state; of that, `peer_bytes` came from other executors.
-    duration_ms
-        What it took.
-    """
-
-    executor: str
-    state_bytes: int = 0
+    executor: str  # where
+    state_bytes: int = 0  # their state; of that, `peer_bytes` came from other executors
     peer_bytes: int = 0
-    duration_ms: float = 0.0
+    duration_ms: float = 0.0  # what it took
 
     def _line(self) -> str:
         peers = f", {human_bytes(self.peer_bytes)} from peers" if self.peer_bytes else ""
@@ -175,19 +164,11 @@ class KeyGroupsLoaded(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentSwitched(Event):
-    """The next epoch runs under another assignment.
-
-    Attributes
-    ----------
-    version
-        Version of the new assignment.
-    key_groups
-        Those that changed executor (none where only lanes changed).
-    """
+    """The next epoch runs under another assignment."""
 
     component: str
-    version: int
-    key_groups: tuple[int, ...] = ()
+    version: int  # version of the new assignment
+    key_groups: tuple[int, ...] = ()  # those that changed executor (none where only lanes changed)
 
     def _line(self) -> str:
         moved = (
@@ -196,3 +177,85 @@ class AssignmentSwitched(Event):
             else "changes lanes only"
         )
         return f"{self.component}: assignment {self.version} {moved}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RegroupingEvent(Event):
+    """Fields of all regrouping events."""
+
+    regrouping: str  # its name
+    # component that is made anew → its operators, separated by commas
+    components: Mapping[str, str]
+
+    @property
+    def _made(self) -> str:
+        return "; ".join(f"{name} of {of}" for name, of in self.components.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegroupingStarted(_RegroupingEvent):
+    """Another physical plan was accepted; key groups move to be together first."""
+
+    # moves, state_bytes: key groups that have to move for it, and the state that is warmed for them
+    moves: int
+    state_bytes: int
+    reason: str = ""  # why, with the numbers; empty if somebody asked for it
+
+    def _line(self) -> str:
+        why = f", since {self.reason}" if self.reason else ""
+        return (
+            f"regrouping {self.regrouping} started ({self._made}): "
+            f"{counted(self.moves, 'key group')} to move, {human_bytes(self.state_bytes)}{why}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentsRegrouped(_RegroupingEvent):
+    """The next epoch runs under another physical plan."""
+
+    def _line(self) -> str:
+        return f"components regrouped ({self.regrouping}): {self._made}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegroupingCancelled(_RegroupingEvent):
+    """The physical plan stays as it is."""
+
+    reason: str
+
+    def _line(self) -> str:
+        return f"regrouping {self.regrouping} cancelled: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormsCompared(Event):
+    """A period of windows ended whose consolidation goes together or apart, as costs say."""
+
+    operator: str  # the windowed aggregate
+    # form, cheaper: ``"split"`` or ``"combined"``: what it was, and what it should be
+    form: str
+    cheaper: str
+    epochs: int  # epochs of the period; what follows is for all of them together
+    # split_ms, combined_ms: cPU time in either form
+    split_ms: float
+    combined_ms: float
+    # split_latency_ms, combined_latency_ms: how long migrations take in either form
+    split_latency_ms: float
+    combined_latency_ms: float
+    max_latency_ms: float | None = None  # how long they may; ``None``: as long as they like
+    within: bool = True  # whether those of `cheaper` take no longer
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
+
+    def _line(self) -> str:
+        bound = ""
+        if self.max_latency_ms is not None:
+            bound = f" of {self.max_latency_ms:.0f} ms allowed"
+            if not self.within:
+                bound += f", which neither keeps to: {self.cheaper} comes closest"
+        better = "stays so" if self.form == self.cheaper else f"{self.cheaper} would be better"
+        return (
+            f"{self.operator} is {self.form} and {better}: over {counted(self.epochs, 'epoch')} "
+            f"split {self.split_ms:.1f} ms of CPU, combined {self.combined_ms:.1f} ms; "
+            f"migrations take {self.split_latency_ms:.0f} ms split, "
+            f"{self.combined_latency_ms:.0f} ms combined{bound}"
+        )

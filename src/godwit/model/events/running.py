@@ -44,27 +44,16 @@ class QueryStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowChanged(Event):
-    """A query goes on with another flow than the one that its checkpoint was written by.
+    """A query goes on with another flow than the one that its checkpoint was written by."""
 
-    Attributes
-    ----------
-    added
-        Operators that start without state.
-    returned
-        Operators that had been removed, and find the state that they left.
-    removed
-        Operators that are gone from the flow; the checkpoint keeps their state until it is dropped.
-    renamed
-        Old name → new name.
-    results
-        What became of the results of operators that aggregate, of sinks and of their columns, in
-        words.
-    """
-
-    added: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()  # operators that start without state
+    # operators that had been removed, and find the state that they left
     returned: tuple[str, ...] = ()
+    # operators that are gone from the flow; the checkpoint keeps their state until it is dropped
     removed: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)  # old name → new name
+    # what became of the results of operators that aggregate, of sinks and of their columns, in
+    # words
     results: tuple[str, ...] = ()
 
     def _line(self) -> str:
@@ -98,24 +87,15 @@ class QueryFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochCommitted(Event):
-    """An epoch's record is durable.
+    """An epoch's record is durable."""
 
-    Attributes
-    ----------
-    rows_in, rows_out
-        Rows read from the sources and given to the sinks.
-    duration_ms
-        From the start of the epoch to its commit, in milliseconds.
-    watermarks
-        Source → watermark, in milliseconds of event time.
-    waiting_key_groups
-        Number of key groups whose rows went to a wait buffer in this epoch.
-    """
-
+    # rows_in, rows_out: rows read from the sources and given to the sinks
     rows_in: int = 0
     rows_out: int = 0
-    duration_ms: float = 0.0
+    duration_ms: float = 0.0  # from the start of the epoch to its commit, in milliseconds
+    # source → watermark, in milliseconds of event time
     watermarks: Mapping[str, int] = field(default_factory=dict)
+    # number of key groups whose rows went to a wait buffer in this epoch
     waiting_key_groups: int = 0
 
     def _line(self) -> str:
@@ -129,26 +109,16 @@ class EpochCommitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsLeftOut(Event):
-    """An operator over event time left rows out in an epoch; told once for each of them.
+    """An operator over event time left rows out in an epoch; told once for each of them."""
 
-    Attributes
-    ----------
-    operator
-        Its name.
-    late, ahead, untimed
-        Rows of which all windows were closed, that were too far ahead of the driver's clock, and
-        that had no event time.
-    sink
-        Name of the sink that the rows went to; empty if they are gone.
-    no_slack
-        Sources of the operator whose watermark has no slack: any row out of order is late.
-    """
-
-    operator: str
+    operator: str  # its name
+    # late, ahead, untimed: rows of which all windows were closed, that were too far ahead of the
+    # driver's clock, and that had no event time
     late: int = 0
     ahead: int = 0
     untimed: int = 0
-    sink: str = ""
+    sink: str = ""  # name of the sink that the rows went to; empty if they are gone
+    # sources of the operator whose watermark has no slack: any row out of order is late
     no_slack: tuple[str, ...] = ()
 
     @property
@@ -246,21 +216,11 @@ class FilesCollected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerFailed(Event):
-    """A listener raised; it stays, and this is told once for each kind of error that it raises.
+    """A listener raised; it stays, and this is told once for each kind of error that it raises."""
 
-    Attributes
-    ----------
-    listener
-        Name of the function.
-    error
-        The error's kind and text, in one line.
-    heard
-        Kind of the event that it was told.
-    """
-
-    listener: str
-    error: str
-    heard: str
+    listener: str  # name of the function
+    error: str  # the error's kind and text, in one line
+    heard: str  # kind of the event that it was told
 
     def _line(self) -> str:
         return f"listener {self.listener} failed on {self.heard}: {self.error}"
@@ -268,18 +228,10 @@ class ListenerFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundFailed(Event):
-    """Something beside the epochs failed and goes on, or a part could not be closed at the end.
+    """Something beside the epochs failed and goes on, or a part could not be closed at the end."""
 
-    Attributes
-    ----------
-    what
-        What it does, as in "watching executors".
-    error
-        The error's kind and text, in one line.
-    """
-
-    what: str
-    error: str
+    what: str  # what it does, as in "watching executors"
+    error: str  # the error's kind and text, in one line
 
     def _line(self) -> str:
         return f"{self.what} failed: {self.error}"
