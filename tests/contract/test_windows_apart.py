@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from tests.contract.windows_apart import History, WindowsApart, expected
 
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.edits import drop_operator, rename_operator
+from godwit.cluster.spark.query.placement import QueryPlacement
+from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Strategy
-from godwit.model.errors import CheckpointError, CheckpointMismatchError, MigrationError
+from godwit.model.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    InvalidPlanError,
+    MigrationError,
+)
 from godwit.model.events import KeyGroupsWarmed
+from godwit.plan.user_names import UserNames
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +77,43 @@ def test_an_instant_migration_moves_no_state_and_its_old_slot_is_free_again(
     assert run.outcomes[-1].empty[first] >= set(moved)
     run.send("w_second", dict.fromkeys(moved[:3], "a"), Strategy.INSTANT)
     assert taken(run, "w") >= set(moved[:3])
+    history.end()
+    assert run.windows == expected(history.rows)
+
+
+def test_users_see_one_component_and_move_its_key_groups_from_whichever_slot(
+    tmp_path: Path,
+) -> None:
+    run = WindowsApart(tmp_path)
+    history = History(run, 4)
+    for _ in range(4):
+        history.epoch(40)
+    placement = QueryPlacement(
+        "q",
+        conducting=SharedConductor(run.conductor),
+        state_bytes=lambda _: np.zeros(16, np.int64),
+        is_active=lambda: True,
+        names=UserNames(run.flow.operators),
+    )
+    assert list(placement.assignments) == ["w"]
+    before = placement.assignments["w"]
+    moved = {g: "c" for g in range(8) if before.executor(g) != "c"}
+    migration = placement.migrate(moved, component="w")
+    history.epoch(40)
+    assert migration.wait(0).moved == len(moved)
+    owners = {g: before.executor(g) for g in range(16)} | moved
+    assert {g: placement.assignments["w"].executor(g) for g in range(16)} == owners
+    here = next(g for g in range(8, 16) if owners[g] != "b")
+    both = {0: "a", here: "b"}  # the rows of one go to a second slot, of the other to a first one
+    migration = placement.migrate(both, component="w")
+    for _ in range(4):
+        history.epoch(40)
+    assert migration.wait(0).moved == 2
+    now = placement.assignments["w"]
+    assert {g: now.executor(g) for g in range(16)} == owners | both
+    with pytest.raises(InvalidPlanError) as caught:
+        placement.migrate({0: "a"}, component="w_third")
+    assert caught.value.remedy == "Name one with component=: w."
     history.end()
     assert run.windows == expected(history.rows)
 

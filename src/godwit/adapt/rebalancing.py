@@ -222,7 +222,6 @@ class Rebalancing:
         for name in asked.components:
             if name in self._own:
                 self._abandon(name, self._own[name], change.instead)
-        view = self._migrations.view
         problem = asked.problem
         started: dict[str, str] = {}
         for name in asked.components:
@@ -232,7 +231,7 @@ class Rebalancing:
                 continue
             places = {k - first: problem.executors[verdict.assignment[k]] for k in order}
             sources = [problem.executors[problem.current[k]] for k in order]
-            migration = self._request(plan, name, places, sources, view)
+            migration = self._request(plan, name, places, sources)
             if migration:
                 started[name] = migration
         if not started:
@@ -273,9 +272,10 @@ class Rebalancing:
         name: str,
         places: dict[int, str],
         sources: list[str],
-        view: ProtocolView,
     ) -> str:
         """Ask for the moves of one component; empty where it was overtaken."""
+        # As it is by now: what turns to its other slot has changed the places of that component.
+        view = self._migrations.view
         asked = plan.asked
         weight = asked.problem.weight[asked.part(name)]
         sizes = asked.held_bytes[asked.part(name)]

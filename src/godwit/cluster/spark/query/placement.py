@@ -13,6 +13,7 @@ import operator
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -24,6 +25,7 @@ from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
 from godwit.model.naming import listing, type_name
+from godwit.plan.user_names import UserNames
 from godwit.planning import Limits, Solution
 from godwit.planning import planner as planner_named
 from godwit.planning.carrying_out import CarryingOut, carry_out, carry_out_each
@@ -194,23 +196,51 @@ class Pending(ABC, Generic[End]):
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
         """End it: what has switched stays as it is, and the rest stays where it was."""
+        self._cancel(self.id, reason)
+
+    def _cancel(self, change: str, reason: str) -> None:
         with self._conducting.locked() as conductor:
-            conductor.cancel(self.id, reason)
+            conductor.cancel(change, reason)
 
 
 class Migration(Pending["EndMigration"]):
     """A migration that was asked for."""
 
-    def __init__(self, migration: str, component: str, conducting: SharedConductor) -> None:
+    def __init__(
+        self,
+        migration: str,
+        component: str,
+        conducting: SharedConductor,
+        *,
+        others: tuple[str, ...] = (),  # further ones, where key groups have two slots
+    ) -> None:
         super().__init__(migration, conducting)
-        self.component = component
+        self.component, self._others = component, others
 
     @property
     def _description(self) -> str:
         return f"Migration {self.id} of {self.component!r}"
 
     def _end(self, timeout_s: float | None) -> EndMigration | None:
-        return self._conducting.ended(self.id, timeout_s)
+        ends = [self._conducting.ended(id_, timeout_s) for id_ in (self.id, *self._others)]
+        known = [end for end in ends if end is not None]
+        if len(known) < len(ends):
+            return None
+        if len(known) == 1:
+            return known[0]
+        worst = next((end for end in known if end.outcome != "finished"), known[0])
+        return replace(
+            worst,
+            moved=sum(end.moved for end in known),
+            withdrawn=sum(end.withdrawn for end in known),
+        )
+
+    def cancel(self, reason: str = "cancelled by the user") -> None:
+        """End it: what has switched stays as it is, and the rest stays where it was."""
+        super().cancel(reason)
+        for other in self._others:
+            with suppress(MigrationError):  # it has ended by itself
+                self._cancel(other, reason)
 
 
 class QueryPlacement:
@@ -228,6 +258,8 @@ class QueryPlacement:
         Says whether the query still runs.
     controlling
         The controller, if there is one; its migrations give way to those asked for here.
+    names
+        By which users know components.
     """
 
     def __init__(
@@ -238,8 +270,10 @@ class QueryPlacement:
         state_bytes: Callable[[str], npt.NDArray[np.int64]],
         is_active: Callable[[], bool],
         controlling: Controlling | None = None,
+        names: UserNames | None = None,
     ) -> None:
         self._query, self._conducting, self._controlling = query, conducting, controlling
+        self._names = UserNames(()) if names is None else names
         self._state_bytes, self._is_active = state_bytes, is_active
 
     def __repr__(self) -> str:
@@ -247,9 +281,28 @@ class QueryPlacement:
 
     @property
     def assignments(self) -> Mapping[str, Assignment]:
-        """Component → assignment of the next epoch; components upstream come first."""
+        """Component → assignment of the next epoch; components upstream come first.
+
+        Windows that are consolidated apart are one, and are where their rows go.
+        """
         view = self._conducting.view
-        return {name: component.assignment for name, component in view.components.items()}
+        shown: dict[str, Assignment] = {}
+        for name, component in view.components.items():
+            known, places = self._names[name], component.assignment
+            if known not in shown:
+                shown[known] = places
+            elif component.takes:
+                there = with_newcomers(shown[known], view.executors)
+                owners = {g: places.executor(g) for g in component.takes}
+                shown[known] = there.moved(
+                    {g: owner for g, owner in owners.items() if owner in there.executors}
+                )
+        return shown
+
+    @property
+    def _assigned(self) -> Mapping[str, Assignment]:
+        """Component of the engine → its assignment."""
+        return {name: c.assignment for name, c in self._conducting.view.components.items()}
 
     @property
     def executors(self) -> tuple[str, ...]:
@@ -311,10 +364,61 @@ class QueryPlacement:
                 remedy="Start the flow again from its checkpoint, and migrate that query.",
                 query=self._query,
             )
-        limits, name = checked_bounds(bounds), self._component(component)
+        checked_bounds(bounds)
+        name = self._component(component)
+        begun: list[Migration] = []
+        try:
+            for slot, moves in self._moves_by_slot(name, plan).items():
+                # As it is by now: what turns to the other slot has changed the places there.
+                target = self._places(slot).moved(moves)
+                begun.append(self._begin(slot, target, tuple(moves), strategy, bounds))
+            if not begun:
+                begun.append(self._begin_plan(name, plan, strategy, bounds))
+        except BaseException:
+            for migration in begun:
+                migration.cancel("the other key groups cannot migrate")
+            raise
+        ids = tuple(migration.id for migration in begun)
+        return Migration(ids[0], self._names[name], self._conducting, others=ids[1:])
+
+    def _moves_by_slot(self, name: str, plan: AnyPlan) -> dict[str, dict[int, str]]:
+        """Component → moves, in order, where key groups have two slots; nothing otherwise.
+
+        Each key group moves in the slot that takes its rows.
+        """
+        view, known = self._conducting.view, self._names[name]
+        slots = {n: c.takes for n, c in view.components.items() if c.takes is not None}
+        slots = {n: takes for n, takes in slots.items() if self._names[n] == known}
+        if name != known or len(slots) < 2:
+            return {}
+        places = with_newcomers(self.assignments[known], view.executors)
+        target, order = target_of(plan, places)
+        check_target(name, places, target, executors=places.executors, draining=self.draining)
+        found: dict[str, dict[int, str]] = {}
+        for g in order or range(places.num_key_groups):
+            if target.executor(g) != places.executor(g):
+                slot = next(n for n, takes in slots.items() if g in takes)
+                found.setdefault(slot, {})[g] = target.executor(g)
+        return found
+
+    def _begin_plan(
+        self, name: str, plan: AnyPlan, strategy: AnyStrategy | None, bounds: Bounds | None
+    ) -> Migration:
+        """Carry out a plan for one component of the engine."""
+        return self._begin(name, *target_of(plan, self._places(name)), strategy, bounds)
+
+    def _begin(
+        self,
+        name: str,
+        target: Assignment,
+        order: tuple[int, ...],
+        strategy: AnyStrategy | None,
+        bounds: Bounds | None,
+    ) -> Migration:
+        """Begin the migration of one component of the engine."""
+        limits = checked_bounds(bounds)
         default = self._conducting.view.components[name].default_strategy
         chosen = default if strategy is None else checked_strategy(strategy)
-        target, order = target_of(plan, self._places(name))
         migration = uuid.uuid4().hex[:8]
         sizes = self._state_bytes(name)
         with self._conducting.locked() as conductor:
@@ -332,7 +436,7 @@ class QueryPlacement:
                     order=order,
                 )
             )
-        return Migration(migration, name, self._conducting)
+        return Migration(migration, self._names[name], self._conducting)
 
     @user_call
     def problem(self, component: str | None = None, *, limits: Limits | None = None) -> Problem:
@@ -351,8 +455,8 @@ class QueryPlacement:
         limits
             What a plan may cost and how even it must be.
         """
-        if component is None and len(self.assignments) > 1:
-            every = {name: self._facts(name) for name in self.assignments}
+        if component is None and len(self._assigned) > 1:
+            every = {name: self._facts(name) for name in self._assigned}
             windows = min(len(facts.load) for facts in every.values())
             with self._conducting.locked() as conductor:
                 pairs = conductor.recent_load.mean_pairs()
@@ -449,7 +553,7 @@ class QueryPlacement:
     def _routes(self, solution: Solution, component: str | None) -> tuple[CopyRoute, ...]:
         problem, moved = solution.problem, solution.moved
         names: tuple[str | None, ...] = problem.operators
-        if len(names) == 1 and names[0] not in self.assignments:
+        if len(names) == 1 and names[0] not in self._assigned:
             names = (component,)  # of a problem that somebody made
         routes: list[CopyRoute] = []
         for number, name in enumerate(map(self._component, names)):
@@ -509,7 +613,7 @@ class QueryPlacement:
             )
         if not plan.moves:
             return None
-        return self.migrate(plan, component=name, strategy=strategy, bounds=bounds)
+        return self._begin_plan(name, plan, strategy, bounds)
 
     @user_call
     def carry_out(
@@ -538,7 +642,7 @@ class QueryPlacement:
         InvalidPlanError
             If the solution is illegal, or of other components.
         """
-        components = tuple(self.assignments)
+        components = tuple(self._assigned)
         parts = carry_out_each(solution)
         if len(components) == 1:
             parts = dict(zip(components, parts.values(), strict=False))
@@ -549,7 +653,7 @@ class QueryPlacement:
                 "migrate the solution with query.migrate(solution, component=...).",
             )
         return tuple(
-            self.migrate(parts[name], component=name, strategy=strategy, bounds=bounds)
+            self._begin_plan(name, parts[name], strategy, bounds)
             for name in components
             if name in parts
         )
@@ -583,7 +687,7 @@ class QueryPlacement:
         InvalidPlanError
             If there is no such executor, or no other one.
         """
-        there = sorted({e for name in self.assignments for e in self._places(name).executors})
+        there = sorted({e for name in self._assigned for e in self._places(name).executors})
         if executor not in there or not set(there) - self.draining - {executor}:
             raise InvalidPlanError(
                 f"Executor {executor!r} cannot be drained: "
@@ -596,15 +700,13 @@ class QueryPlacement:
             conductor.drain(executor)
         migrations = []
         try:
-            for name in self.assignments:
+            for name in self._assigned:
                 problem = self.problem(name)
                 # Without the target, what would cost balance could stay for a later plan.
                 emptied = replace(problem, limits=Limits(target_executors=len(problem.available)))
                 plan = carry_out(planner_named("milp")(emptied, time_limit_s=1.0))
                 if plan.moves:
-                    migrations.append(
-                        self.migrate(plan, component=name, strategy=strategy, bounds=bounds)
-                    )
+                    migrations.append(self._begin_plan(name, plan, strategy, bounds))
         except BaseException:
             if new:
                 with self._conducting.locked() as conductor:
@@ -618,14 +720,14 @@ class QueryPlacement:
         return with_newcomers(view.components[component].assignment, view.executors)
 
     def _component(self, component: str | None) -> str:
-        names = list(self.assignments)
-        if component is None and len(names) == 1:
+        names, shown = list(self._assigned), list(self.assignments)
+        if component is None and len(shown) == 1:
             return names[0]
-        if component not in names:
+        if component is None or component not in {*names, *shown}:
             raise InvalidPlanError(
                 f"There is no component {component!r}."
                 if component is not None
                 else "The flow has several components.",
-                remedy=f"Name one with component=: {', '.join(names)}.",
+                remedy=f"Name one with component=: {', '.join(shown)}.",
             )
-        return component
+        return next((n for n in names if component in (n, self._names[n])), component)

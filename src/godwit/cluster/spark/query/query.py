@@ -124,6 +124,7 @@ class Query:
             state_bytes=self._state_bytes,
             is_active=lambda: self.isActive,
             controlling=run.controlling,
+            names=run.names,
         )
         self.scaling = QueryScaling(
             self.placement,
@@ -186,9 +187,6 @@ class Query:
         status["executors"] = sorted(view.executors)
         status["held"] = list(view.holds)
         status["components"] = {n: list(ops) for n, ops in self.components.operators.items()}
-        taken = {n: c.takes for n, c in view.components.items() if c.takes is not None}
-        if taken:  # slots: which component takes the rows of which key groups
-            status["slots"] = {name: sorted(takes) for name, takes in taken.items()}
         status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
         status["keyGroupsWaiting"] = sum(len(c.waiting) for c in view.components.values())
         if self._run.controlling is not None:

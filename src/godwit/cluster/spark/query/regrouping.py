@@ -69,13 +69,18 @@ class QueryComponents(Collection[str]):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the components, upstream before downstream: what `migrate` takes."""
-        return tuple(self._run.view.components)
+        return self._run.names.each(self._run.view.components)
 
     @property
     def operators(self) -> Mapping[str, tuple[str, ...]]:
         """Component → names of the operators that share it."""
         with self._run.conducting.locked() as conductor:
-            return {c.name: tuple(c.operators) for c in conductor.plan.components}
+            plan, names = conductor.plan, self._run.names
+        operators: dict[str, tuple[str, ...]] = {}
+        for component in plan.components:
+            known = names[component.name]
+            operators[known] = names.each((*operators.get(known, ()), *component.operators))
+        return operators
 
     def explain(self) -> str:
         """Return how the flow runs now, as `Flow.explain` prints it."""

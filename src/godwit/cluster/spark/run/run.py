@@ -48,6 +48,7 @@ from godwit.engine.recovery import recover_flow, remembered_load, run_started
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
+from godwit.plan.user_names import UserNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,6 +115,11 @@ class Run:
     def flow(self) -> CompiledFlow:
         """The flow under its physical plan of now."""
         return self.epochs.flow
+
+    @property
+    def names(self) -> UserNames:
+        """Names of operators and components as users know them."""
+        return UserNames(self.epochs.flow.operators)
 
     @property
     def log(self) -> CommitLog:
