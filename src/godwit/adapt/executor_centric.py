@@ -1,4 +1,4 @@
-"""How work and cores meet: the paradigms that paper 5 compares, over the same two levels.
+"""Executor-centric policies: the paradigms that paper 5 compares, over the same two levels.
 
 *Resource-centric*: key groups move to where cores are; a planner says which (paper 5 §2.2, and all
 of papers 1, 2 and 4).  *Executor-centric*: key groups have a home, and cores are lent to where the
@@ -43,7 +43,7 @@ _IDLE = 1e-9
 
 
 class Homes:
-    """The executor-centric policies: homes of key groups, and the cores that they were given.
+    """Homes of key groups, and the cores that they have.
 
     naive: Whether cores are dealt out anew every time.
     """
@@ -53,32 +53,32 @@ class Homes:
         self._homes: dict[str, list[str]] = {}
         self._cores: dict[tuple[str, str], dict[str, int]] = {}
 
-    def plan(self, asked: Question, rows_per_s: FloatArray) -> IntArray:
-        """Share out key groups over the cores that their elastic executors are given.
+    def plan(self, question: Question, rows_per_s: FloatArray) -> IntArray:
+        """Share out key groups over the cores of their elastic executors.
 
         asked: The question; its executors are machines, and their cores are what is given out.
         rows_per_s: Shape ``(m,)``: rows that reach each key group.
 
         Returns: Shape ``(m,)``: index of each key group's executor.
         """
-        problem = asked.problem
-        home = self._home(asked)
+        problem = question.problem
+        home = self._home(question)
         elastic = problem.operator_of.astype(np.int64) * problem.num_executors + home
         numbers, of = np.unique(elastic, return_inverse=True)
         names = [
-            (asked.components[int(n) // problem.num_executors],
+            (question.components[int(n) // problem.num_executors],
              problem.executors[int(n) % problem.num_executors])
             for n in numbers
         ]  # fmt: skip
         machine_cores = np.where(problem.draining, 0, problem.cores).astype(np.int64)
-        given = self._give(
+        cores = self._assign(
             names,
             CoreAssignmentProblem(
-                current=self._held(names, asked, machine_cores),
+                current=self._current_cores(names, question, machine_cores),
                 machine_cores=machine_cores,
                 cores=_wanted(problem.weight, rows_per_s, of, int(machine_cores.sum())),
                 state_bytes=np.bincount(of, problem.state_bytes).astype(np.float64),
-                data_bytes_per_s=_data_bytes_per_s(asked, of),
+                data_bytes_per_s=_data_bytes_per_s(question, of),
                 home=numbers % problem.num_executors,
             ),
             problem.executors,
@@ -86,55 +86,57 @@ class Homes:
         planned = problem.current.copy()
         for j in range(len(numbers)):
             mine = np.flatnonzero(of == j)
-            if given[:, j].any():
+            if cores[:, j].any():
                 of_one = problem.speed / np.maximum(problem.cores, 1)
                 planned[mine] = share_out(
-                    problem.weight[mine], problem.current[mine], given[:, j] * of_one
+                    problem.weight[mine], problem.current[mine], cores[:, j] * of_one
                 )
         return planned
 
-    def _home(self, asked: Question) -> IntArray:
+    def _home(self, question: Question) -> IntArray:
         """Shape ``(m,)``: home of each key group; one whose home is gone is at home where it is."""
-        problem = asked.problem
+        problem = question.problem
         number = {name: i for i, name in enumerate(problem.executors)}
         homes = np.empty_like(problem.current)
-        for name in asked.components:
-            current = problem.current[asked.part(name)]
+        for name in question.components:
+            current = problem.current[question.part(name)]
             known = self._homes.setdefault(name, [problem.executors[e] for e in current.tolist()])
-            at = asked.first[name]
+            at = question.first[name]
             for k, (home, e) in enumerate(zip(known, current.tolist(), strict=True)):
                 if home not in number or problem.draining[number[home]]:
                     known[k] = problem.executors[e]
                 homes[at + k] = number[known[k]]
         return homes
 
-    def _held(self, names: list[tuple[str, str]], asked: Question, machine_cores: Counts) -> Counts:
+    def _current_cores(
+        self, names: list[tuple[str, str]], question: Question, machine_cores: Counts
+    ) -> Counts:
         """Shape ``(machines, elastic executors)``: cores that they have, at first those at home."""
-        executors, components = asked.problem.executors, len(asked.components)
-        held = np.zeros((len(executors), len(names)), np.int64)
+        executors, components = question.problem.executors, len(question.components)
+        current = np.zeros((len(executors), len(names)), np.int64)
         for j, (component, home) in enumerate(names):
             at_home = {home: max(1, int(machine_cores[executors.index(home)]) // components)}
             for name, cores in self._cores.get((component, home), at_home).items():
                 if name in executors:
-                    held[executors.index(name), j] = cores
+                    current[executors.index(name), j] = cores
         for i, most in enumerate(machine_cores.tolist()):
-            while held[i].sum() > most:
-                held[i, int(held[i].argmax())] -= 1
-        return held
+            while current[i].sum() > most:
+                current[i, int(current[i].argmax())] -= 1
+        return current
 
-    def _give(
+    def _assign(
         self,
         names: list[tuple[str, str]],
         problem: CoreAssignmentProblem,
         executors: tuple[str, ...],
     ) -> Counts:
         plan = plan_naive_core_assignment if self._naive else plan_core_assignment
-        given = plan(problem).cores
+        cores = plan(problem).cores
         self._cores = {
-            name: {executors[i]: int(given[i, j]) for i in np.flatnonzero(given[:, j]).tolist()}
+            name: {executors[i]: int(cores[i, j]) for i in np.flatnonzero(cores[:, j]).tolist()}
             for j, name in enumerate(names)
         }
-        return given
+        return cores
 
 
 def _wanted(weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: int) -> Counts:
@@ -158,13 +160,13 @@ def _wanted(weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: i
     ).cores
 
 
-def _data_bytes_per_s(asked: Question, of: Counts) -> FloatArray:
+def _data_bytes_per_s(question: Question, of: Counts) -> FloatArray:
     """Shape ``(elastic executors,)``: bytes that reach them, as shares of a link; 0 if unknown."""
-    problem = asked.problem
+    problem = question.problem
     if "network" not in problem.resources:
         return np.zeros(int(of.max()) + 1)
     column = problem.load[:, problem.resources.index("network")]
-    return np.bincount(of, column * asked.link_bytes_per_s).astype(np.float64)
+    return np.bincount(of, column * question.link_bytes_per_s).astype(np.float64)
 
 
 def share_out(weight: FloatArray, current: IntArray, quota: FloatArray) -> IntArray:

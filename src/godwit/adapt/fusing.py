@@ -40,7 +40,7 @@ _FUSION = "fusion"
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
-    """How operators are fused without anybody naming them.
+    """Fusion of operators without anybody naming them.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class Fusing:
         }
         parting = {edge for edge in fused if not any(set(edge) <= set(group) for group in groups)}
         saved_bytes = sum(self._bytes[edge] for edge in crossing) / self._settings.epochs
-        told = {edge: shares[edge] for edge in (*sorted(crossing), *sorted(parting))}
+        shown = {edge: shares[edge] for edge in (*sorted(crossing), *sorted(parting))}
         return Proposal(
             subject=_FUSION,
             change=Regroup(
@@ -167,11 +167,11 @@ class Fusing:
             ),
             reason="; ".join(
                 f"{sender} → {receiver} is {share:.1%} of all rows"
-                for (sender, receiver), share in told.items()
+                for (sender, receiver), share in shown.items()
             ),
             # In bytes: what is not sent any more, against the state that moves for it.
             gain=self._settings.payback_epochs * saved_bytes if saved_bytes else math.inf,
-            numbers={f"{up}→{down}": share for (up, down), share in told.items()},
+            numbers={f"{up}→{down}": share for (up, down), share in shown.items()},
             operators=frozenset(name for group in changed for name in group),
         )
 
@@ -199,7 +199,7 @@ def _fused(
     names = [operator.name for operator in flow.operators]
     number = {name: at for at, name in enumerate(names)}
     attributes = _partition_attributes(names, streams)
-    edges = [(given.upstream, given.operator) for name in names for given in flow.fed_by(name)]
+    edges = [(stream.upstream, stream.operator) for name in names for stream in flow.fed_by(name)]
     problem = FusionProblem(
         operators=tuple(names),
         attributes=tuple(attributes[name] for name in names),
@@ -207,10 +207,10 @@ def _fused(
         target=np.array([number[receiver] for _, receiver in edges], np.int32),
         rate=np.array([rates.get(edge, 0.0) for edge in edges], np.float64),
     )
-    found: dict[int, list[str]] = {}
+    members: dict[int, list[str]] = {}
     for name, component in zip(names, plan_fusion(problem).component_of.tolist(), strict=True):
-        found.setdefault(component, []).append(name)
-    return [tuple(group) for group in found.values()]
+        members.setdefault(component, []).append(name)
+    return [tuple(group) for group in members.values()]
 
 
 def _partition_attributes(
@@ -224,20 +224,20 @@ def _partition_attributes(
             name = root[name]
         return name
 
-    for given in streams:
-        root[top(given.operator)] = top(given.upstream)
+    for stream in streams:
+        root[top(stream.operator)] = top(stream.upstream)
     return {name: frozenset({top(name)}) for name in root}
 
 
 def _together_for_other_reasons(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> set[str]:
     """Operators of components that no streams hold together: somebody wanted them so."""
-    found: set[str] = set()
+    members: set[str] = set()
     for component in flow.components:
         names = [operator.name for operator in component.operators]
         inner = [s for s in streams if s.upstream in names and s.operator in names]
         if len({a for of in _partition_attributes(names, inner).values() for a in of}) > 1:
-            found.update(names)
-    return found
+            members.update(names)
+    return members
 
 
 def _name_of(group: tuple[str, ...]) -> str:

@@ -148,7 +148,7 @@ class Controller:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it is doing, for people: plain values."""
+        """State of the loop as plain values, for people."""
         now_s, period = self._clock.now_s(), self._period
         return {
             "planner": self._settings.planner_name,
@@ -233,7 +233,7 @@ class Controller:
 
     @property
     def _replans(self) -> bool:
-        """Whether plans can be made in the middle of others.
+        """True if plans can be made in the middle of others.
 
         Not by ranges, of which there are none then; and cores that are lent remember to whom.
         """
@@ -272,11 +272,11 @@ class Controller:
         overtaken = self._rebalancing.overtaken(plan, self._migrations.view)
         if overtaken == "":
             return  # what is under way leads to where it was to lead
-        verdict, problem = plan.verdict, plan.asked.problem
+        verdict, problem = plan.verdict, plan.question.problem
         leaves = problem.draining[problem.current[verdict.order]].any()
         if len(verdict.order) or verdict.reason:
             yield Proposal(
-                subject=f"balancing of {', '.join(plan.asked.components)}",
+                subject=f"balancing of {', '.join(plan.question.components)}",
                 change=Rebalance(plan=plan, instead=overtaken or "")
                 if len(verdict.order)
                 else None,
@@ -315,7 +315,7 @@ class Controller:
         used: dict[str, float] = {}
         index: dict[str, float] = {}
         for plan in planned:
-            problem = plan.asked.problem
+            problem = plan.question.problem
             for resource, share in usage(problem).items():
                 used[resource] = used.get(resource, 0.0) + share
             loads = metrics.load_index(problem, problem.current).tolist()
@@ -331,7 +331,8 @@ class Controller:
             bottleneck=max(used, key=lambda name: used[name], default="time"),
             usage=used,
             load_distance=max(
-                (distance(p.asked.problem, p.asked.problem.current) for p in planned), default=0.0
+                (distance(p.question.problem, p.question.problem.current) for p in planned),
+                default=0.0,
             ),
             load_index={name: float(np.round(share, 4)) for name, share in index.items()},
             speeds={e: speed for e, speed in self._speed_of.items() if speed != 1.0},

@@ -33,7 +33,7 @@ __all__ = ["PlannerThread", "run_untimed"]
 
 _ATTEMPTS = 4
 _GRACE_S = 0.05
-"""What Python needs to raise an exception in another thread, and then some."""
+"""Time that Python needs to raise an exception in another thread, and then some."""
 
 
 class _PlannerEnded(BaseException):
@@ -121,9 +121,9 @@ def _silence_finalizers() -> None:
     if former.__module__ == __name__:
         return
 
-    def report(told: sys.UnraisableHookArgs) -> None:
-        if told.exc_type is not _PlannerEnded:
-            former(told)
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not _PlannerEnded:
+            former(unraisable)
 
     sys.unraisablehook = report
 

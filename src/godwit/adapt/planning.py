@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.adapt.executor_centric import Homes
-from godwit.adapt.problems import fill_limits, question
+from godwit.adapt.problems import fill_limits, planning_question
 from godwit.adapt.scaling import ScalingSituation, Station
 from godwit.adapt.worth import Budget, Terms, distance, judge
 from godwit.model import events
@@ -60,8 +60,8 @@ def evacuated(problem: Problem, planned: IntArray) -> IntArray:
     if not len(problem.available):
         return planned
     planned = planned.copy()
-    held = metrics.loads(problem, planned)
-    heap = [(float(held[e] / problem.speed[e]), e) for e in problem.available.tolist()]
+    load = metrics.loads(problem, planned)
+    heap = [(float(load[e] / problem.speed[e]), e) for e in problem.available.tolist()]
     heapq.heapify(heap)
     homeless = np.flatnonzero(there)
     for k in homeless[np.lexsort((homeless, -problem.weight[homeless]))].tolist():
@@ -111,23 +111,23 @@ def guarded_plan(
     return solution
 
 
-def _read(made: Any, problem: Problem, name: str) -> Solution:
+def _read(answer: Any, problem: Problem, name: str) -> Solution:
     """Take a solution, or anything that can be read as an assignment."""
-    if isinstance(made, Solution):
-        if made.problem is not problem:
+    if isinstance(answer, Solution):
+        if answer.problem is not problem:
             raise _failed(name, "its solution is one of another problem")
-        return made
+        return answer
     try:
-        given = np.asarray(made, np.float64)
+        values = np.asarray(answer, np.float64)
     except (TypeError, ValueError):
-        raise _failed(name, f"it returned a {type(made).__name__}") from None
-    if given.shape != problem.current.shape or not (given == np.floor(given)).all():
+        raise _failed(name, f"it returned a {type(answer).__name__}") from None
+    if values.shape != problem.current.shape or not (values == np.floor(values)).all():
         raise _failed(
             name,
-            f"it returned a {type(made).__name__} that is no vector of "
+            f"it returned a {type(answer).__name__} that is no vector of "
             f"{problem.num_key_groups} executors' indices",
         )
-    within = np.clip(given, -1, problem.num_executors).astype(np.int32)
+    within = np.clip(values, -1, problem.num_executors).astype(np.int32)
     return make_solution(problem, within, method=name)
 
 
@@ -150,9 +150,9 @@ _WORK = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Planned:
-    """A plan for the components of one question, and what is to be made of it."""
+    """A plan for the components of one question, and which of its moves are worth it."""
 
-    asked: Question
+    question: Question
     assignment: IntArray  # shape ``(m,)``: what the planner wants
     verdict: PlanVerdict  # verdict, terms: What of it is worth it, and by which terms
     terms: Terms
@@ -208,8 +208,8 @@ class Planning:
         """Plan all components."""
         settings = self._settings
         budget = Budget(max_bytes=None) if tried else settings.budget
-        asked = [
-            question(
+        question = [
+            planning_question(
                 group,
                 statistics=period,
                 view=view,
@@ -224,27 +224,27 @@ class Planning:
             for group in self._groups
             if all(name in view.components for name in group)
         ]
-        self._searched = sum(q.problem.num_key_groups * q.problem.num_executors for q in asked)
-        asked.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
-        made = []
-        for one in asked:
+        self._searched = sum(q.problem.num_key_groups * q.problem.num_executors for q in question)
+        question.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
+        plans = []
+        for one in question:
             plan = self._plan_one(one, budget, set(fixed))
             budget = budget.less(len(plan.verdict.order), plan.verdict.moved_bytes)
-            made.append(plan)
-        return made
+            plans.append(plan)
+        return plans
 
-    def _plan_one(self, asked: Question, budget: Budget, fixed: set[str]) -> Planned:
+    def _plan_one(self, question: Question, budget: Budget, fixed: set[str]) -> Planned:
         settings = self._settings
         limits = replace(settings.limits, max_moves=budget.max_moves, max_bytes=budget.max_bytes)
-        asked = replace(asked, problem=replace(asked.problem, limits=limits))
-        asked = fill_limits(settings.registered, asked, settings.max_load_distance)
-        problem = asked.problem
+        question = replace(question, problem=replace(question.problem, limits=limits))
+        question = fill_limits(settings.registered, question, settings.max_load_distance)
+        problem = question.problem
         planned = problem.current
-        if not fixed.issuperset(asked.components):
-            planned = evacuated(problem, self._ask(asked))
-            for name in fixed & set(asked.components):
+        if not fixed.issuperset(question.components):
+            planned = evacuated(problem, self._ask(question))
+            for name in fixed & set(question.components):
                 planned = planned.copy()
-                planned[asked.part(name)] = problem.current[asked.part(name)]
+                planned[question.part(name)] = problem.current[question.part(name)]
         terms = Terms(
             max_load_distance=settings.max_load_distance,
             even_enough=settings.max_load_distance / 4,
@@ -252,15 +252,15 @@ class Planning:
             seconds_per_byte=settings.seconds_per_byte,
         )
         return Planned(
-            asked=asked,
+            question=question,
             assignment=planned,
-            verdict=judge(problem, planned, terms, budget, held_bytes=asked.held_bytes),
+            verdict=judge(problem, planned, terms, budget, held_bytes=question.held_bytes),
             terms=terms,
             planner=settings.policy if self._homes is not None else settings.planner_name,
         )
 
-    def _ask(self, asked: Question) -> IntArray:
-        problem = asked.problem
+    def _ask(self, question: Question) -> IntArray:
+        problem = question.problem
         if not len(problem.available):
             return problem.current
         needed = bool(problem.draining[problem.current].any())
@@ -268,7 +268,7 @@ class Planning:
         if even and not needed and not len(problem.traffic.rate):
             return problem.current  # whatever a planner said, it would not be worth it
         if self._homes is not None:
-            return self._homes.plan(asked, asked.rows_per_s)
+            return self._homes.plan(question, question.rows_per_s)
         limits, best = problem.limits, problem.current
         for moves in self._allowances(problem):
             tried = replace(problem, limits=replace(limits, max_moves=moves))
@@ -358,7 +358,7 @@ class Planning:
         index: dict[str, float] = dict.fromkeys(stays, 0.0)
         offered = 0.0
         for plan in planned:
-            problem = plan.asked.problem
+            problem = plan.question.problem
             time = replace(problem, resources=("time",), load=problem.load[:, 0],
                            capacity=problem.capacity[:, 0],
                            limits=replace(problem.limits, max_usage=None))  # fmt: skip
@@ -387,7 +387,7 @@ class Planning:
 
 
 def _nearly_proved(solution: Solution) -> bool:
-    """Whether the planner has shown that hardly anything better can be had."""
+    """Return true if the planner has shown that hardly anything better can be had."""
     return solution.gap is not None and solution.gap < _NEARLY
 
 
@@ -410,11 +410,11 @@ def _excess_key_groups(problem: Problem) -> int:
 def _stations(
     period: PeriodStatistics, speeds: Mapping[str, float], demand: float
 ) -> dict[str, Station]:
-    found = {}
+    stations = {}
     for name, component in period.components.items():
         rows, busy_s = float(component.rows.sum()), float(component.standard_s(speeds).sum())
-        found[name] = Station(
+        stations[name] = Station(
             arrival_per_s=rows / period.covered_s * demand,
             service_per_s=rows / busy_s if busy_s > 0 else 0.0,
         )
-    return found
+    return stations

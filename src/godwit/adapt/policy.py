@@ -118,7 +118,7 @@ class Actor(Protocol):
 
 
 class Hysteresis:
-    """How often a change must be proposed in a row, and how long it rests after it was made."""
+    """Confirmation of changes by evaluations in a row, and a rest after each change."""
 
     def __init__(self, *, confirm: int = 1, rest_s: float = 0.0) -> None:
         self._confirm, self._rest_s = confirm, rest_s
@@ -153,7 +153,7 @@ class Hysteresis:
 
 
 class ManualOverrides:
-    """What was decided by hand, and until when it is left alone.
+    """Decisions by hand, and until when they are left alone.
 
     Problem: a user who migrates, drains, scales or regroups knows something that the statistics do
     not; a loop that took it back a period later would be at war with its owner.
@@ -219,7 +219,7 @@ class ManualOverrides:
         self._until_s[event.what] = max(self._until_s.get(event.what, until_s), until_s)
 
     def hold(self, what: str, now_s: float) -> bool:
-        """Whether something is to be left alone."""
+        """Return true while something is to be left alone."""
         return self._until_s.get(what, now_s) > now_s
 
     def operators(self, now_s: float) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""What the controller asks of the world, and what the world tells it.
+"""Ports of the controller: conductor, pool of executors, clock, planners.
 
 Every port returns at once: it notes what is asked, and what comes of it is seen later, in the
 conductor's view.  A port that cannot do what is asked raises a `GodwitError`; the controller tells
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What of a flow the controller has to know."""
+    """Components of a flow, as the controller has to know them."""
 
     # components by the stage of an epoch that they run in, upstream first. Within an epoch a
     # stage begins when the one before has ended, so each is balanced by itself; an engine whose
@@ -52,7 +52,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochObserved:
-    """One committed epoch, as the controller is told of it."""
+    """One committed epoch, as the controller observes it."""
 
     outcome: EpochOutcome  # what it did
     assignments: Mapping[str, Assignment]  # component → the assignment that it ran under
@@ -100,7 +100,7 @@ class Migrations(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """How the pool of executors stands."""
+    """State of the pool of executors."""
 
     pending: int = 0  # executors that were asked for, are not there yet and may still come
     # executors that the cluster can ever give this application; ``None`` where it does not say
@@ -120,7 +120,7 @@ class ExecutorPool(Protocol):
 
     @property
     def view(self) -> PoolView:
-        """How it stands, as a value."""
+        """State of the pool, as a value."""
 
     def add(self, count: int) -> None:
         """Ask the cluster for `count` more executors."""
@@ -141,7 +141,7 @@ class PlannerRunner(Protocol):
 
 
 class Driven(Protocol):
-    """What whoever runs epochs does with a controller, between two of them."""
+    """A controller, as whoever runs epochs drives it between two of them."""
 
     def observe(self, epoch: EpochObserved) -> None:
         """Take note of an epoch that was committed."""

@@ -1,4 +1,4 @@
-"""From what was observed to what planners are asked.
+"""Planning problems, from observed statistics.
 
 Problem: planners ask for one load per key group, in one unit, whatever executor it was measured
 on; statistics are seconds, rows and bytes on executors that may be slow.
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray
     from godwit.planning.planner import Planner
 
-__all__ = ["Means", "Question", "fill_limits", "question", "usage"]
+__all__ = ["Means", "Question", "fill_limits", "planning_question", "usage"]
 
 
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What one executor has beside lanes; ``None``: so much that it is never short of it.
+    """Resources of one executor beside lanes; ``None``: so much that it is never short of it.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Question:
         return slice(first, min(later, default=self.problem.num_key_groups))
 
 
-def question(
+def planning_question(
     components: Sequence[str],  # those that are planned together
     *,
     statistics: PeriodStatistics,  # statistics, speeds: What they cost, and how fast executors are
@@ -191,15 +191,15 @@ def _windows(
     return {name: np.stack(list(history[name])[-count:]) for name in busy}
 
 
-def fill_limits(planner: Planner | None, asked: Question, even_enough: float) -> Question:
+def fill_limits(planner: Planner | None, question: Question, even_enough: float) -> Question:
     """Give a planner that needs a range or a threshold for loads the one that is wanted here.
 
     planner: Of the registry; ``None`` for a function of the user's, which gets what there is.
     even_enough: By what share of the mean an executor's load may differ from it.
     """
     if planner is None:
-        return asked
-    problem, limits = asked.problem, asked.problem.limits
+        return question
+    problem, limits = question.problem, question.problem.limits
     if a_load_range in planner.requires and limits.load_low is None:
         fair = metrics.mean_index(problem)
         limits = replace(
@@ -212,7 +212,7 @@ def fill_limits(planner: Planner | None, asked: Question, even_enough: float) ->
     # What a planner does not keep to is seen to when its plan is cut down to the budget.
     limits = replace(limits, **dict.fromkeys(planner.refuses))
     intervals = planner.plans_intervals and not one_range_each(problem)
-    return replace(asked, problem=replace(problem, limits=limits, intervals=intervals))
+    return replace(question, problem=replace(problem, limits=limits, intervals=intervals))
 
 
 def usage(problem: Problem) -> Mapping[str, float]:

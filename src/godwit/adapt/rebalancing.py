@@ -60,7 +60,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a plan was made for, and was to lead to."""
+    """Conditions that a plan was made for, and the balance that it was to reach."""
 
     # executors, draining: Those there were, and those of them that were to leave
     executors: frozenset[str]
@@ -83,7 +83,7 @@ def why_overtaken(
     # moves that are still to be made: key group → executor, by their numbers in the problem
     left: Mapping[int, int],
     promise: Promise,  # what the plan was to lead to
-    verdict: PlanVerdict,  # what is to be made of the plan of today
+    verdict: PlanVerdict,  # on the plan of today
     *,
     max_load_distance: float,  # max_load_distance, least_gain: See `godwit.adapt.worth.Terms`
     least_gain: float,
@@ -115,7 +115,7 @@ _OWN = "control-"
 
 
 def is_own(migration: str) -> bool:
-    """Whether a migration of that id is one of a controller's."""
+    """Return true for the id of a controller's migration."""
     return migration.startswith(_OWN)
 
 
@@ -157,14 +157,14 @@ class Rebalancing:
 
         Returns: Empty where it is not; ``None`` where nothing is under way.
         """
-        asked = plan.asked
-        number = {executor: at for at, executor in enumerate(asked.problem.executors)}
+        question = plan.question
+        number = {executor: at for at, executor in enumerate(question.problem.executors)}
         left: dict[int, int] = {}
         promises = []
-        for name in asked.components:
+        for name in question.components:
             if name in self._own:
                 promises.append(self._own[name].promise)
-                component, first = view.components[name], asked.first[name]
+                component, first = view.components[name], question.first[name]
                 ends = {t.key_group: t.destination for t in component.transfers if t.planned}
                 ends |= {move.key_group: move.destination for move in component.moves}
                 left |= {first + g: number[e] for g, e in ends.items() if e in number}
@@ -177,7 +177,7 @@ class Rebalancing:
                 None,
                 (
                     why_overtaken(
-                        asked.problem,
+                        question.problem,
                         left,
                         promise,
                         plan.verdict,
@@ -218,15 +218,15 @@ class Rebalancing:
     def start(self, change: Rebalance) -> bool:
         """Ask for the moves that a verdict leaves, component by component."""
         plan = change.plan
-        asked, verdict = plan.asked, plan.verdict
-        for name in asked.components:
+        question, verdict = plan.question, plan.verdict
+        for name in question.components:
             if name in self._own:
                 self._abandon(name, self._own[name], change.instead)
-        problem = asked.problem
+        problem = question.problem
         started: dict[str, str] = {}
-        for name in asked.components:
-            first = asked.first[name]
-            order = [k for k in verdict.order.tolist() if first <= k < asked.part(name).stop]
+        for name in question.components:
+            first = question.first[name]
+            order = [k for k in verdict.order.tolist() if first <= k < question.part(name).stop]
             if not order:
                 continue
             places = {k - first: problem.executors[verdict.assignment[k]] for k in order}
@@ -276,9 +276,9 @@ class Rebalancing:
         """Ask for the moves of one component; empty where it was overtaken."""
         # As it is by now: what turns to its other slot has changed the places of that component.
         view = self._migrations.view
-        asked = plan.asked
-        weight = asked.problem.weight[asked.part(name)]
-        sizes = asked.held_bytes[asked.part(name)]
+        question = plan.question
+        weight = question.problem.weight[question.part(name)]
+        sizes = question.held_bytes[question.part(name)]
         self._asked += 1
         migration = f"{_OWN}{self._asked}"
         try:
@@ -302,7 +302,7 @@ class Rebalancing:
         self._own[name] = _UnderWay(
             migration=migration,
             executors=frozenset(places.values()) | frozenset(sources),
-            promise=Promise.of(asked.problem, plan.verdict),
+            promise=Promise.of(question.problem, plan.verdict),
         )
         return migration
 

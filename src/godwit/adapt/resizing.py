@@ -45,7 +45,7 @@ __all__ = ["Pace", "Resize", "Resizing", "ScalingStep"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingStep:
-    """What is to be done."""
+    """Decision on the number of executors."""
 
     # ``"out"``, ``"in"``, ``"refused"``: it is wanted and cannot be, or ``"stay"``
     kind: Literal["out", "in", "refused", "stay"]
@@ -280,20 +280,20 @@ class Resizing:
         assert pool is not None
         self._pace.decided("out", situation.now_s)
         coming = situation.executors + pool.view.pending
-        kept = self._keep(change.executors - coming)
-        more = change.executors - coming - len(kept)
+        staying = self._keep(change.executors - coming)
+        more = change.executors - coming - len(staying)
         try:
             if more:
                 pool.add(more)
         except GodwitError as error:
-            self._refuse(coming + len(kept), wanted.executors, str(error), wanted.numbers)
-            return bool(kept)
+            self._refuse(coming + len(staying), wanted.executors, str(error), wanted.numbers)
+            return bool(staying)
         self._refused = ""
         self._announce(
             events.ScaledOut,
             before=coming,
             wanted=change.executors,
-            kept=kept,
+            kept=staying,
             reason=wanted.unattainable or wanted.reason,
             numbers=dict(wanted.numbers),
         )
@@ -319,19 +319,19 @@ class Resizing:
         """Let executors stay that were being emptied, those that own most key groups first."""
         view = self._migrations.view
         owned = {name: _key_groups(view, name) for name in self.draining & view.draining}
-        kept = tuple(sorted(owned, key=lambda name: (-owned[name], name))[:count])
-        for name in kept:
+        staying = tuple(sorted(owned, key=lambda name: (-owned[name], name))[:count])
+        for name in staying:
             self._migrations.stay(name)
             self._empty_since.pop(name, None)
-        self.draining -= set(kept)
-        return kept
+        self.draining -= set(staying)
+        return staying
 
     def _fault(self, plans: list[Planned], situation: ScalingSituation) -> str:
         """Why those that remain would not do; empty where they would."""
         index: dict[str, float] = {}
         total = room = 0.0
         for plan in plans:
-            problem = plan.asked.problem
+            problem = plan.question.problem
             if problem.draining[plan.assignment].any():
                 return "the planner would not empty them"
             after = metrics.load_index(problem, plan.assignment)
@@ -385,7 +385,7 @@ def _owns_nothing(view: ProtocolView, executor: str) -> bool:
 
 
 def _key_groups(view: ProtocolView, executor: str) -> int:
-    """How many an executor owns."""
+    """Count the key groups that an executor owns."""
     return sum(
         len(component.assignment.key_groups(executor))
         for component in view.components.values()
@@ -395,12 +395,12 @@ def _key_groups(view: ProtocolView, executor: str) -> int:
 
 def _cheapest(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
     """Executors that stay, those with the least state first; ties: the newest."""
-    held = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
+    held_bytes = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
     for plan in planned:
-        problem = plan.asked.problem
-        sizes = np.bincount(problem.current, plan.asked.held_bytes, problem.num_executors)
+        problem = plan.question.problem
+        sizes = np.bincount(problem.current, plan.question.held_bytes, problem.num_executors)
         for name, size in zip(problem.executors, sizes.tolist(), strict=True):
-            if name in held:
-                held[name] += size
-    newest_first = {name: [-len(name), *(-ord(c) for c in name)] for name in held}
-    return tuple(sorted(held, key=lambda name: (held[name], newest_first[name])))
+            if name in held_bytes:
+                held_bytes[name] += size
+    newest_first = {name: [-len(name), *(-ord(c) for c in name)] for name in held_bytes}
+    return tuple(sorted(held_bytes, key=lambda name: (held_bytes[name], newest_first[name])))

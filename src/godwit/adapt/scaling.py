@@ -84,7 +84,7 @@ class Station:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingSituation:
-    """How things stand, balanced as the plan would balance them.
+    """Measurements that a scaling model decides by, balanced as the plan would balance them.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class ScalingSituation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedExecutors:
-    """How many executors there should be.
+    """Number of executors that there should be.
 
     Attributes
     ----------
@@ -207,7 +207,7 @@ class ScalingModel(Protocol):
 
     @property
     def paced(self) -> bool:
-        """Whether the answer is an estimate, to be followed with patience, and not an order."""
+        """True if the answer is an estimate, to be followed with patience, and not an order."""
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
         """Say it. Pure."""

@@ -1,4 +1,4 @@
-r"""How fast each executor is, told from what the same kind of work costs here and there.
+r"""Speeds of executors, estimated from the cost of the same kind of work here and there.
 
 Problem: a machine may be slower than others, or become so; its key groups then look expensive, and
 a planner that took their cost for their own would be wrong wherever it puts them.
@@ -39,7 +39,7 @@ __all__ = ["Speeds"]
 _SIGMA_SPEED = np.log(2.0)
 """Machines differ by a factor of two as a matter of course."""
 _SIGMA_NOISE = 0.2
-"""What the cost of a row of one key group differs by from period to period."""
+"""Deviation of the cost of a row of one key group from period to period."""
 _SIGMA_KEY = (0.1, 2.0)
 """Least and most that key groups of one component are taken to differ by."""
 _NO_DIFFERENCE = np.log(1.15)
@@ -73,8 +73,8 @@ class Speeds:
     def update(self, statistics: PeriodStatistics) -> Mapping[str, float]:
         """Take a period into account and return executor → speed; those that are missing have 1."""
         self._periods.append(self._costs(statistics))
-        found = self._estimate()
-        self._latest = {e: _settled(speed, self._latest.get(e)) for e, speed in found.items()}
+        estimates = self._estimate()
+        self._latest = {e: _settled(speed, self._latest.get(e)) for e, speed in estimates.items()}
         return self._latest
 
     def _costs(self, statistics: PeriodStatistics) -> _Costs:
@@ -152,13 +152,13 @@ def _relative_costs(
         if min(per_epoch, per_row) < 0:
             per_epoch, per_row = 0.0, by / bb
         expected = per_epoch * epochs + per_row * rows
-    found, at = [], 0
+    estimates, at = [], 0
     for span in by_assignment:
         mine = slice(at, at + len(span.rows))
         touched = np.flatnonzero(shown[mine])
-        found.append((touched, np.log(busy_s[mine][touched] / expected[mine][touched])))
+        estimates.append((touched, np.log(busy_s[mine][touched] / expected[mine][touched])))
         at += len(span.rows)
-    return found
+    return estimates
 
 
 def _take_turns(
@@ -168,7 +168,7 @@ def _take_turns(
     num_key_groups: int,
     num_executors: int,
 ) -> tuple[FloatArray, FloatArray]:
-    """How slow each executor is in its period, in logarithms, and what its key groups explain."""
+    """Slowness of each executor in its period, in logarithms, and its standard error."""
     on = np.bincount(executor, minlength=num_executors)
     of = np.bincount(key_group, minlength=num_key_groups)
     middle = np.bincount(executor, cost, num_executors) / np.maximum(on, 1)

@@ -71,14 +71,14 @@ _BYTE_MS: Final = 80 / 2**20
 _MOVE_MS: Final = 1.0
 """Of a key group that migrates, beside its bytes."""
 _TURN_SHARE: Final = 0.5
-"""What turning costs of what moving does: the old slot is emptied, another table is begun."""
+"""Cost of turning over that of moving: the old slot is emptied, another table is begun."""
 _MEMORY: Final = 0.5
-"""What a period's figure still counts once another one was measured."""
+"""Weight of a figure of earlier periods once another one was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeCosts:
-    """What an exchange costs where a flow runs, as far as lanes cannot measure it."""
+    """Costs of an exchange where a flow runs, as far as lanes cannot measure them."""
 
     # CPU time of parting and serialising a partial, where lanes have not measured any yet
     row_ms: float = 0.0002
@@ -88,7 +88,7 @@ class ExchangeCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metered:
-    """What a period came to."""
+    """Costs of a period, and the figures they rest on."""
 
     costs: FormCosts  # of the period
     epochs: int  # its epochs with input
@@ -300,7 +300,7 @@ def partials_in(grid: PaneGrid, period_us: int) -> float:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting:
-    """How it is decided where windows with ``consolidate="measured"`` are consolidated.
+    """Settings of the choice where windows with ``consolidate="measured"`` are consolidated.
 
     Attributes
     ----------
@@ -350,14 +350,14 @@ class Splitting:
         return None if self.period is None else microseconds(self.period, "The period", least=1)
 
 
-def splitting_of(flow: CompiledFlow, given: Splitting | None) -> Splitting | None:
+def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | None:
     """Give the settings by which a flow's windows are split and combined; ``None``: none are.
 
     Raises `InvalidFlowError` if settings were given and there is nothing to decide.
     """
     if _measured(flow):
-        return given or Splitting()
-    if given is None:
+        return settings or Splitting()
+    if settings is None:
         return None
     roles = [operator.two_phase for operator in flow.operators]
     apart = [role.first for role in roles if role is not None and role.slot == 0]
@@ -377,14 +377,14 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> Form | None:
     Operators that rows stay in a lane with, behind the consolidate part, may be beside it.
     """
     homes = [flow.component_of(name) for name in (*part.slots, part.name)]
-    held, streams = {part.name}, rows_stay(flow)
+    row, streams = {part.name}, rows_stay(flow)
     there = {operator.name for operator in homes[2].operators}
-    while grown := {s.operator for s in streams if s.upstream in held} & there - held:
-        held |= grown
+    while grown := {s.operator for s in streams if s.upstream in row} & there - row:
+        row |= grown
     if homes[0] is homes[1] is homes[2]:
-        return "combined" if there == held | set(part.slots) else None
+        return "combined" if there == row | set(part.slots) else None
     alone = all(len(home.operators) == 1 for home in homes[:2])
-    return "split" if alone and there == held else None
+    return "split" if alone and there == row else None
 
 
 def in_layout(

@@ -60,7 +60,7 @@ class ArrivalCurve:
     def __init__(self) -> None:
         self._times_s: list[float] = []
         self._rows: list[float] = []
-        self._taken, self._told = 0.0, False
+        self._taken, self._reported = 0.0, False
 
     def note(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
         """Take note of an epoch that took `rows` rows.
@@ -69,10 +69,10 @@ class ArrivalCurve:
         at_s, backlog_rows: When sources had so many rows beside those; ``None``: they do not say.
         """
         self._taken += rows
-        if backlog_rows is None and self._told:
+        if backlog_rows is None and self._reported:
             return  # what they hold back is not known now
-        if backlog_rows is not None and not self._told:
-            self._told = True
+        if backlog_rows is not None and not self._reported:
+            self._reported = True
             self._times_s.clear()
             self._rows.clear()
         if self._times_s and at_s <= self._times_s[-1]:
@@ -116,8 +116,8 @@ class ArrivalCurve:
 
     def forget(self) -> None:
         """Forget what is long past; after a step, all before it, since that is usual no more."""
-        kept = _KEPT if self.step_s is None else _STEP + 1
-        del self._times_s[:-kept], self._rows[:-kept]
+        last = _KEPT if self.step_s is None else _STEP + 1
+        del self._times_s[:-last], self._rows[:-last]
 
 
 _RECENT = 1 / 3
@@ -128,7 +128,7 @@ _SHOWN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AssignmentPeriod:
-    """What the key groups of a component cost while one assignment held."""
+    """Costs of a component's key groups while one assignment held."""
 
     assignment: Assignment  # where they were
     # rows, busy_s, cpu_s: Shape ``(G,)``: rows taken, and seconds that lanes were busy and
@@ -193,13 +193,13 @@ class ComponentStatistics:
 
     def lanes_busy_s(self) -> Mapping[tuple[str, int], float]:
         """(Executor, lane) → seconds that it was busy."""
-        found: dict[tuple[str, int], float] = {}
+        busy: dict[tuple[str, int], float] = {}
         for span in self.by_assignment:
             places = list(span.assignment.places())
             sums = np.bincount(span.assignment.flat_lanes(), span.busy_s, len(places))
             for place, busy_s in zip(places, sums.tolist(), strict=True):
-                found[place] = found.get(place, 0.0) + busy_s
-        return found
+                busy[place] = busy.get(place, 0.0) + busy_s
+        return busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -231,7 +231,7 @@ class PeriodStatistics:
 
     @property
     def covered_s(self) -> float:
-        """What the period's figures stand for, in seconds: less where some are missing."""
+        """Seconds that the period's figures stand for: less where some are missing."""
         return self.period_s * self.covered
 
     @property
@@ -291,14 +291,14 @@ class Statistics:
         return len(self._epochs.rows)
 
     def show(self, epochs: int, lasting_s: float) -> bool:
-        """Whether there were so many epochs, or some that lasted so long and had rows for more."""
+        """Return true after so many epochs, or some that lasted so long and had rows for more."""
         seen = self._epochs
         long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
         return len(seen.rows) >= epochs or long
 
     @property
     def stepped(self) -> bool:
-        """Whether the rate has just risen by a step, which is seen whole."""
+        """True if the rate has just risen by a step, which is seen whole."""
         step_s = self._arrivals.step_s
         return step_s is not None and self.epochs >= _SHOWN
 
@@ -314,8 +314,8 @@ class Statistics:
         so_far.rows.append(outcome.rows_in)
         so_far.took_s.append(epoch.took_s)
         began_s, held_back = committed_s - epoch.took_s, epoch.backlog_rows
-        told_s = began_s if epoch.backlog_s is None else epoch.backlog_s
-        self._arrivals.note(outcome.rows_in, told_s, held_back)
+        reported_s = began_s if epoch.backlog_s is None else epoch.backlog_s
+        self._arrivals.note(outcome.rows_in, reported_s, held_back)
         if held_back is not None:
             so_far.backlog_rows = held_back
         if outcome.rows_in and not any(len(load.key_groups) for load in outcome.loads.values()):
@@ -371,7 +371,7 @@ class Statistics:
         busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
         rows, counted = sum(so_far.rows), len(so_far.busiest_s)
         mean_s = took / len(so_far.rows) if so_far.rows else 0.0
-        made = PeriodStatistics(
+        statistics = PeriodStatistics(
             began_s=self.began_s,
             ended_s=now_s,
             epochs=len(so_far.rows),
@@ -396,7 +396,7 @@ class Statistics:
         )
         self._arrivals.forget()
         self._begin(now_s)
-        return made
+        return statistics
 
     def _arrival_per_s(self, now_s: float) -> float:
         """Rows a second that reach the sources."""

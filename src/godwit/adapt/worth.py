@@ -1,4 +1,4 @@
-"""Whether moves pay, and which of a plan's moves.
+"""Moves of a plan that pay.
 
 Problem: planners look for the most even plan; a stream pays for every byte that moves, and under
 noise the most even plan is another one every period.
@@ -45,7 +45,7 @@ __all__ = ["Budget", "PlanVerdict", "Terms", "distance", "judge"]
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What one period may move, over all components; ``None``: no limit.
+    """Limits on what one period may move, over all components; ``None``: no limit.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlanVerdict:
-    """What is to be made of a plan."""
+    """Moves of a plan that are worth it, and why the others are not."""
 
     assignment: IntArray  # the plan, cut short; today's places where nothing is to move
     order: IntArray  # key groups that move, in order
@@ -129,7 +129,7 @@ def judge(
     # (`Problem.state_bytes`); left out: all of it moves
     held_bytes: FloatArray | None = None,
 ) -> PlanVerdict:
-    """Say which of a plan's moves are made."""
+    """Choose which of a plan's moves are made."""
     expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
     order = move_order(
         problem.current,
@@ -173,7 +173,7 @@ def _within(problem: Problem, order: IntArray, budget: Budget) -> IntArray:
 
 
 def _enough(problem: Problem, planned: IntArray, order: IntArray, terms: Terms) -> int:
-    """How many of the moves it takes to be even enough, or as even as all of them make it."""
+    """Count the moves that it takes to be even enough, or as even as all of them make it."""
     if not len(order):
         return 0
     after = problem.current.copy()
@@ -238,7 +238,7 @@ def _busiest_link(problem: Problem, after: IntArray) -> float:
 
 
 def _reason(problem: Problem, verdict: PlanVerdict, terms: Terms) -> str:
-    """Why a plan's balancing moves are not made; empty where they are."""
+    """Reason why a plan's balancing moves are not made; empty where they are."""
     mean = metrics.mean_index(problem)
     if not len(verdict.order):
         even = verdict.distance_before <= terms.max_load_distance

@@ -1,4 +1,4 @@
-"""What it would take to regroup components, as one value: previewed, printed and carried out."""
+"""Plan of a regrouping as one value: previewed, printed and carried out."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RegroupingPlan:
 
     @property
     def changes(self) -> bool:
-        """Whether any component would be another."""
+        """True if any component would be another."""
         return bool(self.stages)
 
     def to_text(self) -> str:

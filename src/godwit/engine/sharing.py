@@ -1,4 +1,4 @@
-"""What windows that overlap cost, whether they share panes or have states of their own.
+"""Cost of windows that overlap, sharing panes or with states of their own.
 
 Lanes report how many keys each pane of an epoch had, and what writing, reading and merging took.
 From the first follows what the epoch does either way: which entries change, and what is read and
@@ -55,7 +55,7 @@ class PaneMeter:
 
     @property
     def costs(self) -> WindowCosts:
-        """What was measured, in milliseconds of CPU time."""
+        """Measured costs, in milliseconds of CPU time."""
         ms = {kind: spent / max(count, 1.0) for kind, (count, spent) in self._measured.items()}
         for kind, share in _UNKNOWN.items():
             if not self._measured[kind][0]:
@@ -69,12 +69,12 @@ class PaneMeter:
 
     @property
     def counts(self) -> WindowCounts:
-        """What was done in this period."""
+        """Entries written, scanned and merged in this period."""
         return self._counts
 
     @property
     def is_over(self) -> bool:
-        """Whether the longest window has passed since the period began."""
+        """True once the longest window has passed since the period began."""
         long = self._until - self._since >= self._longest_us
         return self._since > BEGINNING and self._epochs >= _MIN_EPOCHS and long
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from godwit.adapt import EpochObserved, Topology
-from godwit.adapt.problems import Means, question, usage
+from godwit.adapt.problems import Means, planning_question, usage
 from godwit.adapt.statistics import PeriodStatistics, Statistics
 from godwit.migration import (
     ComponentLoad,
@@ -195,7 +195,7 @@ def bottleneck(period: PeriodStatistics, means: Means) -> str:
             )
         },
     )
-    asked = question(
+    asked = planning_question(
         ["sum"],
         statistics=period,
         view=view,

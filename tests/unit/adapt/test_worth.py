@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.oracles.controlled import Part, World
 
 from godwit.adapt import Budget, Means, Topology
-from godwit.adapt.problems import Question, question
+from godwit.adapt.problems import Question, planning_question
 from godwit.adapt.statistics import Statistics
 from godwit.adapt.worth import PlanVerdict, Terms, judge
 from godwit.planning import Limits, Problem
@@ -103,7 +103,7 @@ def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> Quest
     world.run(1.0)
     view = world.conductor.view
     component = replace(view.components["w"], instant=frozenset(turning))
-    return question(
+    return planning_question(
         ["w"],
         statistics=statistics.close(1.0),
         view=replace(view, components={"w": component}),
@@ -116,15 +116,15 @@ def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> Quest
 
 
 def test_planners_see_no_state_where_none_would_move_and_memory_sees_it_still() -> None:
-    question = asked({0, 1})
-    assert question.problem.state_bytes.tolist() == [0, 0, 500, 500]
-    assert question.held_bytes.tolist() == [500] * 4
-    memory = question.problem.resources.index("memory")
-    assert question.problem.load[:, memory].tolist() == [0.5] * 4
+    planning_question = asked({0, 1})
+    assert planning_question.problem.state_bytes.tolist() == [0, 0, 500, 500]
+    assert planning_question.held_bytes.tolist() == [500] * 4
+    memory = planning_question.problem.resources.index("memory")
+    assert planning_question.problem.load[:, memory].tolist() == [0.5] * 4
 
 
 def test_both_slots_have_to_leave_an_executor_that_is_to_go() -> None:
-    question = asked({0, 1, 2, 3}, draining=frozenset({"a"}))
-    on_a = question.problem.current == question.problem.executors.index("a")
-    assert question.problem.state_bytes[on_a].tolist() == [500, 500]
-    assert question.problem.state_bytes[~on_a].tolist() == [0, 0]
+    planning_question = asked({0, 1, 2, 3}, draining=frozenset({"a"}))
+    on_a = planning_question.problem.current == planning_question.problem.executors.index("a")
+    assert planning_question.problem.state_bytes[on_a].tolist() == [500, 500]
+    assert planning_question.problem.state_bytes[~on_a].tolist() == [0, 0]

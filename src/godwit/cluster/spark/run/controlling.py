@@ -43,9 +43,9 @@ def topology_of(flow: CompiledFlow) -> Topology:
     """Say what of a flow a controller has to know: components of a level run together."""
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     pairs = {
-        (of_operator[given.upstream], of_operator[given.operator])
-        for given in flow.inputs
-        if isinstance(given, UpstreamInput)
+        (of_operator[stream.upstream], of_operator[stream.operator])
+        for stream in flow.inputs
+        if isinstance(stream, UpstreamInput)
     }
     levels = sorted({component.level for component in flow.components})
     return Topology(
@@ -144,7 +144,7 @@ class Controlling:
             past=past,
         )
         self._pending = PendingFiles()
-        self._told: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._status: Mapping[str, Any] = self._controller.status
         self._fault = ""
         self._thread = threading.Thread(target=self._work, name="godwit-controller", daemon=True)
@@ -152,7 +152,7 @@ class Controlling:
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """What the controller is doing, as of its last turn."""
+        """State of the controller as of its last step."""
         return self._status
 
     def now_s(self) -> float:
@@ -161,7 +161,7 @@ class Controlling:
 
     def observe(self, epoch: EpochObserved, batch: BatchRef | None = None) -> None:
         """Hand over what an epoch did, and with which micro-batch; returns at once."""
-        self._told.put(lambda: self._controller.observe(self._with_backlog(epoch, batch)))
+        self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch)))
 
     def _with_backlog(self, epoch: EpochObserved, batch: BatchRef | None) -> EpochObserved:
         """Add what sources hold back, as they tell or as lies in their directories."""
@@ -183,15 +183,15 @@ class Controlling:
     def regrouped(self, flow: CompiledFlow) -> None:
         """Let the controller know that the components are others."""
         topology = topology_of(flow)
-        self._told.put(lambda: self._controller.regroup(topology))
+        self._tasks.put(lambda: self._controller.regroup(topology))
 
     def scaled_by_hand(self) -> None:
         """Let the controller know that somebody set the number of executors."""
-        self._told.put(self._controller.scaled_by_hand)
+        self._tasks.put(self._controller.scaled_by_hand)
 
     def close(self) -> None:
         """Decide nothing any more."""
-        self._told.put(None)
+        self._tasks.put(None)
         self._thread.join(timeout=1)  # it may be planning, and is a daemon
 
     def _work(self) -> None:
@@ -204,10 +204,10 @@ class Controlling:
         wait = True
         with suppress(Empty):
             while True:
-                told = self._told.get(wait, _LOOK_S if wait else None)
-                if told is None:
+                task = self._tasks.get(wait, _LOOK_S if wait else None)
+                if task is None:
                     return False
-                self._guarded(told)
+                self._guarded(task)
                 wait = False
         return True
 
