@@ -305,6 +305,8 @@ def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution
     while moved and budget.moves > 0:
         moved = False
         rank = np.lexsort((np.arange(len(load)), -load / speed, ~problem.draining))
+        # One that is drained already would only take a partner from those that have load to give.
+        rank = rank[~problem.draining[rank] | np.isin(rank, assignment)]
         for donor, receiver in zip(
             rank[: len(rank) // 2].tolist(), rank[::-1].tolist(), strict=False
         ):

@@ -47,6 +47,12 @@ def test_draining_executor_gives_first_and_receives_nothing() -> None:
     assert not (solution.assignment == 2).any()
 
 
+def test_executor_that_is_drained_already_takes_no_partner_from_those_with_load() -> None:
+    draining = np.array([True, False, False, False])
+    question = problem([2.0] * 9, [1, 1, 1, 2, 2, 2, 2, 2, 2], 4, draining=draining)
+    assert (plan_flux(question).assignment == 3).any()
+
+
 def test_capacity_counts() -> None:
     asked = problem([3.0, 3.0, 3.0], [0, 0, 0], 2, capacity=np.array([1.0, 2.0]))
     assert sorted(plan_flux(asked).load_index.tolist()) == [3.0, 3.0]
