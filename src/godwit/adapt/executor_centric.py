@@ -43,12 +43,9 @@ _IDLE = 1e-9
 
 
 class Homes:
-    """Homes of key groups, and the cores that they have.
+    """Homes of key groups, and the cores that they have."""
 
-    naive: Whether cores are dealt out anew every time.
-    """
-
-    def __init__(self, *, naive: bool) -> None:
+    def __init__(self, *, naive: bool) -> None:  # naive: cores are dealt out anew every time
         self._naive = naive
         self._homes: dict[str, list[str]] = {}
         self._cores: dict[tuple[str, str], dict[str, int]] = {}
@@ -56,10 +53,8 @@ class Homes:
     def plan(self, question: Question, rows_per_s: FloatArray) -> IntArray:
         """Share out key groups over the cores of their elastic executors.
 
-        asked: The question; its executors are machines, and their cores are what is given out.
-        rows_per_s: Shape ``(m,)``: rows that reach each key group.
-
-        Returns: Shape ``(m,)``: index of each key group's executor.
+        The question's executors are machines; `rows_per_s`, shape ``(m,)``, are the rows that reach
+        each key group. Returns shape ``(m,)``: the index of each key group's executor.
         """
         problem = question.problem
         home = self._home(question)
@@ -175,10 +170,8 @@ def share_out(weight: FloatArray, current: IntArray, quota: FloatArray) -> IntAr
     Heaviest first, each stays if its executor's share has room for half of it, and goes to the
     executor with the most room otherwise. Ties: the lower executor, the lower key group.
 
-    weight, current: Shape ``(m,)``: load of each key group, and its executor.
-    quota: Shape ``(n,)``: shares, not all of them 0.
-
-    Returns: Shape ``(m,)``: executors.
+    Load and executor of each key group, and the result, are of shape ``(m,)``, the quota of shape
+    ``(n,)``, not all of it 0.
     """
     room = quota / quota.sum() * max(float(weight.sum()), 1e-12)
     planned = current.copy()

@@ -75,18 +75,14 @@ def guarded_plan(
     # of the registry, or a function of a problem that returns a solution or, shape ``(m,)``, the
     # index of each key group's executor
     planner: Planner | Callable[[Problem], Any],
-    # problem, name, options: What it is asked, what it is called, and what it is told besides
     problem: Problem,
     *,
     name: str,
     options: Mapping[str, Any],
-    run: PlannerRunner,  # run, time_limit_s: Runs it, no longer than this
+    run: PlannerRunner,
     time_limit_s: float,
 ) -> Solution:
-    """Ask a planner, and judge what it says.
-
-    Raises `PlannerFailedError` says what went wrong.
-    """
+    """Ask a planner for a valid solution; `PlannerFailedError` says what went wrong."""
     if isinstance(planner, Planner) and (refusal := planner.refusal(problem)):
         raise _failed(name, f"it cannot take this problem: {refusal}")
     try:

@@ -194,8 +194,8 @@ def _windows(
 def fill_limits(planner: Planner | None, question: Question, even_enough: float) -> Question:
     """Give a planner that needs a range or a threshold for loads the one that is wanted here.
 
-    planner: Of the registry; ``None`` for a function of the user's, which gets what there is.
-    even_enough: By what share of the mean an executor's load may differ from it.
+    A function of the user's (``None``) gets what there is. `even_enough` is the share of the mean
+    by which an executor's load may differ from it.
     """
     if planner is None:
         return question

@@ -155,7 +155,7 @@ class Rebalancing:
     def overtaken(self, plan: Planned, view: ProtocolView) -> str | None:
         """Say why what is under way of a plan's components is overtaken by it.
 
-        Returns: Empty where it is not; ``None`` where nothing is under way.
+        Empty where it is not; ``None`` where nothing is under way.
         """
         question = plan.question
         number = {executor: at for at, executor in enumerate(question.problem.executors)}

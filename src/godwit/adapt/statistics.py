@@ -65,8 +65,7 @@ class ArrivalCurve:
     def note(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
         """Take note of an epoch that took `rows` rows.
 
-        rows: What it took.
-        at_s, backlog_rows: When sources had so many rows beside those; ``None``: they do not say.
+        Sources had `backlog_rows` beside those at `at_s`; ``None``: they do not say.
         """
         self._taken += rows
         if backlog_rows is None and self._reported:
@@ -265,14 +264,14 @@ class _Epochs:
 
 
 class Statistics:
-    """Adds up epochs, and closes a period now and then.
-
-    now_s: When the first period begins.
-    state_bytes: Component → key group → bytes of state, as far as known already.
-    """
+    """Adds up epochs, and closes a period now and then."""
 
     def __init__(
-        self, topology: Topology, now_s: float, state_bytes: Mapping[str, Mapping[int, int]]
+        self,
+        topology: Topology,
+        now_s: float,  # when the first period begins
+        # component → key group → bytes of state, as far as known already
+        state_bytes: Mapping[str, Mapping[int, int]],
     ) -> None:
         self._topology = topology
         self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}

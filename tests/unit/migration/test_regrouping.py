@@ -9,7 +9,7 @@ import pytest
 from tests.oracles.noting_ports import NotingPorts
 
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.engine.regrouping_stages import regrouping_stages
+from godwit.engine.regrouping import regrouping_stages
 from godwit.migration import (
     ComponentLoad,
     ComponentsRegrouped,
