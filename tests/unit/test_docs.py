@@ -1,0 +1,49 @@
+"""What the documents name exists: files, anchors, decisions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+# Decisions are not rewritten when files move.
+NAMING = [page for page in PAGES if page.parent.name != "decisions"]
+SOURCE = ROOT / "src" / "godwit"
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", text):
+        if path.startswith("http"):
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+@pytest.mark.parametrize("page", NAMING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: Path) -> None:
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()}
+    for name in re.findall(r"`((?:src/godwit/)?[\w/]+\.py)\b", page.read_text()):
+        if name.partition("/")[0] in rooms:
+            assert (SOURCE / name).exists(), name
+        elif "/" in name:
+            assert (ROOT / name).exists(), name
+
+
+def test_every_decision_is_listed() -> None:
+    listed = (ROOT / "docs/decisions/README.md").read_text().partition("## All")[2]
+    decisions = sorted(path.name for path in (ROOT / "docs/decisions").glob("0*.md"))
+    assert re.findall(r"\]\(([^)]+)\)", listed) == decisions
