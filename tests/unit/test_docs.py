@@ -25,7 +25,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
-    for path, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", text):
+    for path, anchor in re.findall(r"(?<!\w)\[[^]]*\]\(([^)#\s]*)#?([^)]*)\)", text):
         if path.startswith("http"):
             continue
         target = page.parent / path if path else page
